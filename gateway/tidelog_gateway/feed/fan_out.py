@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from prometheus_client import Counter
 
-from tidelog_gateway.feed.ring import Follower, Form, Piece
+from tidelog_gateway.feed.ring import Follower, Piece, PieceEncoder
 from tidelog_gateway.resume_tokens import ResumeTokens
 
 
@@ -36,22 +36,22 @@ class FanOut:
     """Writes pieces in one encoding to followers.
 
     Args:
-        form: encodes each piece.
+        encoder: encoder of pieces.
         tokens: the feed's resume tokens.
         records_out: counts sent records.
     """
 
-    __slots__ = ("__weakref__", "_form", "_records_out", "_tokens")
+    __slots__ = ("__weakref__", "_encoder", "_records_out", "_tokens")
 
-    def __init__(self, form: Form, tokens: PieceTokens, records_out: Counter) -> None:
-        self._form = form
+    def __init__(self, encoder: PieceEncoder, tokens: PieceTokens, records_out: Counter) -> None:
+        self._encoder = encoder
         self._tokens = tokens
         self._records_out = records_out
 
     def push(self, piece: Piece, followers: Iterable[Follower]) -> list[Follower]:
         """Write the newest piece to the followers that have credit and room for it; return the others."""
-        form = self._form
-        data = form.encode(piece, self._tokens.always() if form.always_token else self._tokens.usual)
+        encoder = self._encoder
+        data = encoder.encode(piece, self._tokens.always() if encoder.always_token else self._tokens.usual)
         size_bytes, records = len(data), piece.records
         now = asyncio.get_running_loop().time()
         refused: list[Follower] = []

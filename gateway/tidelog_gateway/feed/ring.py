@@ -87,8 +87,8 @@ class Watch(Protocol):
         ...
 
 
-class Form(Protocol):
-    """Encoding of a piece for the wire. Equal forms produce equal bytes.
+class PieceEncoder(Protocol):
+    """Encodes pieces for the wire. Equal encoders produce equal bytes.
 
     Attributes:
         surface: label of the sent records in metrics.
@@ -121,7 +121,7 @@ class Follower:
         positions: partition -> next offset; owned by the follower while it is behind.
         credit: the subscription's credit.
         outlet: output of the subscription's connection.
-        form: encodes pieces for the connection.
+        encoder: encoder of pieces for the connection.
         wake: called when a piece can be taken, and when the follower is lost.
         watch: observes each push; None: no observer.
 
@@ -132,7 +132,7 @@ class Follower:
         at: number of the next piece to examine, while the follower is behind.
     """
 
-    __slots__ = ("at", "credit", "form", "in_step", "lost", "outlet", "positions", "pusher", "wake", "watch")
+    __slots__ = ("at", "credit", "encoder", "in_step", "lost", "outlet", "positions", "pusher", "wake", "watch")
 
     pusher: Pusher
 
@@ -141,7 +141,7 @@ class Follower:
         positions: dict[int, int],
         credit: Credit,
         outlet: ConnectionOutput,
-        form: Form,
+        encoder: PieceEncoder,
         wake: Callable[[], None],
         *,
         watch: Watch | None = None,
@@ -149,7 +149,7 @@ class Follower:
         self.positions = positions
         self.credit = credit
         self.outlet = outlet
-        self.form = form
+        self.encoder = encoder
         self.wake = wake
         self.watch = watch
         self.in_step = False

@@ -29,7 +29,7 @@ from tidelog_gateway.budget.connection_output import ConnectionOutput
 from tidelog_gateway.budget.response_budget import ResponseBudget
 from tidelog_gateway.feed.fan_out import FanOut, PieceTokens
 from tidelog_gateway.feed.plain_json import PLAIN_RECORDS_MAX, plain_json
-from tidelog_gateway.feed.ring import PUSHES_MAX, Follower, Form, Piece, Ring
+from tidelog_gateway.feed.ring import PUSHES_MAX, Follower, Piece, PieceEncoder, Ring
 from tidelog_gateway.feed.whole_batch import whole_batch
 from tidelog_gateway.metrics import Metrics
 from tidelog_gateway.records_out import JSON_BYTES_PER_BYTE, JSON_BYTES_PER_RECORD, BatchReader, TakenJson
@@ -100,7 +100,7 @@ class SharedFeed:
         tokens = ResumeTokens(scope, positions)
         self._protocol.opened(_SID, positions, tokens)
         self._resume_tokens, self._tokens = tokens, PieceTokens(tokens)
-        self._fan_outs: WeakValueDictionary[Form, FanOut] = WeakValueDictionary()
+        self._fan_outs: WeakValueDictionary[PieceEncoder, FanOut] = WeakValueDictionary()
         self._protocol.resume_token(_SID)
         self.ring = Ring(self._state.positions, bytes_max=RING_BYTES)
         self._outlet = ConnectionOutput(outgoing, settings.ws_slow_timeout_s)
@@ -119,10 +119,10 @@ class SharedFeed:
 
     def attach(self, follower: Follower) -> bool:
         """Attach a follower if the feed can serve it; see `Ring.attach`."""
-        fan_out = self._fan_outs.get(follower.form)
+        fan_out = self._fan_outs.get(follower.encoder)
         if fan_out is None:
-            records_out = self._metrics.records_out.labels(follower.form.surface)
-            fan_out = self._fan_outs[follower.form] = FanOut(follower.form, self._tokens, records_out)
+            records_out = self._metrics.records_out.labels(follower.encoder.surface)
+            fan_out = self._fan_outs[follower.encoder] = FanOut(follower.encoder, self._tokens, records_out)
         follower.pusher = fan_out
         if not self.ring.attach(follower):
             return False

@@ -18,7 +18,7 @@ from tidelog.model import Fetched
 from tidelog_gateway.budget.response_reservation import ResponseReservation
 from tidelog_gateway.pace import Pace
 from tidelog_gateway.problems import Problem
-from tidelog_gateway.reading.forms import Form
+from tidelog_gateway.reading.formats import RecordFormat
 from tidelog_gateway.reading.text_columns import PIECE_BYTES
 from tidelog_gateway.reading.values import FAULT_TEXTS, ValueEncoding, first_fault
 from tidelog_gateway.records_out import payload_sizes
@@ -53,7 +53,7 @@ class RecordsBody:
     """The body of one response.
 
     Args:
-        form: format of the body.
+        record_format: format of the body.
         encoding: encoding of all values; None: chosen for each value.
         answer: counts held bytes in the budget.
         pace: waits for the turn of the next piece.
@@ -69,7 +69,7 @@ class RecordsBody:
 
     def __init__(
         self,
-        form: Form,
+        record_format: RecordFormat,
         encoding: ValueEncoding | None,
         answer: ResponseReservation,
         pace: Pace,
@@ -82,12 +82,12 @@ class RecordsBody:
         self.fault: Fault | None = None
         self.records_left = records_max
         self.bytes_left = bytes_max
-        self._form = form
+        self._format = record_format
         self._encoding: ValueEncoding | None = encoding
         self._answer = answer
         self.pace = pace
         self._written_max = written_max
-        self._parts = [form.begin()]
+        self._parts = [record_format.begin()]
         self._written_bytes = len(self._parts[0])
 
     @property
@@ -130,7 +130,7 @@ class RecordsBody:
             Problem: 503.
         """
         await self.reserve(self._written_bytes)  # the parts and the joined body exist at the same time
-        return b"".join([*self._parts, self._form.end(members)])
+        return b"".join([*self._parts, self._format.end(members)])
 
     async def _take_batch(self, partition: int, batch: RecordBatch, held_bytes: int) -> int:
         if batch.header.codec != Codec.NONE and batch.header.uncompressed_length > DECODED_APART_BYTES:
@@ -166,8 +166,8 @@ class RecordsBody:
         first = 0
         while first < count:
             before = int(ends[first - 1]) if first else 0
-            end = int(np.searchsorted(ends[:count], before + self._form.piece_bytes, side="right"))
-            end = min(count, max(end, first + 1), first + self._form.piece_records)
+            end = int(np.searchsorted(ends[:count], before + self._format.piece_bytes, side="right"))
+            end = min(count, max(end, first + 1), first + self._format.piece_records)
             yield first, end
             first = end
 
@@ -179,7 +179,7 @@ class RecordsBody:
         if columns.num_rows:
             is_large = columns.num_rows == 1 and columns.nbytes > PIECE_BYTES
             # Arrow releases the GIL, so one large record is encoded in a thread.
-            part = await asyncio.to_thread(self._form.rows, columns) if is_large else self._form.rows(columns)
+            part = await asyncio.to_thread(self._format.rows, columns) if is_large else self._format.rows(columns)
             self._parts.append(part)
             self._written_bytes += len(part)
         return columns.num_rows

@@ -14,7 +14,7 @@ from tidelog_gateway.context import Gateway
 from tidelog_gateway.pace import pace_of
 from tidelog_gateway.problems import invalid
 from tidelog_gateway.reading.body import RecordsBody
-from tidelog_gateway.reading.forms import form_of
+from tidelog_gateway.reading.formats import format_for
 from tidelog_gateway.reading.media_types import ARROW, CSV, JSON, RECORD_TYPES, preferred
 from tidelog_gateway.reading.values import ValueEncoding
 
@@ -88,14 +88,14 @@ def body_of(
     Args:
         gateway: the caller's gateway.
         request: the request to answer.
-        media_type: see `form_of`.
-        encoding: see `form_of`.
-        numbered: see `form_of`.
+        media_type: see `format_for`.
+        encoding: see `format_for`.
+        numbered: see `format_for`.
         limits: maximum records, and maximum bytes of payload.
     """
     records_max, bytes_max = limits
     return RecordsBody(
-        form_of(media_type, encoding, numbered=numbered),
+        format_for(media_type, encoding, numbered=numbered),
         encoding,
         reservation_of(request),
         pace_of(gateway, request),

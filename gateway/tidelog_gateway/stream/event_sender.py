@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from tidelog_gateway.budget.connection_output import UNSENT_BYTES, ConnectionOutput
 from tidelog_gateway.budget.response_reservation import ResponseReservation
-from tidelog_gateway.feed.ring import Form
-from tidelog_gateway.stream.events import HEARTBEAT, EventForm, event_of
+from tidelog_gateway.feed.ring import PieceEncoder
+from tidelog_gateway.stream.events import HEARTBEAT, EventEncoder, event_of
 
 OUTBOX_BYTES: Final = UNSENT_BYTES
 """Size at which the outbox is full."""
@@ -80,10 +80,10 @@ class EventSender:
                 self.outlet.take_anyway(-surplus_bytes)
             self._put(event)
 
-    def form(self, sid: int) -> Form:
+    def piece_encoder(self, sid: int) -> PieceEncoder:
         """Return the encoding of pieces for this connection."""
         del sid
-        return EventForm()
+        return EventEncoder()
 
     async def run(self, send_body: SendBody) -> None:
         """Write the outbox to the response until cancelled."""

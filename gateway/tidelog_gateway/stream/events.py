@@ -44,7 +44,7 @@ def batch_event(partition: int, records: Any, next_offset: int, token: str | Non
 
 
 @dataclass(frozen=True, slots=True)
-class EventForm:
+class EventEncoder:
     """Encodes a piece of a shared feed as an event in a chunk of its own (RFC 9112, 7.1)."""
 
     surface: str = "stream"

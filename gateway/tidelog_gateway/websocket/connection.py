@@ -28,10 +28,10 @@ from tidelog_gateway.websocket.codecs import Codec
 from tidelog_gateway.websocket.delivery import Delivery
 from tidelog_gateway.websocket.json_codec import id_at_the_begin
 from tidelog_gateway.websocket.lag import Lag, LaggingError
+from tidelog_gateway.websocket.message_sender import Sender, SlowClientError
 from tidelog_gateway.websocket.messages import Sub
 from tidelog_gateway.websocket.positions import positions
 from tidelog_gateway.websocket.publish_results import bounded_answer
-from tidelog_gateway.websocket.sending import Sender, SlowClientError
 from tidelog_gateway.websocket.ws_protocol import (
     CLOSE_INTERNAL,
     CLOSE_SLOW,

@@ -33,9 +33,9 @@ from tidelog_gateway.websocket.feed_reader import FeedReader
 from tidelog_gateway.websocket.json_codec import JSON
 from tidelog_gateway.websocket.lag import Lag
 from tidelog_gateway.websocket.membership import Membership, start_of
+from tidelog_gateway.websocket.message_sender import MessageSender, SlowClientError
 from tidelog_gateway.websocket.messages import Sub
 from tidelog_gateway.websocket.read_ahead import AHEAD_BYTES, ReadAhead, Window
-from tidelog_gateway.websocket.sending import MessageSender, SlowClientError
 from tidelog_gateway.websocket.start_positions import start_positions_of
 from tidelog_gateway.websocket.ws_protocol import WsProtocol, batch_message, ok_message, too_large
 from tidelog_proto.errors import ProtocolError

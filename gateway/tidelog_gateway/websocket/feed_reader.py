@@ -19,8 +19,8 @@ from tidelog_gateway.feed.shared_feed import SharedFeed
 from tidelog_gateway.records_out import first_offset_in
 from tidelog_gateway.resume_tokens import ResumeTokens, Scope
 from tidelog_gateway.websocket.lag import Lag
+from tidelog_gateway.websocket.message_sender import MessageSender
 from tidelog_gateway.websocket.messages import INTEGER_MAX
-from tidelog_gateway.websocket.sending import MessageSender
 from tidelog_gateway.websocket.ws_protocol import BATCH_MEMBERS_BYTES, WsProtocol, batch_message, too_large
 
 
@@ -83,10 +83,10 @@ class FeedReader:
             create: whether to create a feed if none can serve the subscription, which is at the end of its topic.
         """
         subscription = self._subscription
-        form = self._sender.form(self._sid)
+        encoder = self._sender.piece_encoder(self._sid)
         watch = None if self._lag is None else self
         follower = Follower(
-            subscription.positions, subscription, self._sender.outlet, form, self._ring_woke, watch=watch
+            subscription.positions, subscription, self._sender.outlet, encoder, self._ring_woke, watch=watch
         )
         feed = self._feeds.attach(self._scope, follower, create=create)
         if feed is None:

@@ -19,8 +19,8 @@ from typing import Any, Final, NamedTuple
 
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.problems import Problem
+from tidelog_gateway.websocket.message_sender import MessageSender
 from tidelog_gateway.websocket.messages import Sub
-from tidelog_gateway.websocket.sending import MessageSender
 from tidelog_gateway.websocket.ws_protocol import WsProtocol, gap_message
 
 CHECK_S: Final = 1.0

@@ -20,8 +20,8 @@ from typing import Final, Literal
 from tidelog import Consumer, Group, TopicPartition
 from tidelog.errors import MemberFencedError
 from tidelog.model import Committed
+from tidelog_gateway.websocket.message_sender import MessageSender
 from tidelog_gateway.websocket.messages import AtTime, Sub
-from tidelog_gateway.websocket.sending import MessageSender
 from tidelog_gateway.websocket.ws_protocol import WsProtocol, assigned_message, revoked_message
 
 COMMIT_WAIT_S: Final = 3.0

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from tidelog_gateway.feed.fan_out import FanOut, PieceTokens
-from tidelog_gateway.feed.ring import Follower, Form, Piece
+from tidelog_gateway.feed.ring import Follower, Piece, PieceEncoder
 
 
 class Transport:
@@ -51,10 +51,10 @@ class Stand:
 
     def follower(self, *, watched: bool = False) -> Follower:
         self_: Any = self
-        return Follower({0: 0}, self_, self_, cast(Form, None), lambda: None, watch=self_ if watched else None)
+        return Follower({0: 0}, self_, self_, cast(PieceEncoder, None), lambda: None, watch=self_ if watched else None)
 
 
-class PlainForm:
+class PlainEncoder:
     surface = "websocket"
     always_token = False
 
@@ -65,7 +65,7 @@ class PlainForm:
 def push(stand: Stand, *, records: int, data: bytes = b"[1]", watched: bool = False) -> bool:
     """Push a piece; return whether it was written."""
     counter = Counter("records", "records", registry=CollectorRegistry())
-    fan_out = FanOut(PlainForm(), PieceTokens(cast(Any, None)), counter)
+    fan_out = FanOut(PlainEncoder(), PieceTokens(cast(Any, None)), counter)
     follower = stand.follower(watched=watched)
     refused = fan_out.push(Piece(0, 0, max(1, records), records, 7 * records, data), [follower])
     assert refused in ([], [follower])

@@ -43,7 +43,7 @@ class Sink:
         return 0
 
 
-class PieceForm:
+class RecordingEncoder:
     """Notes pieces, and writes their records alone."""
 
     surface = "websocket"
@@ -63,8 +63,10 @@ class Listener:
     credit_bytes: int | None = None
     message_bytes_max: int | None = None
 
-    def __init__(self, outgoing: ResponseBudget, positions: dict[int, int], form: PieceForm | None = None) -> None:
-        self.form = form or PieceForm()
+    def __init__(
+        self, outgoing: ResponseBudget, positions: dict[int, int], encoder: RecordingEncoder | None = None
+    ) -> None:
+        self.encoder = encoder or RecordingEncoder()
         self.has_credit = True
         self.woken = asyncio.Event()
         self.feed: SharedFeed | None = None
@@ -72,7 +74,7 @@ class Listener:
         self.outlet = ConnectionOutput(outgoing, 30)
         self.outlet.connected(cast(asyncio.Transport, self.sink))
         self.outlet.direct_writes(allowed=True)
-        self.follower = Follower(dict(positions), cast(Credit, self), self.outlet, self.form, self.woken.set)
+        self.follower = Follower(dict(positions), cast(Credit, self), self.outlet, self.encoder, self.woken.set)
         self.spent = 0
 
     @property
@@ -85,7 +87,7 @@ class Listener:
 
     @property
     def pushed(self) -> list[Piece]:
-        return [piece for piece, _ in self.form.pieces]
+        return [piece for piece, _ in self.encoder.pieces]
 
     async def until(self, offset: int) -> None:
         async with asyncio.timeout(10):
@@ -103,8 +105,10 @@ class Stand:
         client = cast(Client, FakeClient(log))
         self.feeds = Feeds(client, GatewaySettings(**settings), self.outgoing, self.metrics)
 
-    def follow(self, positions: dict[int, int], *, create: bool = True, form: PieceForm | None = None) -> Listener:
-        listener = Listener(self.outgoing, positions, form)
+    def follow(
+        self, positions: dict[int, int], *, create: bool = True, encoder: RecordingEncoder | None = None
+    ) -> Listener:
+        listener = Listener(self.outgoing, positions, encoder)
         listener.feed = self.feeds.attach(SCOPE, listener.follower, create=create)
         return listener
 
@@ -117,16 +121,16 @@ def stand(log: FakeLog) -> Stand:
 
 async def test_a_batch_is_read_and_encoded_once_for_all(stand: Stand) -> None:
     one = stand.follow({0: 0, 1: 0})
-    same = stand.follow({0: 0, 1: 0}, create=False, form=one.form)
+    same = stand.follow({0: 0, 1: 0}, create=False, encoder=one.encoder)
     other = stand.follow({0: 0, 1: 0}, create=False)
     assert one.feed is same.feed is other.feed
     feed = one.feed
     assert feed is not None
     await stand.log.append("t", 0, columns_of([b"a", b"b"], keys=[b"k", None]))
     await one.until(2)
-    ((piece, token),) = one.form.pieces
-    assert other.form.pieces == [(piece, token)]
-    assert other.form.pieces[0][0] is piece
+    ((piece, token),) = one.encoder.pieces
+    assert other.encoder.pieces == [(piece, token)]
+    assert other.encoder.pieces[0][0] is piece
     assert one.sink.written == same.sink.written == [piece.data]
     assert one.sink.written[0] is same.sink.written[0]
     assert (one.spent, same.spent, one.outlet.pushed_bytes) == (2, 2, len(piece.data))
@@ -148,7 +152,7 @@ async def test_a_large_batch_is_cut_as_for_one_subscription(log: FakeLog) -> Non
     await log.append("t", 0, columns_of([b"x"] * 7))
     await listener.until(7)
     assert [piece.records for piece in listener.pushed] == [3, 3, 1]
-    listener.form.pieces.clear()
+    listener.encoder.pieces.clear()
     await log.append("t", 0, columns_of([b"\x01" * 200] * 3))  # six bytes each as JSON
     await listener.until(10)
     assert [piece.records for piece in listener.pushed] == [1, 1, 1]

@@ -1,4 +1,4 @@
-"""One partition in every form: `GET /v1/topics/{topic}/partitions/{partition}/records`."""
+"""One partition in every format: `GET /v1/topics/{topic}/partitions/{partition}/records`."""
 
 from __future__ import annotations
 

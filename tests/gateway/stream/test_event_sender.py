@@ -12,7 +12,7 @@ from tidelog_gateway.budget.response_budget import ResponseBudget
 from tidelog_gateway.budget.response_reservation import ResponseReservation
 from tidelog_gateway.feed.ring import Piece
 from tidelog_gateway.stream.event_sender import OUTBOX_BYTES, EventSender
-from tidelog_gateway.stream.events import HEARTBEAT, RETRY_MS, EventForm, event_of
+from tidelog_gateway.stream.events import HEARTBEAT, RETRY_MS, EventEncoder, event_of
 from tidelog_proto.limits import MIB
 
 OPENED = {"id": 0, "ok": {"sid": 0, "offsets": {"0": 5}, "resume_token": "AQ"}}
@@ -121,7 +121,7 @@ async def test_pieces_are_not_written_past_a_server_that_is_not_the_gateways() -
 def test_a_piece_is_a_chunk_with_the_event_of_its_batch() -> None:
     piece = Piece(1, 3, 7, 1, 4, b'[{"value":"x"}]')
     event = event_of({"batch": {"partition": 1, "records": [{"value": "x"}], "next_offset": 7, "resume_token": "AR"}})
-    assert EventForm().encode(piece, "AR") == b"%x\r\n%b\r\n" % (len(event), event)
+    assert EventEncoder().encode(piece, "AR") == b"%x\r\n%b\r\n" % (len(event), event)
 
 
 async def test_a_message_that_cannot_be_made_holds_nothing() -> None:

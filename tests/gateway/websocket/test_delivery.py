@@ -24,8 +24,8 @@ from tidelog_gateway.producers import ProducerLimit, Producers
 from tidelog_gateway.records_out import BatchReader
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.websocket.delivery import Delivery
+from tidelog_gateway.websocket.message_sender import Sender
 from tidelog_gateway.websocket.messages import Sub
-from tidelog_gateway.websocket.sending import Sender
 from tidelog_gateway.websocket.ws_protocol import CommitOffsets, OpenSubscription, WsProtocol
 from tidelog_proto.batch.record_batch import columns_of
 from tidelog_proto.limits import KIB

@@ -19,8 +19,8 @@ from tidelog import Client, Consumer, Group, TopicPartition
 from tidelog.groups.options import OnPartitions
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.websocket.membership import Membership, start_of
+from tidelog_gateway.websocket.message_sender import Sender
 from tidelog_gateway.websocket.messages import AtTime
-from tidelog_gateway.websocket.sending import Sender
 from tidelog_gateway.websocket.ws_protocol import OpenSubscription, WsProtocol, assigned_message, revoked_message
 
 pytestmark = pytest.mark.e2e

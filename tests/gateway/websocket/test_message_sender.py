@@ -9,7 +9,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from tidelog_gateway.budget.connection_output import UNSENT_BYTES, ConnectionOutput
 from tidelog_gateway.budget.response_budget import ResponseBudget
-from tidelog_gateway.websocket.sending import Sender, SlowClientError
+from tidelog_gateway.websocket.message_sender import Sender, SlowClientError
 from tidelog_proto.limits import MIB
 
 

@@ -32,7 +32,7 @@ CSV_COLUMNS: Final = (
 _CSV_OPTIONS: Final = csv.WriteOptions(include_header=False, quoting_style="needed")
 
 
-class Form(Protocol):
+class RecordFormat(Protocol):
     """Encoder of one body; `begin`, `rows` and `end` are called in this order.
 
     Attributes:
@@ -57,7 +57,7 @@ class Form(Protocol):
         ...
 
 
-class JsonForm:
+class JsonFormat:
     """A JSON object whose first member is the list of records."""
 
     media_type = JSON
@@ -70,21 +70,21 @@ class JsonForm:
         self._divider = b""
 
     def begin(self) -> bytes:
-        """See `Form`."""
+        """See `RecordFormat`."""
         return b'{"records":['
 
     def rows(self, columns: pa.RecordBatch) -> bytes:
-        """See `Form`."""
+        """See `RecordFormat`."""
         divider, self._divider = self._divider, b","
         rows = json_rows(columns, self._encoding, numbered=self._numbered, one_line=False)
         return divider + bytes(bytes_of(joined(rows, ",")))[:-1]
 
     def end(self, members: Mapping[str, Any]) -> bytes:
-        """See `Form`."""
+        """See `RecordFormat`."""
         return b"]," + orjson.dumps(members)[1:]
 
 
-class NdjsonForm:
+class NdjsonFormat:
     """One JSON object per line and record."""
 
     media_type = NDJSON
@@ -95,21 +95,21 @@ class NdjsonForm:
         self._encoding: ValueEncoding | None = encoding
 
     def begin(self) -> bytes:
-        """See `Form`."""
+        """See `RecordFormat`."""
         return b""
 
     def rows(self, columns: pa.RecordBatch) -> bytes:
-        """See `Form`."""
+        """See `RecordFormat`."""
         rows = json_rows(columns, self._encoding, numbered=True, one_line=True)
         return bytes(bytes_of(joined(rows, "\n")))
 
     def end(self, members: Mapping[str, Any]) -> bytes:
-        """See `Form`."""
+        """See `RecordFormat`."""
         del members
         return b""
 
 
-class CsvForm:
+class CsvFormat:
     """A header row, then one row per record (RFC 4180). Null is an empty field, empty text a pair of quotes."""
 
     media_type = CSV
@@ -120,11 +120,11 @@ class CsvForm:
         self._encoding: ValueEncoding | None = encoding
 
     def begin(self) -> bytes:
-        """See `Form`."""
+        """See `RecordFormat`."""
         return ",".join(CSV_COLUMNS).encode() + b"\n"
 
     def rows(self, columns: pa.RecordBatch) -> bytes:
-        """See `Form`."""
+        """See `RecordFormat`."""
         key, value = columns.column("key"), columns.column("value")
         keys, values = texts_of(key), texts_of(value, self._encoding)
         headers = header_texts(columns.column("headers"))
@@ -144,7 +144,7 @@ class CsvForm:
         return sink.getvalue().to_pybytes()
 
     def end(self, members: Mapping[str, Any]) -> bytes:
-        """See `Form`."""
+        """See `RecordFormat`."""
         del members
         return b""
 
@@ -155,7 +155,7 @@ def _names(column: Any, in_base64: Any, other: str) -> Any:
     return pc.if_else(pc.is_valid(column), names, pa.scalar(None, pa.string()))
 
 
-class ArrowForm:
+class ArrowFormat:
     """An Arrow IPC stream with the columns of `RECORDS_SCHEMA`; values are bytes, or text if an encoding is given."""
 
     media_type = ARROW
@@ -172,11 +172,11 @@ class ArrowForm:
         self._schema = schema
 
     def begin(self) -> bytes:
-        """See `Form`."""
+        """See `RecordFormat`."""
         return self._schema.serialize().to_pybytes()
 
     def rows(self, columns: pa.RecordBatch) -> bytes:
-        """See `Form`."""
+        """See `RecordFormat`."""
         columns = with_tight_headers(columns)
         if self._is_text:
             arrays = list(columns.columns)
@@ -185,7 +185,7 @@ class ArrowForm:
         return columns.serialize().to_pybytes()
 
     def end(self, members: Mapping[str, Any]) -> bytes:
-        """See `Form`."""
+        """See `RecordFormat`."""
         del members
         return _ARROW_END
 
@@ -194,7 +194,7 @@ _ARROW_END: Final = b"\xff\xff\xff\xff\0\0\0\0"
 """End of an Arrow IPC stream: the continuation marker and a length of zero."""
 
 
-def form_of(media_type: str, encoding: ValueEncoding | None, *, numbered: bool) -> Form:
+def format_for(media_type: str, encoding: ValueEncoding | None, *, numbered: bool) -> RecordFormat:
     """Return the format for a media type.
 
     Args:
@@ -203,9 +203,9 @@ def form_of(media_type: str, encoding: ValueEncoding | None, *, numbered: bool) 
         numbered: whether JSON records have the member `partition`, as those of a whole topic do.
     """
     if media_type == JSON:
-        return JsonForm(encoding, numbered=numbered)
+        return JsonFormat(encoding, numbered=numbered)
     if media_type == NDJSON:
-        return NdjsonForm(encoding)
+        return NdjsonFormat(encoding)
     if media_type == CSV:
-        return CsvForm(encoding)
-    return ArrowForm(encoding)
+        return CsvFormat(encoding)
+    return ArrowFormat(encoding)

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from tidelog_gateway.budget.connection_output import ConnectionOutput
-from tidelog_gateway.feed.ring import Form, Piece
+from tidelog_gateway.feed.ring import Piece, PieceEncoder
 from tidelog_gateway.websocket.codecs import Codec
 from tidelog_gateway.websocket.json_codec import JSON
 from tidelog_gateway.websocket.ws_protocol import batch_frame
@@ -42,13 +42,13 @@ class MessageSender(Protocol):
         """Reserve room for a message, then call `make` and send the message that it returns."""
         ...
 
-    def form(self, sid: int) -> Form:
+    def piece_encoder(self, sid: int) -> PieceEncoder:
         """Return the encoding of a feed's pieces for a subscription of this connection."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class FrameForm:
+class FrameEncoder:
     """Encodes a piece as the WebSocket frame of a batch message, without masking and compression."""
 
     sid: int
@@ -90,9 +90,9 @@ class Sender:
         """
         await self._send(size_bytes_max, lambda: self._codec.encode(make()))
 
-    def form(self, sid: int) -> Form:
+    def piece_encoder(self, sid: int) -> PieceEncoder:
         """Return the encoding of a feed's pieces for a subscription of this connection."""
-        return FrameForm(sid)
+        return FrameEncoder(sid)
 
     async def close(self, code: int, reason: str) -> None:
         """Close the WebSocket.
