@@ -32,7 +32,7 @@ SPARK: dict[str, tuple[str, ...]] = {
         "fetch",
     ),
 }
-"""What Spark does -> the kinds of requests that the connector sends for it, beside the greeting.
+"""Operation of Spark -> kinds of requests that the connector sends for it, besides the greeting.
 
 `tests/spark/test_each_right.py` does each and compares with what the node was asked.
 """

@@ -45,7 +45,7 @@ class Authority:
         return TlsFiles(cert=cert, key=key, ca=self.ca)
 
     def faulty(self, fault: Fault, kind: Kind, name: str, hosts: Sequence[str] = HOSTS) -> TlsFiles:
-        """Issue a certificate that nobody is to take; "wrong host" is one for others than `hosts`."""
+        """Issue a certificate that must be refused; "wrong host" is one for other hosts than `hosts`."""
         files = self.files(kind, name, ("elsewhere.example",) if fault == "wrong host" else hosts)
         assert files.cert is not None
         if fault == "revoked":
@@ -67,7 +67,7 @@ class Authority:
 
 
 def _remade(files: TlsFiles, authority_key: bytes, fault: Fault) -> bytes:
-    """Return a certificate as it is but for its times, or for who has signed it."""
+    """Return a copy of a certificate with other times or another issuer."""
     assert files.cert is not None
     assert files.key is not None
     cert = x509.load_pem_x509_certificate(files.cert.read_bytes())

@@ -1,4 +1,4 @@
-"""What compose.yaml says, without a parser of YAML: its lists stand on a line as JSON."""
+"""Settings in compose.yaml, read without a YAML parser: its lists are lines of JSON."""
 
 from __future__ import annotations
 

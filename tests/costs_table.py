@@ -31,23 +31,23 @@ INTRODUCTION = f"""\
 # What requests cost
 
 A node and a gateway are one event loop each. The cost of a request is computed from its envelope or its body
-before its work starts and charged to the caller, and a request of many entries is worked through in pieces of about
-{PIECE_US // 1000} ms. Between two pieces everything else has its turn, and callers take turns with each other
+before its work starts and charged to the caller. A request with many entries is processed in pieces of about
+{PIECE_US // 1000} ms; other work gets its turn between two pieces, and callers take turns with each other
 ([ADR 0127](adr/0127-every-request-kind-has-a-cost-that-is-known-before-its-work-starts.md),
 [ADR 0128](adr/0128-large-json-bodies-are-bounded-by-structure-and-parsed-in-pieces.md)).
 
 The promises, which `make abuse` judges with the largest request of every kind and route:
 
-- One request keeps an event loop for at most 50 ms in one go. The aim is {SLICE_US_MAX // 1000} ms; what takes longer
-  is named [below](#longer-than-{SLICE_US_MAX // 1000}-ms).
-- Beside a principal that sends such requests over four connections, p99 of another one is at most three times what it
-  is on a quiet node, or 90 ms where a quiet one is faster than 30 ms.
-- While the requests of one caller that are being worked on cost {WORK_US_MAX / 1e6:.0f} s of the loop together, nothing
-  more is read from its connections. More of a gateway's caller is refused with OVERLOADED.
-- The work of a request ends when its connection is gone and when the node stops. A change that has
+- One request occupies an event loop for at most 50 ms without interruption. The goal is {SLICE_US_MAX // 1000} ms;
+  requests above it are listed [below](#longer-than-{SLICE_US_MAX // 1000}-ms).
+- While a principal sends such requests over four connections, p99 of another one is at most three times that of a
+  quiet node, or 90 ms if that is below 30 ms.
+- While the pending requests of one caller cost {WORK_US_MAX / 1e6:.0f} s of the loop together, its connections are not
+  read. Further requests of a gateway's caller are refused with OVERLOADED.
+- The work of a request ends when its connection is closed or the node stops. A change that has
   begun is finished.
-- A gateway checks the caller's permission, the number of records and of JSON values before it makes objects of a body
-  of more than {AT_ONCE_BYTES // KIB} KiB. A larger JSON document than {VALUES_MAX:,} values is sent as a string.
+- A gateway checks the caller's permission, the number of records and of JSON values before it decodes a body of more
+  than {AT_ONCE_BYTES // KIB} KiB. JSON documents with more than {VALUES_MAX:,} values must be sent as a string.
 - Steps of TLS handshakes are done in turns by address.
 - Memory grows by at most a quarter more than the budgets: of a node `node_in_flight_bytes`, `node_outgoing_bytes` and
   `rings_bytes` together, of a gateway `in_flight_bytes_max` and `out_bytes_max`.
@@ -57,8 +57,8 @@ The figures are processor time of the event loop on the machine of [Performance]
 `make abuse` measures each of them and fails where one costs half as much again. Those of {_ESTIMATED}
 are estimates: clients are refused before the work of these kinds.
 
-A quota of `requests` counts requests, whatever they cost. Cost bounds what of a caller is worked on at a time, and
-gives callers turns; neither has a setting.
+A quota of `requests` counts requests regardless of their cost. Costs limit the pending work of a caller and determine
+the turns of callers; neither limit has a setting.
 """
 
 
@@ -70,7 +70,7 @@ def render() -> str:
 def _kinds() -> list[str]:
     rows = []
     for kind, cost in sorted(COSTS.items()):
-        entry = f"{cost.entry_us:g} us a {cost.what}" if cost.entry_us else ""
+        entry = f"{cost.entry_us:g} us a {cost.entry_name}" if cost.entry_us else ""
         entry += f", {cost.mib_us} us a MiB" if cost.mib_us else ""
         most = f"{cost.entries_max:,}" if cost.entry_us else ""
         largest = f"{max(cost.largest_us / 1000, 0.1):,.1f} ms"

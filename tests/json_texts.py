@@ -1,4 +1,4 @@
-"""Texts of JSON as people and programs write them: what a parser and a writer in between would change."""
+"""JSON texts as people and programs write them, which a parser followed by a writer would change."""
 
 from __future__ import annotations
 

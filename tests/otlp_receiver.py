@@ -19,7 +19,7 @@ WAIT_S = 30.0
 
 
 class Received:
-    """What came, by the name of the service that sent it."""
+    """Received data, by the name of the sending service."""
 
     def __init__(self) -> None:
         self.endpoint = ""

@@ -1,7 +1,7 @@
-"""Write what users may rely on, `tests/public_api.txt`, anew: `python -m tests.public_api`.
+"""Write the public API to `tests/public_api.txt`: `python -m tests.public_api`.
 
 A line for each function, method, class that users make, record of fields and choice of words: the names of parameters,
-their kinds and defaults. Types are not in it; checkers look after those. What is marked with `@internal` is not public.
+their kinds and defaults. It omits types, which type checkers verify. Names marked with `@internal` are not public.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ BEHIND: Final = {
     "tidelog.fetch_options": ("FetchOptions",),
     "tidelog.topic_settings": ("TopicSettings",),
 }
-"""What users meet by way of those: what clients give them, and what clients take."""
+"""Types that users get from clients, and pass to them."""
 
 CHOICES: Final = (
     "tidelog.model",

@@ -1,4 +1,4 @@
-"""What can be checked of compose.yaml without an engine; tests/image runs what it says."""
+"""Checks of compose.yaml without an engine; tests/image runs its commands."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def found_in(volume: Path) -> Bootstrap:
     return load_bootstrap(volume / "cluster" / "cluster.json")
 
 
-def test_the_services_are_three_nodes_a_gateway_and_what_founds_the_cluster() -> None:
+def test_the_services_are_three_nodes_a_gateway_and_the_founding_job() -> None:
     assert sorted(services()) == ["founding", "gateway", *NODES]
 
 
@@ -59,7 +59,7 @@ def test_the_commands_are_valid_ones() -> None:
         assert {option for option in options if option.startswith("--")} <= known, service
 
 
-def test_each_node_is_the_founder_of_its_name_with_a_volume_of_its_own(tmp_path: Path) -> None:
+def test_each_node_is_the_founder_of_its_name_with_its_own_volume(tmp_path: Path) -> None:
     founders = found_in(tmp_path).nodes
     assert [(node.node_id, node.host, node.port) for node in founders] == [(name, name, 7400) for name in NODES]
     for name in NODES:
@@ -69,7 +69,7 @@ def test_each_node_is_the_founder_of_its_name_with_a_volume_of_its_own(tmp_path:
         assert f"  {name}:\n" in TEXT.partition("\nvolumes:\n")[2]
 
 
-def test_a_cluster_is_founded_once_and_what_was_cut_off_is_done_again(tmp_path: Path) -> None:
+def test_a_cluster_is_founded_once_and_an_interrupted_founding_is_repeated(tmp_path: Path) -> None:
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / "cluster.json").write_text("{")
     first = found_in(tmp_path)
@@ -78,7 +78,7 @@ def test_a_cluster_is_founded_once_and_what_was_cut_off_is_done_again(tmp_path: 
     assert (tmp_path / "cluster" / "secret").stat().st_mode & 0o777 == 0o600
 
 
-def test_the_gateway_knows_every_node_and_has_no_volume_of_its_own(tmp_path: Path) -> None:
+def test_the_gateway_knows_every_node_and_has_no_volume(tmp_path: Path) -> None:
     addresses = [f"{node.host}:{node.port}" for node in found_in(tmp_path).nodes]
     assert value_of("gateway", "--bootstrap").split(",") == addresses
     assert list_of("gateway", "tmpfs") == ["/data"]
@@ -96,7 +96,7 @@ def test_it_names_the_files_that_the_nodes_find_in_their_volume(tmp_path: Path) 
             assert (tmp_path / path.relative_to("/founding")).is_file()
 
 
-def test_health_is_asked_where_the_image_says() -> None:
+def test_health_is_checked_at_the_ports_of_the_image() -> None:
     image = (ROOT / "Dockerfile").read_text()
     for name in NODES:
         assert f"127.0.0.1:{value_of(name, '--management-port')}/livez" in image

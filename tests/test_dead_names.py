@@ -1,4 +1,4 @@
-"""What no shipped code names is dead: it is deleted, or, where tests alone want it, lies with the tests."""
+"""Names that no shipped code uses are dead: they are deleted, or moved to the tests if only tests need them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def sources() -> list[Path]:
 
 
 def defined(text: str) -> list[str]:
-    """Return the functions and classes of a module that nobody but a caller can reach."""
+    """Return the functions and classes of a module that are reached only from outside."""
     return [
         node.name
         for node in ast.walk(ast.parse(text))
@@ -60,7 +60,7 @@ def dead(texts: list[str]) -> set[str]:
     return {name for text in texts for name in defined(text) if named[name] == 1}
 
 
-def test_nothing_is_defined_that_nobody_names() -> None:
+def test_each_definition_is_used() -> None:
     texts = [path.read_text() for path in sources()]
     assert texts
     assert dead(texts) == CALLED_BY_OTHERS.keys()

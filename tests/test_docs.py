@@ -1,6 +1,6 @@
-"""The documentation names nothing that is not there.
+"""The documentation names only files, names and commands that exist.
 
-What is marked `bash` or `python` is run: in the README by tests/e2e/test_readme.py, in the guides by
+Blocks marked `bash` or `python` are run: in the README by tests/e2e/test_readme.py, in the guides by
 tests/e2e/test_guides.py, in the page on Spark by tests/spark/test_spark_page.py, in the page on security by
 tests/e2e/test_security_page.py, in the page on WebSocket by tests/gateway/websocket/test_documentation.py, in the
 page on streams by tests/gateway/stream/test_documentation.py, in the page on publishing by

@@ -1,4 +1,4 @@
-"""`docs/errors.md` lists every error that there is, with what the code says of it."""
+"""`docs/errors.md` lists every error, with the description in the code."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CLIENTS_OWN = (
     errors.BadReplyError,
     errors.OutcomeUnknownError,
 )
-"""What only the client knows and the gateway passes on."""
+"""Errors that only the client raises and the gateway passes on."""
 
 
 def rows(heading: str) -> list[list[str]]:

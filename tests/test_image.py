@@ -1,4 +1,4 @@
-"""What can be checked of the Dockerfile without an engine to build it; tests/image builds and runs it."""
+"""Checks of the Dockerfile without an engine; tests/image builds and runs it."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def copied() -> list[str]:
     ]
 
 
-def test_what_is_copied_exists_and_is_let_in() -> None:
+def test_copied_files_exist_and_are_in_the_build_context() -> None:
     let_in = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
     assert sorted(copied()) == sorted(let_in)
     assert [source for source in copied() if not (ROOT / source).exists()] == []
 
 
-def test_the_wheel_can_be_built_from_what_is_copied(tmp_path: Path) -> None:
+def test_the_wheel_can_be_built_from_the_copied_files(tmp_path: Path) -> None:
     for source in copied():
         if (ROOT / source).is_dir():
             shutil.copytree(ROOT / source, tmp_path / source, ignore=shutil.ignore_patterns("__pycache__"))
@@ -120,7 +120,7 @@ def test_a_node_needs_no_capability_and_writes_nothing_but_its_data(tmp_path: Pa
     assert process.returncode == 0
 
 
-def test_it_runs_the_command_as_nobody_special() -> None:
+def test_it_runs_the_command_as_an_unprivileged_user() -> None:
     (entrypoint,) = arguments_of("ENTRYPOINT")
     assert json.loads(entrypoint) == ["tidelog"]
     assert "tidelog" in PROJECT["project"]["scripts"]
@@ -135,7 +135,7 @@ def test_both_stages_begin_with_a_base_that_may_be_pinned() -> None:
     assert arguments_of("FROM") == ["${BASE} AS build", "${BASE}"]
     names = [name for name, _ in instructions()]
     assert names.index("ARG") < names.index("FROM"), "else it is not known to FROM"
-    assert arguments_of("ARG") == [f"BASE={BASE}"], "what nobody pins has a tag, and that which is tested"
+    assert arguments_of("ARG") == [f"BASE={BASE}"], "the default base image has the tested tag"
 
 
 def test_the_default_command_is_a_valid_one() -> None:
@@ -167,7 +167,7 @@ def answering(status: int) -> Iterator[int]:
 
 
 NODE_PORT, GATEWAY_PORT = 7401, 8080
-"""Where health is asked: what a node and a gateway have unless they are told otherwise."""
+"""Default ports of health checks: those of a node and of a gateway."""
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ NODE_PORT, GATEWAY_PORT = 7401, 8080
 def test_the_health_check_tells_well_from_ill(role: int | None, status: int, healthy: bool) -> None:
     (check,) = arguments_of("HEALTHCHECK")
     code = check.partition("CMD ")[2]
-    # A port that is bound and does not listen refuses, and nobody else gets it meanwhile.
+    # A port that is bound and does not listen refuses connections, and no other process gets it meanwhile.
     with answering(status) as answers, socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         for port in (NODE_PORT, GATEWAY_PORT):
@@ -198,8 +198,8 @@ def test_the_health_check_tells_well_from_ill(role: int | None, status: int, hea
 
 
 @pytest.mark.parametrize("variable", ["", "TIDELOG_NODE_TLS_CERT_FILE", "TIDELOG_GATEWAY_TLS_CERT_FILE"])
-def test_the_health_check_speaks_first_what_is_spoken_there(variable: str) -> None:
-    """Who is asked in the other way writes that down, and counts it."""
+def test_the_health_check_tries_the_configured_protocol_first(variable: str) -> None:
+    """A server logs and counts a request in the wrong protocol."""
     (check,) = arguments_of("HEALTHCHECK")
     begins: list[bytes] = []
 

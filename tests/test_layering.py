@@ -83,7 +83,7 @@ WORLD = {
     *("os", "pathlib", "io", "shutil", "tempfile", "mmap", "fcntl", "sys"),
     *("time", "random", "secrets", "uuid", "logging", "uvloop", "prometheus_client"),
 }
-"""What the sans-IO core may not touch: clocks, randomness, files, sockets and threads reach it as arguments."""
+"""Modules that the sans-IO core may not import: it gets clocks, randomness, files, sockets and threads as arguments."""
 
 
 def sources(package: str) -> list[Path]:
@@ -115,7 +115,7 @@ def below(name: str, package: str) -> bool:
 
 
 @pytest.mark.parametrize("package", sorted(FOLDERS))
-def test_a_package_imports_only_what_is_below_it(package: str) -> None:
+def test_a_package_imports_only_lower_packages(package: str) -> None:
     allowed = MAY_IMPORT[package] | {package}
     wrong = [
         f"{path.relative_to(ROOT)} imports {name}"
@@ -176,7 +176,7 @@ def test_no_import_climbs_from_room_to_room(package: str) -> None:
     assert not wrong
 
 
-def test_every_room_is_in_the_order_and_hardly_anything_stands_outside() -> None:
+def test_every_room_is_in_the_order_and_few_modules_are_outside() -> None:
     package = ROOT / "broker" / "tidelog_broker"
     assert {path.name for path in package.iterdir() if (path / "__init__.py").is_file()} <= set(ROOMS["tidelog_broker"])
     assert len(list(package.glob("*.py"))) <= 3
@@ -236,7 +236,7 @@ def test_a_package_has_few_levels(package: str) -> None:
     assert levels["tidelog.errors"] == 1
 
 
-def test_an_import_for_annotations_alone_is_no_level(tmp_path: Path) -> None:
+def test_an_import_for_annotations_alone_does_not_count(tmp_path: Path) -> None:
     path = tmp_path / "module.py"
     path.write_text("from a.b import C, D\nfrom a import e\n\ndef f(c: C) -> D:\n    return e.g(c)\n")
     assert imported_at_run_time(path, {"a", "a.b", "a.e"}) == {"a.e"}
@@ -298,7 +298,7 @@ def test_the_rules_can_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(AssertionError):
         test_the_core_knows_neither_the_shell_nor_the_storage_nor_the_world()
     with pytest.raises(AssertionError):
-        test_a_package_imports_only_what_is_below_it("tidelog_broker")
+        test_a_package_imports_only_lower_packages("tidelog_broker")
     with pytest.raises(AssertionError):
         test_no_import_climbs_from_room_to_room("tidelog_broker")
 
@@ -337,4 +337,4 @@ def test_no_class_is_split_over_files_by_inheritance() -> None:
         for name in inherited(path)
         if not name.endswith("Error")
     }
-    assert found == SPLIT.keys(), "one more, or one that is no longer there"
+    assert found == SPLIT.keys(), "a new one, or a removed one"

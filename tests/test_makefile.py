@@ -118,7 +118,7 @@ def test_the_setup_runs_once_and_again_when_the_project_changes(project: Path) -
     assert calls(log, "-m venv") == 1
 
 
-def test_tools_of_a_release_leave_the_project_where_it_is(project: Path) -> None:
+def test_tools_of_a_release_do_not_change_the_installed_project(project: Path) -> None:
     python, log = fake_python(project)
     assert make(project, ".venv/.release-tools", f"PYTHON={python}").returncode == 0
     installed = [line for line in log.read_text().splitlines() if "pip install" in line]
@@ -126,7 +126,7 @@ def test_tools_of_a_release_leave_the_project_where_it_is(project: Path) -> None
     assert all(" -e .[" in line for line in installed), "a copy of it would hide what is changed later, and has no demo"
 
 
-def test_a_venv_that_was_broken_off_is_made_anew(project: Path) -> None:
+def test_an_interrupted_venv_is_recreated(project: Path) -> None:
     python, log = fake_python(project)
     (project / ".venv" / "bin").mkdir(parents=True)
     script(project / ".venv" / "bin" / "python", "exit 1")  # there, but without pip
@@ -193,7 +193,7 @@ def test_an_image_that_cannot_be_built_is_a_failure(project: Path) -> None:
     assert make_image(project, podman='[ "$1" = info ] || exit 7', buildah=WORKS).returncode != 0
 
 
-def test_without_an_engine_it_is_said_what_to_install(project: Path) -> None:
+def test_without_an_engine_the_message_names_what_to_install(project: Path) -> None:
     ended = make_image(project)
     assert ended.returncode != 0
     assert "install Docker" in ended.stderr
@@ -201,7 +201,7 @@ def test_without_an_engine_it_is_said_what_to_install(project: Path) -> None:
     assert "is here" not in ended.stderr
 
 
-def test_what_a_cluster_on_trial_leaves_is_never_committed_and_cleaned_up() -> None:
+def test_files_of_a_trial_cluster_are_never_committed_and_are_cleaned_up() -> None:
     """It holds the cluster's secret."""
     data = inspect.signature(up.up).parameters["data"].default
     assert f"/{data}/" in (ROOT / ".gitignore").read_text().splitlines()

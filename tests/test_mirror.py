@@ -1,4 +1,4 @@
-"""Tests lie in the rooms of what they test: who opens a module knows where its tests are.
+"""Tests mirror the rooms of the code: the path of a module gives that of its tests.
 
 A large module has a test file of its own name; a small one is tested with its room, through what uses it.
 """
@@ -88,7 +88,7 @@ def test_every_exemption_is_still_needed() -> None:
     assert not stale
 
 
-def test_what_counts_as_logic(tmp_path: Path) -> None:
+def test_definition_of_logic(tmp_path: Path) -> None:
     path = tmp_path / "module.py"
     path.write_text('from typing import Protocol\n\nclass P(Protocol):\n    def f(self) -> int:\n        """Say."""\n')
     assert not has_logic(path)

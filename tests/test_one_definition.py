@@ -1,4 +1,4 @@
-"""A limit, an alias and a name are defined once: what two modules define can drift apart, or be mixed up."""
+"""A limit, an alias and a name are defined once: two definitions could diverge, or be confused."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def classes(paths: list[Path]) -> dict[str, list[str]]:
     return found
 
 
-def test_a_class_of_the_node_has_a_name_of_its_own() -> None:
+def test_a_class_of_the_node_has_a_unique_name() -> None:
     found = classes(modules_of("tidelog_broker"))
     assert found
     assert {name: places for name, places in found.items() if len(places) > 1} == {}

@@ -1,7 +1,7 @@
 """Tests speak to a part through its public verbs: how often they reach past them is counted, and only goes down.
 
 A reach is an attribute with an underscore in front on anything but `self` and `cls`, an import of such a name, or a
-patch of one by its name. A patch by a dotted path is counted, too: whoever moves what it names finds it nowhere.
+patch of one by its name. A patch by a dotted path is counted, too, because moving the named object breaks it.
 """
 
 from __future__ import annotations

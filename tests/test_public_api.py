@@ -1,4 +1,4 @@
-"""What users may rely on: the names of `tidelog`, each documented and fully typed. A change here is a release note.
+"""The public API: the names of `tidelog`, each documented and fully typed. A change here is a release note.
 
 Signatures, fields and the words that parameters may have are in `public_api.txt`.
 """
@@ -120,7 +120,7 @@ def test_every_signature_is_typed(module: object) -> None:
     assert untyped == []
 
 
-def test_what_is_marked_as_internal_is_not_public() -> None:
+def test_names_marked_as_internal_are_not_public() -> None:
     class Marked:
         @internal
         def verb(self) -> None: ...
@@ -151,7 +151,7 @@ def test_signatures_fields_and_choices_are_those_of_the_page() -> None:
     assert not changes, f"the public API differs; if that is meant, write `python -m tests.public_api`:\n{said}"
 
 
-def test_the_page_of_the_api_has_what_matters() -> None:
+def test_the_page_of_the_api_has_the_main_names() -> None:
     lines = public_api.PAGE.read_text().splitlines()
     for name in (
         "tidelog.Client.commit(",

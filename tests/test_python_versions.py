@@ -1,4 +1,4 @@
-"""Which Pythons Tidelog supports is said in several places, and all of them say the same."""
+"""The supported Python versions are listed in several places, which must agree."""
 
 from __future__ import annotations
 
@@ -33,5 +33,5 @@ def test_the_image_runs_on_one_of_them() -> None:
     assert set(used) <= set(SUPPORTED)
 
 
-def test_make_refuses_what_is_older() -> None:
+def test_make_refuses_older_versions() -> None:
     assert f"sys.version_info < (3, {SUPPORTED[0].removeprefix('3.')})" in (ROOT / "Makefile").read_text()

@@ -1,4 +1,4 @@
-"""The node's state and services for its clients: topics, partitions, group positions, and the components behind them.
+"""State and services of a node for its clients: topics, partitions, group positions, and the components that own them.
 
 Components receive their dependencies by name and are made bottom-up, after the journals are open. A component reaches
 one that is made later through a callback of this class. Handlers receive the whole object.

@@ -23,7 +23,7 @@ def _nothing() -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Http:
-    """A request whose body is built when the request is: all of them together are more than 200 MiB."""
+    """A request whose body is built on demand: all bodies together are more than 200 MiB."""
 
     line: str
     """Method and target."""
@@ -156,7 +156,7 @@ HTTP: Final[dict[str, Http]] = {
     ),
     "POST records: 8 MiB of text": _post(lambda: _records({"value": "x" * (BODY_BYTES - 100)}, 1)),
     "POST records: 90,000 unknown members": _post(lambda: _records({f"m{number}": 0 for number in range(90_000)}, 1)),
-    "POST records: 8 MiB that are no JSON": _post(lambda: b'{"records":[' + b"[" * (BODY_BYTES - 100)),
+    "POST records: 8 MiB that are not JSON": _post(lambda: b'{"records":[' + b"[" * (BODY_BYTES - 100)),
     "POST records: a raw body of 8 MiB": _body(lambda: b"x" * BODY_BYTES, "application/octet-stream"),
     "POST topics: 8 MiB of members": _members("POST /v1/topics"),
     "PATCH topic: 8 MiB of members": _members("PATCH /v1/topics/flood"),

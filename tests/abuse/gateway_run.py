@@ -45,7 +45,7 @@ async def http_asking(port: int, data: bytes) -> AsyncIterator[Ask]:
 
 
 async def alone(asking: Asking, probe: Probe, found: Measured) -> None:
-    """Measure one request on a quiet gateway: the second of two, since the first one opens what is still closed."""
+    """Measure one request on a quiet gateway: the second of two, because the first one opens connections."""
     for _ in range(2):
         async with asking() as ask:
             idle = await settled(probe)
@@ -75,7 +75,7 @@ async def flood(asking: Asking, found: Measured, answers: Counter[str]) -> None:
 async def flooded(
     beside: Polite, probe: Probe, asking: Asking, found: Measured, *, seconds: float, connections: int
 ) -> None:
-    """Measure the polite principal alone, then beside a flood."""
+    """Measure the polite principal alone, then during a flood."""
     found.quiet_s, found.failed = await beside.measure(seconds / 2)
     probe.reset()
     answers: Counter[str] = Counter()
@@ -95,7 +95,7 @@ async def flooded(
 async def judged(
     directory: Path, stand: Stand, only: list[str], *, seconds: float, connections: int, as_json: bool
 ) -> int:
-    """Measure what has a name that contains one of the texts; return how many break a bound."""
+    """Measure the requests whose names contain one of the texts; return how many exceed a limit."""
     faults = 0
     async with gateway(directory, stand) as (child, probe):
         port = child.ready["http_port"]

@@ -1,4 +1,4 @@
-"""Half-open TLS handshakes from one address, and how long a client from another one takes to connect beside them."""
+"""Half-open TLS handshakes from one address, and the connect time of a client from another address during them."""
 
 from __future__ import annotations
 

@@ -19,12 +19,12 @@ STALL_MAX_S: Final = 0.050
 RATIO_MAX: Final = 3.0
 """The largest p99 of others, as a multiple of a quiet one."""
 FLOOR_S: Final = 0.030
-"""A quiet p99 below this counts as this: what a busy machine does to a process that wants to run."""
+"""A quiet p99 below this counts as this, because of the scheduling latency of a busy machine."""
 MEMORY_RATIO_MAX: Final = 1.25
 """How far beyond its budgets a process may grow."""
 KNOWN_RATIO_MAX: Final = 1.5
 KNOWN_MORE_S: Final = 0.003
-"""How much more than the table says a request may cost: on a busy machine, and for its connection."""
+"""Factor by which a request may exceed its listed cost: on a busy machine, and with its connection."""
 SETTLE_TIMEOUT_S: Final = 60.0
 LOOK_S: Final = 0.25
 IDLE_S: Final = 0.02
@@ -50,13 +50,13 @@ class Measured:
         kind: as in `LARGEST`.
         alone_s, cpu_s, stall_s: one request on a quiet node: until it is answered, processor time of the event loop's
             thread, the longest turn of it.
-        memory_bytes: what that request has added to the process's anonymous memory.
+        memory_bytes: growth of the process's anonymous memory by that request.
         quiet_s, flooded_s: p99 of the polite principal, before the flood and in it.
         flood_stall_s: the longest turn of the event loop in the flood.
         answered: requests of the flood that were answered.
         failed: polite requests that were not.
         errors: answers of the flood.
-        budget_bytes: what requests and answers may take together in the process's memory; 0: not judged.
+        budget_bytes: limit of the memory of requests and answers; 0: not judged.
         known_s: the listed cost that `cpu_s` is compared with; 0: not listed.
         late: other bounds that were broken.
     """
@@ -85,7 +85,7 @@ class Measured:
             found.append(f"one request stops the event loop for {self.stall_s * 1e3:.0f} ms")
         allowed_s = RATIO_MAX * max(self.quiet_s, FLOOR_S)
         if self.flooded_s > allowed_s:
-            found.append(f"p99 beside it {self.flooded_s * 1e3:.0f} ms, quiet {self.quiet_s * 1e3:.0f} ms")
+            found.append(f"p99 during the flood {self.flooded_s * 1e3:.0f} ms, quiet {self.quiet_s * 1e3:.0f} ms")
         if self.failed:
             found.append(f"{self.failed} polite requests failed")
         grown_bytes = max(self.memory_bytes, self.flood_bytes)
@@ -93,7 +93,7 @@ class Measured:
             budget = f"budget {self.budget_bytes / MIB:.0f} MiB and a quarter"
             found.append(f"memory grows by {grown_bytes / MIB:.0f} MiB, {budget}")
         if self.known_s and self.cpu_s > KNOWN_RATIO_MAX * self.known_s + KNOWN_MORE_S:
-            found.append(f"costs {self.cpu_s * 1e3:.0f} ms, the table says {self.known_s * 1e3:.0f}")
+            found.append(f"costs {self.cpu_s * 1e3:.0f} ms, the listed cost is {self.known_s * 1e3:.0f}")
         return found + self.late
 
 

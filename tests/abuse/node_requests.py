@@ -255,9 +255,9 @@ UNMEASURED: Final[dict[str, tuple[int, int]]] = {
     "topic_create: 4,096 partitions": (0, 1),
     "topic_delete: 4,096 partitions": (1, 0),
 }
-"""So many requests before one that is measured, and after it, are not: they make what it is about, or take it away."""
+"""Requests before and after a measured one that are not measured: they create or delete its objects."""
 GREETINGS: Final = frozenset({"hello", "peer_hello", "peer_proof"})
-"""Kinds with which a connection begins: each is sent over one of its own."""
+"""Kinds that begin a connection: each is sent over a connection of its own."""
 
 assert RECORDS > 0
 assert PAGE_BYTES > 0

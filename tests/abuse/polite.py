@@ -33,7 +33,7 @@ GATEWAY_PER_S: Final = 20
 HANDSHAKES_PER_S: Final = 10
 GATEWAY_CONNECTIONS: Final = 4
 MEASURE_MORE_S: Final = 60.0
-"""For what is still unanswered after the last request was due."""
+"""Timeout of unanswered requests after the last request was due."""
 
 Sending = Callable[[], Awaitable[None]]
 """Sends one request and waits for its answer; raises if that is not a success."""
@@ -80,7 +80,7 @@ async def polite(side: str, port: int, secret: str) -> AsyncIterator[Polite]:
             await process.wait()
 
 
-# --- inside of it ------------------------------------------------------------------------------------------
+# --- in the process ----------------------------------------------------------------------------------------
 
 
 async def _measured(send: Sending, seconds: float, per_s: int) -> tuple[float, int]:

@@ -1,11 +1,11 @@
-"""Send the largest request of every kind to a real node, and judge what it costs whom.
+"""Send the largest request of every kind to a real node, and judge its cost for other callers.
 
     python -m tests.abuse.run [--only TEXT] [--seconds 4] [--connections 4] [--json]
 
 Two stages for each kind. **Alone**: one request on a quiet node; its longest turn of the event loop is measured inside
 the node, in processor time of the loop's thread, so that other work on the machine does not count. **Flood**: one
 principal sends that request over several connections as fast as it is answered, and another publishes a record now and
-then, in a process of its own, beside it and before it.
+then, in a process of its own, during it and before it.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Sender:
 
 
 async def alone(stand: Stand, kind: str, frames: Iterator[bytes], found: Measured) -> None:
-    """Measure one request on a quiet node: the second of two, since the first one opens what is still closed."""
+    """Measure one request on a quiet node: the second of two, because the first one opens connections."""
     probe = _probe(stand)
     before_it, after_it = UNMEASURED.get(kind, (0, 0))
     for _ in range(2):
@@ -142,7 +142,7 @@ async def flooded(
     seconds: float,
     connections: int,
 ) -> None:
-    """Measure the polite principal alone, then beside a flood."""
+    """Measure the polite principal alone, then during a flood."""
     found.quiet_s, found.failed = await beside.measure(seconds / 2)
     senders = [await Sender.connect(stand, "flood") for _ in range(connections)]
     probe = _probe(stand)
@@ -220,10 +220,10 @@ async def _run(arguments: argparse.Namespace) -> int:
 
 def main() -> int:
     """Read the arguments, measure and judge; return the exit code."""
-    parser = argparse.ArgumentParser(description="Judge what the largest requests cost others.")
-    parser.add_argument("--only", action="append", help="kinds whose names contain this")
+    parser = argparse.ArgumentParser(description="Judge the cost of the largest requests for other callers.")
+    parser.add_argument("--only", action="append", help="only kinds whose names contain this text")
     parser.add_argument("--side", choices=("node", "gateway", "both"), default="both")
-    parser.add_argument("--seconds", type=float, default=4.0, help="of each flood; 0: none")
+    parser.add_argument("--seconds", type=float, default=4.0, help="duration of each flood; 0: no floods")
     parser.add_argument("--connections", type=int, default=4)
     parser.add_argument("--json", action="store_true")
     return uvloop.run(_run(parser.parse_args()))

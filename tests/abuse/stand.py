@@ -1,4 +1,4 @@
-"""A measured node, and a measured gateway in front of it: two principals, and topics with something in them.
+"""A measured node, and a measured gateway in front of it: two principals, and topics with records.
 
 `quiet` is polite, `flood` is not; each has an API key and the permissions that its requests need, so that they differ
 in nothing but what they send.
@@ -47,7 +47,7 @@ PRINCIPALS: Final = ("quiet", "flood")
 
 @dataclass(frozen=True, slots=True)
 class Stand:
-    """A node and what is known of it.
+    """A node and its measurements.
 
     Attributes:
         child: the process.
@@ -114,7 +114,7 @@ async def _principal(admin: Client, name: str) -> str:
 
 @asynccontextmanager
 async def gateway(directory: Path, stand: Stand) -> AsyncIterator[tuple[Child, Probe]]:
-    """Run a measured gateway that asks its callers who they are, in front of a node."""
+    """Run a measured gateway with authentication, in front of a node."""
     key_file = _secret(directory / "gateway.key", stand.keys["admin"])
     probe = Probe(directory / "gateway.probe")
     arguments = ("gateway", "--bootstrap", f"127.0.0.1:{stand.port}", "--http-port", "0", "--auth", "callers")

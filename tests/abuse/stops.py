@@ -75,7 +75,7 @@ def _bound(flood: Callable[[Iterator[bytes]], Awaitable[Any]], frames: Iterator[
 async def cluster_stopped(
     directory: Path, flood: Callable[[int, Iterator[bytes]], Awaitable[Any]], *, seconds: float, as_json: bool
 ) -> int:
-    """Stop one of three nodes while others publish, which must go on; return 1 if a bound is broken."""
+    """Stop one of three nodes while others publish, which must continue; return 1 if a limit is exceeded."""
     found = Measured(CLUSTER)
     async with cluster(directory / "cluster") as (children, ports), AsyncExitStack() as stack:
         async with Client([f"127.0.0.1:{port}" for port in ports]) as admin:
@@ -92,7 +92,7 @@ async def cluster_stopped(
         floods = [_at(flood, ports[0], LARGEST[kind](stand)) for kind in BUSY]
         await stopped(child, floods, found)
         found.flooded_s, found.failed = await measuring
-        found.flooded_s = 0.0  # what a change of owners takes is judged elsewhere
+        found.flooded_s = 0.0  # the time of a change of owners is judged elsewhere
     tell(found, as_json=as_json)
     return bool(found.faults())
 

@@ -27,7 +27,7 @@ class WsKind(NamedTuple):
     Attributes:
         messages: makes the messages of one exchange after the other; the last of each has an answer.
         before: is sent, and answered, once a connection, before them.
-        is_known: whether the caller is known from the handshake; else the message says who it is.
+        is_known: whether the caller is authenticated by the handshake; else by a message.
     """
 
     messages: Callable[[Stand], Iterator[list[Message]]]
@@ -91,7 +91,7 @@ MESSAGES: Final[dict[str, WsKind]] = {
 """The messages to measure, by a name that begins with the kind."""
 
 Ask = Callable[[], Awaitable[str]]
-"""Sends one request and returns what came of it."""
+"""Sends one request and returns its outcome."""
 
 
 @asynccontextmanager
@@ -126,7 +126,7 @@ def _text(message: Message) -> str:
 
 
 async def _exchange(socket: ClientConnection, texts: list[str]) -> str:
-    """Send messages and wait for the answer of each that has an id; return what came of the last."""
+    """Send messages and wait for the answer of each that has an id; return the last answer."""
     answer: Message = {}
     for text in texts:
         await socket.send(text)

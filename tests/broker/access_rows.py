@@ -1,7 +1,7 @@
-"""A request of each kind that a node takes, what it needs, and who is to answer it: rows of the table of access.
+"""A request of each kind that a node accepts, the needed permission, and the answering node: rows of the access table.
 
-The kinds come from the node's own list. `test_access_of_each_kind.py` asks each of them as everybody, over the native
-port and as one that another node hands on; a kind without a row fails there.
+The kinds come from the node's own list. `test_access_of_each_kind.py` sends each of them as every caller, over the
+native port and as a forwarded request; a kind without a row fails there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TIMES = ("native", "handed on")
 
 
 class World(NamedTuple):
-    """What requests are about: the id of the topic `t`, somebody's key, and the surface on which it is asked."""
+    """Values for requests: the id of topic `t`, the API key of another caller, and the requesting surface."""
 
     topic_id: bytes
     api_key: str
@@ -32,12 +32,12 @@ class Row(NamedTuple):
     """One kind of request.
 
     Attributes:
-        asked: makes it.
-        at: who answers: the owner of `__meta`, of the topic, or of the group; or any node.
-        operation: the right that it needs...
-        resource: ...on what.
-        attachment: what goes with it.
-        itself: clients ask that node itself: no other hands it on for them.
+        asked: makes the request.
+        at: the answering node: the owner of `__meta`, of the topic, or of the group; or any node.
+        operation: the operation that the caller needs permission for.
+        resource: the resource of that operation.
+        attachment: attachment of the request.
+        itself: whether clients must send it to that node, because no node forwards it.
     """
 
     asked: Callable[[World], Any]
@@ -51,7 +51,7 @@ class Row(NamedTuple):
 def _row(
     kind: str, at: Literal["meta", "topic", "group", "any"], asked: Callable[[World], Any], *, itself: bool = False
 ) -> Row:
-    """Return the row of a kind whose rule names its right."""
+    """Return the row of a kind with a rule in the table."""
     need = RULES[kind]
     assert need.operation is not None, kind
     return Row(asked, at, need.operation, need.resource, itself=itself)
@@ -144,10 +144,10 @@ ROWS: dict[str, Row] = {
     "security_list": _row("security_list", "meta", lambda _: pb.SecurityList(what=pb.SecurityList.KEYS)),
     "identify": _row("identify", "any", lambda world: pb.Identify(credentials=pb.Credentials(api_key=world.api_key))),
 }
-"""Kinds that need a right, with a request that is done where he who asks has just that."""
+"""Kinds that need a permission, with a request that succeeds if the caller has exactly that permission."""
 
 NEVER_HANDED_ON = {"identify": pb.INVALID_REQUEST}
-"""Kinds that are about the connection on which they come; what a node says that is asked for somebody all the same."""
+"""Kinds that concern their own connection; the error if a node sends one on behalf of a caller."""
 
 SHOWN: dict[str, Any] = {
     "metadata": pb.Metadata(),
@@ -160,10 +160,10 @@ OWN: dict[str, Any] = {
     "credit": pb.Credit(subscription_id=1, records=1, bytes=1),
     "unsubscribe": pb.Unsubscribe(subscription_id=1),
 }
-"""Kinds about subscriptions of the connection itself: whoever it is has none of another's in reach."""
+"""Kinds that concern subscriptions of their own connection; a caller cannot reach those of another connection."""
 
 GREETINGS = {"hello", "peer_hello", "peer_proof"}
-"""Kinds by which one says who one is: their tests are those of HELLO and of nodes."""
+"""Kinds that authenticate: they are tested with HELLO and with nodes."""
 
 NODES = ONE_WAY_KINDS | {"node_announce", "lives"}
 """Kinds that are taken from nodes alone."""
@@ -182,12 +182,12 @@ def code_in(envelope: pb.Envelope) -> int:
 
 
 def named_in(envelope: pb.Envelope) -> list[str]:
-    """Return the topics or groups that an answer shows, but for the broker's own."""
+    """Return the topics or groups in an answer, except the broker's own."""
     reply = getattr(envelope, envelope.WhichOneof("kind") or "")
     groups = [found.group for found in getattr(reply, "groups", ())]
     return groups + [topic.name for topic in getattr(reply, "topics", ()) if not topic.name.startswith("__")]
 
 
 def tells_of(topic_id: bytes, envelope: pb.Envelope, request: Any) -> bool:
-    """Whether an answer tells of a topic that the question has not named: its name comes with its id everywhere."""
+    """Whether an answer has a topic that the request has not named; answers have the name of each topic with its id."""
     return topic_id in envelope.SerializeToString() and topic_id not in request.SerializeToString()

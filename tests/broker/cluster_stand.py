@@ -1,7 +1,7 @@
-"""Several nodes in the test's own process and event loop, with links and a view of who is alive that the test sets.
+"""Several nodes in the test's own process and event loop; the test sets their links and their view of live nodes.
 
 Messages between nodes are encoded and decoded as on the wire and arrive in order; clients use real connections. There
-is no `__meta`: every node is told of the topic by the test. Membership and gossip have tests of their own.
+is no `__meta`: the test announces the topic to every node. Membership and gossip have tests of their own.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NODES = ("a", "b", "c")
 
 
 class StandCluster(Cluster):
-    """What a node of the stand believes of the others, and its way to them."""
+    """A stand's view of the other nodes, and the transport to them."""
 
     def __init__(self, stand: ClusterStand, node_id: str, *rest: Any, **named: Any) -> None:
         super().__init__(node_id, *rest, **named)
@@ -71,7 +71,7 @@ class StandCluster(Cluster):
 
 
 class StandNode(Node):
-    """A node that is told of its topic and reads no `__meta`."""
+    """A node that gets its topic from the test and reads no `__meta`."""
 
     def __init__(self, stand: ClusterStand, settings: NodeSettings, directory: NodeDir, disk: FaultyDisk) -> None:
         super().__init__(settings, directory, cluster=partial(StandCluster, stand), fs=disk)
@@ -84,12 +84,12 @@ class StandNode(Node):
 
 
 def others(node_id: str) -> list[str]:
-    """Return the nodes but one."""
+    """Return the nodes except one."""
     return [name for name in NODES if name != node_id]
 
 
 class ClusterStand:
-    """Nodes by id. Messages from and to nodes in `cut` are lost; who believes what about that is told apart.
+    """Nodes by id. Messages from and to nodes in `cut` are lost; failure detection is set separately.
 
     `suspected` nodes are thought dead by the others and think themselves that all is well; nodes in `known` are
     known to be cut off, on both sides.
@@ -140,7 +140,7 @@ class ClusterStand:
         self.tell()
 
     def tell(self) -> None:
-        """Let everybody look again at who is alive."""
+        """Let all nodes evaluate the live nodes again."""
         for node in self.nodes.values():
             node.broker.liveness_changed()
 
@@ -155,13 +155,13 @@ class ClusterStand:
         node.broker.replication.receive(sender, message, [Batch(unpack_header(view), view) for view in views])
 
     def isolate(self, *node_ids: str) -> None:
-        """Cut nodes off from all others; none: everybody is together again."""
+        """Cut nodes off from all others; without names, restore all links."""
         self.cut = self.known = set(node_ids)
         self.suspected = set()
         self.tell()
 
     def suspect(self, node_id: str) -> None:
-        """Cut a node off, which the others notice and it does not."""
+        """Cut a node off, which the others detect and it does not."""
         self.cut = self.suspected = {node_id}
         for name, node in self.nodes.items():
             if name != node_id:
@@ -179,7 +179,7 @@ class ClusterStand:
         """End a node as kill -9 does."""
         self.disks[node_id].kill()
         node = self.nodes.pop(node_id)
-        abort_connections(node)  # at once: nobody may hear that the disk is gone
+        abort_connections(node)  # at once, so that no client learns of the closed disk
         await node.server.stop_listening()
         abort_connections(node)
         await node.broker.tasks.cancel()
@@ -223,7 +223,7 @@ class ClusterStand:
         def there_is_one() -> bool:
             return any(name != but for name in self.owners())
 
-        await settled(there_is_one, "nobody took over")
+        await settled(there_is_one, "no node took over")
         return next(name for name in self.owners() if name != but)
 
     async def peer(self, node_id: str) -> Peer:
@@ -240,10 +240,10 @@ class ClusterStand:
         return await peer.published(peer.post(b"".join(data), publish=pb.Publish(entries=entries, acks=acks)))
 
     async def read(self, node_id: str) -> list[bytes | None]:
-        """Return what a node serves, once it has on its disk what it knows to be committed."""
+        """Return the records that a node serves, after its committed records are on its disk."""
         one = self.partition(node_id)
         await settled(
-            lambda: one.state.readable_end == one.state.high_watermark, "what is committed is not on the disk"
+            lambda: one.state.readable_end == one.state.high_watermark, "committed records are not on the disk"
         )
         return await (await self.peer(node_id)).read_all(TOPIC_ID)
 
@@ -267,7 +267,7 @@ class ClusterStand:
                 (one.state.readable_end, one.log.end_offset) == (count, count) and not one.replica.backfill.incomplete
                 for one in (self.partition(name) for name in self.nodes)
             ),
-            "the nodes do not come together",
+            "the nodes do not agree",
         )
         for name in self.nodes:
             assert await self.read(name) == list(values)

@@ -1,4 +1,4 @@
-"""What the tests of the node share; see `stand`, `peer` and `faulty_disk`."""
+"""Fixtures of the node's tests; see `stand`, `peer` and `faulty_disk`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def node(stand: Stand) -> Node:
 
 @pytest.fixture
 async def peer(stand: Stand, node: Node) -> Peer:
-    """A connection to the running node that has said HELLO."""
+    """A connection to the running node after HELLO."""
     return await stand.peer()
 
 

@@ -1,4 +1,4 @@
-"""The real file system with a lever: it fills up, fails, stalls, or is gone as after kill -9, when a test says so."""
+"""The real file system with controlled faults: it fills up, fails, stalls, or is gone as after kill -9."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidelog_proto.batch.header import Buffer
 
 
 class GoneError(OSError):
-    """The process that used these files was killed: nothing of it reaches them any more.
+    """The process that used these files was killed: its later writes have no effect.
 
     An OSError, because threads of the "killed" process run on and must end as they do on a failing disk.
     """
@@ -111,7 +111,7 @@ class FaultyDisk(RealFileSystem):
             raise error
 
     def heal(self) -> None:
-        """Work again, and let go of whatever is held."""
+        """Work again, and release held operations."""
         self.fail = lambda operation, path: None
         self.held = lambda operation, path: False
         self.gate.set()

@@ -27,7 +27,7 @@ WAIT_S = 30
 
 
 class Used(NamedTuple):
-    """A topic's only partition, of which every node has a copy: who owns it, and one who does not."""
+    """A topic's only partition, with a copy on every node: its owner, and another node."""
 
     topic_id: bytes
     owner: str
@@ -110,7 +110,7 @@ class Founded:
 
     @contextlib.asynccontextmanager
     async def beside(self, name: str) -> AsyncIterator[Node]:
-        """Let a node run on while a copy of it is started, which is stopped afterwards."""
+        """Let a node run while a copy of it is started, which is stopped afterwards."""
         node, directory = self.nodes.pop(name), self._dirs.pop(name)
         try:
             yield node
@@ -120,14 +120,14 @@ class Founded:
             self.nodes[name], self._dirs[name] = node, directory
 
     async def crash(self, name: str) -> None:
-        """End a node as kill -9 does: nobody is told, nothing is handed over, connections break."""
+        """End a node like kill -9: no notification, no handover, broken connections."""
         node = self.nodes.pop(name)
         abort_connections(node)
         await node.server.stop_listening()
         abort_connections(node)
         await node.broker.tasks.cancel()
         if node.membership is not None:
-            node.life.exit_code = 1  # else it says goodbye
+            node.life.exit_code = 1  # otherwise it leaves gracefully
             await node.membership.close()
         await node.broker.replication.close()
         for partition in node.broker.partitions.all():
@@ -153,13 +153,13 @@ class Founded:
     async def until(self, condition: Callable[[], bool], message: str) -> None:
         try:
             async with asyncio.timeout(WAIT_S):
-                while not condition():  # noqa: ASYNC110 - what is waited for has no event that a test could see
+                while not condition():  # noqa: ASYNC110 - the condition has no event that a test could await
                     await asyncio.sleep(0.01)
         except TimeoutError:
             raise AssertionError(message) from None
 
     async def settled(self) -> None:
-        """Wait until `__meta` is owned, every node is registered and linked, and all know all of it."""
+        """Wait until `__meta` has an owner, every node is registered and linked, and all have applied it."""
 
         def agreed() -> bool:
             nodes = list(self.nodes.values())
@@ -181,13 +181,13 @@ class Founded:
         )
         await self.until(
             lambda: all(one.broker.security.registry.permissions.all_read for one in self.nodes.values()),
-            "a node has not read all rules: it refuses nobody for good, and asks others until then",
+            "a node has not read all rules, so its refusals are not final",
         )
 
     async def copies(self, key: PartitionKey, *, end_offset: int = 0) -> list[Partition]:
-        """Return what each node stores of a partition that all store, once all know of it and serve it to an offset.
+        """Return the records of each node in a partition stored by all, once all serve it up to an offset.
 
-        A topic and what is committed to a partition are known to a quorum first, and to the others a moment later.
+        Topics and committed records are known to a quorum first, and to the others a moment later.
         """
 
         def level() -> bool:
@@ -216,7 +216,7 @@ class Founded:
             number += 1
 
     async def remove(self, peer: Peer, node_id: str) -> None:
-        """Remove a drained node as soon as that is allowed: when what it stored is whole elsewhere."""
+        """Remove a drained node as soon as that is allowed: when complete copies exist elsewhere."""
         refused = ""
         try:
             async with asyncio.timeout(WAIT_S):
@@ -234,7 +234,7 @@ class Founded:
         return self.nodes[seen_by].broker.routes.owner(key)
 
     async def publish(self, peer: Peer, topic_id: bytes, *values: bytes, partition: int = 0) -> pb.PublishResult:
-        """Publish as a client does: again, as long as it is said that nothing was written and another try may do.
+        """Publish like a client: try again while the error is retriable and definite, so nothing was written.
 
         So it may where the node has not heard of the topic yet.
         """

@@ -1,4 +1,4 @@
-"""A member of a group over one connection: the shipped `Membership`, asked and answered when a test says so."""
+"""A member of a group over one connection: the shipped `Membership`, driven by the test."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class RefusedError(Exception):
 
 
 class GroupMember:
-    """See the module. It begins with what it is told, and gives up what it is to, at once unless `keeps`.
+    """A group member: starts with the first assignment, and releases revoked partitions at once unless `keeps`.
 
     Args:
         peer: its connection; another one may be set.
         topics: by name.
         group: which.
         session_ms: its session timeout.
-        wish: more of what it asks for.
+        wish: further options of its requests.
     """
 
     def __init__(self, peer: Peer, *topics: str, group: str = "g", session_ms: int = 10_000, **wish: object) -> None:
@@ -50,7 +50,7 @@ class GroupMember:
         return self.peer.post(group_heartbeat=self.membership.heartbeat(wait_ms=wait_ms))
 
     async def taken(self, number: int) -> pb.GroupHeartbeatReply:
-        """Take an answer, and do as it says.
+        """Take an answer, and apply it.
 
         Raises:
             RefusedError: it is an error.
@@ -66,11 +66,11 @@ class GroupMember:
         return reply
 
     async def ask(self, wait_ms: int = 0) -> pb.GroupHeartbeatReply:
-        """Ask, and do as the answer says."""
+        """Send a request, and apply the answer."""
         return await self.taken(self.post(wait_ms))
 
     async def tried(self, number: int = 0) -> pb.Error:
-        """Take an answer, of a new question unless told which; return the error, one without a code if it is none."""
+        """Take the answer to a new request, or to a given one; return its error, without a code if there is none."""
         try:
             await self.taken(number or self.post())
         except RefusedError as refusal:
@@ -109,4 +109,4 @@ async def share(*members: GroupMember, partitions: int) -> None:
         assert len(held) == len(set(held)), "two have one partition"
         if not any(has_news) and sorted(held) == list(range(partitions)):
             return
-    raise AssertionError(f"they do not come together: {[member.held for member in members]}")
+    raise AssertionError(f"the group does not stabilize: {[member.held for member in members]}")

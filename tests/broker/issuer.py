@@ -1,4 +1,4 @@
-"""Who makes tokens in tests: an issuer with keys, and a server that gives them away, wrongly if a test wants so."""
+"""Issuer of tokens for tests: keys, and a server for them that can be made faulty."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ class Issuer:
 
 
 def as_answer(document: bytes, status: str = "200 OK") -> bytes:
-    """Return what an HTTP server says."""
+    """Return the response of an HTTP server."""
     return f"HTTP/1.1 {status}\r\nContent-Length: {len(document)}\r\n\r\n".encode() + document
 
 
 class Publisher:
-    """A server that gives every caller the same answer; None: it says nothing and holds on."""
+    """A server that gives every caller the same answer; None: it does not answer and keeps the connection."""
 
     def __init__(self, answer: bytes | None) -> None:
         self.answer = answer
@@ -81,7 +81,7 @@ class Publisher:
         await self._server.wait_closed()
 
     def answer_last(self, answer: bytes) -> None:
-        """Answer who has asked last, and was told nothing."""
+        """Answer the caller of the last request, which got no answer yet."""
         self._writers[-1].write(answer)
         self._writers[-1].close()
 

@@ -1,4 +1,4 @@
-"""Nodes that ask who their clients are, in tests: an administrator's key, and clients that show one."""
+"""Nodes with authentication in tests: an administrator's key, and clients that send one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def client(port: int, api_key: str) -> Client:
 
 @contextlib.asynccontextmanager
 async def founded_with_keys(founded: Founded, key_file: Path) -> AsyncIterator[Client]:
-    """Found a cluster that asks who its clients are; yield a client of its administrator at node a."""
+    """Found a cluster with authentication; yield a client of its administrator at node a."""
     founded.settings |= {"auth": "required", "admin_key_file": key_file}
     await founded.found()
     await founded.settled()
@@ -29,5 +29,5 @@ async def founded_with_keys(founded: Founded, key_file: Path) -> AsyncIterator[C
 
 
 def counted(node: Node, name: str) -> float | None:
-    """Return what a node has counted."""
+    """Return a node's counter."""
     return node.broker.metrics.registry.get_sample_value(name)

@@ -1,4 +1,4 @@
-"""What tests of the links between nodes share: identities, an ear for messages, an eye for links."""
+"""Helpers for tests of links between nodes: identities, a message receiver, and a link observer."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def append(number: int, partition: int = 0) -> pb.AppendBatch:
 
 
 class Ear:
-    """Gets what a node receives one-way."""
+    """Receives a node's one-way messages."""
 
     def __init__(self) -> None:
         self.got: list[tuple[str, Any, Sequence[Batch]]] = []

@@ -1,4 +1,4 @@
-"""What a node has counted, read as Prometheus reads it."""
+"""Metrics of a node, parsed from the Prometheus format."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def counted(metric: Collector) -> float:
 
 
 def value_of(node: Node, name: str) -> float:
-    """Return what a node says of a metric without labels."""
+    """Return the value of a metric without labels."""
     value = node.broker.metrics.registry.get_sample_value(name)
     assert value is not None, f"there is no {name}"
     return value

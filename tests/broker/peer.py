@@ -35,7 +35,7 @@ def batch(
 
 
 class Peer:
-    """One connection. Replies are awaited by correlation id; what answers nothing is in `events`."""
+    """One connection. Replies are awaited by correlation id; other messages are in `events`."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -133,7 +133,7 @@ class Peer:
         with contextlib.suppress(ConnectionError):  # a connection that broke is closed, too
             await self.writer.wait_closed()
 
-    # what most tests ask for ----------------------------------------------------------------------------
+    # common requests ------------------------------------------------------------------------------------
 
     async def greet(self, client_id: str = "peer", *, api_key: str = "") -> pb.HelloReply:
         hello = pb.Hello(version=PROTOCOL_VERSION, client_id=client_id, software="test-peer/9.8")

@@ -83,10 +83,10 @@ class Stand:
         return code
 
     async def crash(self) -> None:
-        """End the node as kill -9 does: what was written is there, nothing is finished, nobody is answered."""
+        """End the node like kill -9: written data stays, pending work is lost, requests get no answer."""
         self.disk.kill()
         node, self._node = self.node, None
-        abort_connections(node)  # at once: nobody may hear that the disk is gone
+        abort_connections(node)  # at once, so that no client learns of the closed disk
         await node.server.stop_listening()
         abort_connections(node)
         await node.broker.tasks.cancel()

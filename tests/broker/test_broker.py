@@ -1,4 +1,4 @@
-"""What a node keeps for its users, and what it says about itself."""
+"""State that a node keeps for its users, and its own description."""
 
 from __future__ import annotations
 
@@ -78,7 +78,9 @@ async def test_damaged_single_copy_is_reported(stand: Stand) -> None:
     partition = stand.node.broker.partitions.get(topic.topic_id, 0)
     record = stand.node.broker.topics.with_id(topic.topic_id)
     partition.replica.state.doubt = "short"
-    assert stand.node.broker.description.topic(record).partitions[0].copy_fault == "", "nobody has what it may lack"
+    assert stand.node.broker.description.topic(record).partitions[0].copy_fault == "", (
+        "the missing records are not known to exist"
+    )
     partition.replica.state.halt("damaged for a test")
     assert stand.node.broker.description.topic(record).partitions[0].copy_fault == "limbo"
 

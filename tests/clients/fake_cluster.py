@@ -198,7 +198,7 @@ class ClusterConnection(FakeConnection):
         if self.reads:
             return None
         if self.node.cluster.replicated and self.node.cluster.owners[key] == believed:
-            return ProtocolError(pb.QUORUM_LOST, "1 of 3 replicas are there", retry_after_ms=20).to_message()
+            return ProtocolError(pb.QUORUM_LOST, "1 of 3 replicas are alive", retry_after_ms=20).to_message()
         return ProtocolError(pb.NOT_OWNER, f"not {self.node.node_id}", epoch=believed[1]).to_message()
 
     def on_metadata(self, frame: Frame) -> None:

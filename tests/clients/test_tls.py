@@ -102,8 +102,8 @@ def test_ca_content_is_carried_without_its_file(tmp_path: Path) -> None:
 
 
 def test_unknown_home_directory_is_refused() -> None:
-    with pytest.raises(InvalidRequestError, match=r"invalid path '~nobody-of-this-name/ca\.pem'"):
-        Trust(Tls("~nobody-of-this-name/ca.pem"))()
+    with pytest.raises(InvalidRequestError, match=r"invalid path '~unknown-user/ca\.pem'"):
+        Trust(Tls("~unknown-user/ca.pem"))()
 
 
 def test_empty_file_is_refused(tmp_path: Path) -> None:

@@ -18,12 +18,12 @@ WAIT_S = 200.0
 """For a handful of commands, on a machine that is busy with other things."""
 
 _SSH = """#!/bin/sh
-# Stands for ssh: what is asked of a machine is done in its directory.
+# Replaces ssh: a command for a machine runs in its directory.
 while case $1 in -*) true;; *) false;; esac; do case $1 in -[oplEFi]) shift;; esac; shift; done
 cd "$MACHINES/$1" && shift && exec sh -c "$*"
 """
 _SCP = """#!/bin/sh
-# Stands for scp where there is none: several files want a directory that is there.
+# Replaces scp if it is not installed: several files need an existing directory.
 case $1 in -*) options=$1; shift;; esac
 for last; do :; done
 into=$MACHINES/${last%%:*}/${last#*:}
@@ -45,7 +45,7 @@ def blocks(heading: str, language: str = "text") -> list[str]:
 
 
 def environment(**variables: object) -> dict[str, str]:
-    """Return the environment of somebody who has set up nothing else, and finds `tidelog`."""
+    """Return the environment of a user who has only `tidelog` installed."""
     mine = {name: value for name, value in os.environ.items() if not name.startswith("TIDELOG")}
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     return mine | {"PATH": path} | {name: str(value) for name, value in variables.items()}
@@ -65,7 +65,7 @@ def machines(directory: Path, *names: str) -> dict[str, str]:
 
 
 def _scp(ssh: Path) -> str:
-    """Return scp itself, by its older protocol, which needs a shell alone over there; else what stands for it."""
+    """Return scp, with its older protocol, which needs only a shell on the other machine; else its replacement."""
     real = shutil.which("scp")
     if real is None:
         return _SCP
@@ -83,7 +83,7 @@ def run(script: str, cwd: Path, variables: dict[str, str]) -> subprocess.Complet
 
 @contextlib.contextmanager
 def serving(lines: str | Sequence[str], cwd: Path, variables: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
-    """Run lines of which the last one serves until the end, from when it says that it is ready."""
+    """Run lines of which the last one serves until the end of the block, which begins when the server is ready."""
     *before, last = lines.strip().splitlines() if isinstance(lines, str) else lines
     settings, _, command = last.rpartition("tidelog ")
     script = "\n".join(["set -e", *before, *(f"export {each}" for each in settings.split()), f"exec tidelog {command}"])
@@ -102,7 +102,7 @@ def serving(lines: str | Sequence[str], cwd: Path, variables: dict[str, str]) ->
 
 
 def at_a_terminal(script: str, cwd: Path, variables: dict[str, str], answer: str) -> tuple[int, str]:
-    """Run lines at a terminal where each password is asked for; return the exit code, and what is on the screen."""
+    """Run lines at a terminal that asks for passwords; return the exit code and the terminal's content."""
     command = [sys.executable, "-c", _TERMINAL, "bash", "-c", script]
     said, asked = "", 0
     with subprocess.Popen(command, cwd=cwd, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:

@@ -1,7 +1,7 @@
-"""A gateway as its own process, and clients that take nothing of what they ask for: it stays small and serves others.
+"""A gateway as its own process, and clients that do not read their answers: its memory is bounded and it serves others.
 
-What is bounded is the process's anonymous memory, as the kernel counts it, beyond what it had when it was quiet. How
-fast the polite client is served is compared with how fast it was served alone, in the same minute on the same machine.
+The limit applies to the process's anonymous memory, as the kernel counts it, beyond that of the idle process. The
+latency of the polite client is compared with its latency when it is alone, in the same minute on the same machine.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RECORD_BYTES: Final = 10 * KIB
 RECORDS: Final = 4000
 SECONDS: Final = 4.0
 FLOOR_S: Final = 2.0
-"""A polite request may take three times what the slowest of a hundred took in quiet, or three times this."""
+"""Limit of a polite request: three times the slowest of a hundred on a quiet gateway, or three times this."""
 
 HANDSHAKE = (
     b"GET /v1/ws HTTP/1.1\r\nHost: [::1]\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
@@ -92,7 +92,7 @@ class Gateway:
 
 @pytest.fixture(scope="module")
 def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Run a node with records enough for everybody; return its address."""
+    """Run a node with records for all clients; return its address."""
     data = str(tmp_path_factory.mktemp("abuse"))
     with process("node", "--data", data, "--port", "0", "--management-port", "0") as (_, ready):
         address = f"127.0.0.1:{ready['port']}"
@@ -101,7 +101,7 @@ def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 async def fill(address: str) -> None:
-    """Store the records that everybody asks for."""
+    """Store the records that all clients request."""
     async with Client(address) as client:
         await client.create_topic("t", flush="never")
         async with client.producer("t") as producer:
@@ -111,7 +111,7 @@ async def fill(address: str) -> None:
 
 @pytest.fixture
 async def gateway(addresses: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Gateway]:
-    """Run a gateway with a small budget and warm it up: what it allocates once, such as the blocks that it receives
+    """Run a gateway with a small budget and warm it up: its one-time allocations, such as the blocks that it receives
     frames into, does not count."""
     monkeypatch.setenv("TIDELOG_GATEWAY_OUT_BYTES_MAX", str(BUDGET_BYTES))
     monkeypatch.setenv("TIDELOG_GATEWAY_IN_FLIGHT_BYTES_MAX", str(BUDGET_BYTES // 2))
@@ -223,7 +223,7 @@ async def messages_never_ended(gateway: Gateway) -> None:
 
 async def websocket(gateway: Gateway, data: bytes) -> asyncio.StreamWriter:
     writer = await gateway.attack(HANDSHAKE + b"\r\n")
-    await asyncio.sleep(0.01)  # nothing may follow before the answer, which nobody here reads
+    await asyncio.sleep(0.01)  # no message may follow before the answer, which is not read here
     writer.write(data)
     return writer
 

@@ -1,7 +1,7 @@
 """A node as its own process, and clients that flood it with questions: it stays small and serves others.
 
 How fast the polite client is served is compared with how fast it was served alone, in the same minute on the same
-machine. Who reads nothing of what he asks for has a test of his own (`test_never_reading`).
+machine. Clients that do not read their answers have a test of their own (`test_never_reading`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ GROUPS_MAX: Final = 2000
 QUIET_S: Final = 1.5
 FLOOD_S: Final = 4.0
 FLOOR_S: Final = 1.0
-"""A polite request may take three times what the slowest of a hundred took in quiet, or three times this."""
+"""Limit of a polite request: three times the slowest of a hundred on a quiet node, or three times this."""
 FLOODS: Final = 24
 
 
@@ -41,7 +41,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RealNode]:
 
 
 async def names(node: RealNode, topic_id: bytes, number: int) -> None:
-    """Ask for as many topics at once as one may, none of which is there."""
+    """Ask for as many missing topics at once as allowed."""
     del topic_id
     asked = [f"flood.{number}.{at}" for at in range(ENTRIES_PER_REQUEST_MAX)]
     async with connected(node.port) as peer:
@@ -51,7 +51,7 @@ async def names(node: RealNode, topic_id: bytes, number: int) -> None:
 
 
 async def groups(node: RealNode, topic_id: bytes, number: int) -> None:
-    """Commit for one made up group after the other, and ask what it has."""
+    """Commit for many invented groups, one after the other, and read the positions."""
     async with connected(node.port) as peer:
         for at in range(10**9):
             group = f"flood.{number}.{at}"

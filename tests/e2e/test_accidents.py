@@ -1,4 +1,4 @@
-"""What people, machines and strangers do to a cluster by mistake or on purpose: told clearly, and nothing is lost."""
+"""Mistakes and attacks of people, machines and strangers: the errors are clear, and no data is lost."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def founded(tmp_path: Path) -> AsyncIterator[Founded]:
 
 @pytest.mark.long
 @pytest.mark.e2e
-async def test_nodes_that_do_not_belong_are_told_why_and_the_cluster_goes_on(up: Cluster, tmp_path: Path) -> None:
+async def test_nodes_of_another_cluster_get_an_error_and_the_cluster_continues(up: Cluster, tmp_path: Path) -> None:
     keep_private(tmp_path / "other", "the secret of others")
     secret, file = up.data / "secret", up.data / "cluster.json"
     port, gossip_port = free_ports(2)
@@ -137,7 +137,7 @@ async def test_nodes_that_do_not_belong_are_told_why_and_the_cluster_goes_on(up:
         await until(
             client,
             lambda status: {node.node_id for node in status.nodes if node.alive} == set(up.nodes),
-            "somebody else belongs to the cluster, or a node is thought dead",
+            "another node belongs to the cluster, or a node is thought dead",
         )
 
 
@@ -167,8 +167,8 @@ async def test_of_two_processes_with_one_directory_and_its_copy_the_older_stops(
 # ----------------------------------------------------------------------------------------- strangers and forgers
 
 
-async def test_what_nodes_say_to_each_other_is_not_taken_from_a_client(founded: Founded) -> None:
-    """It knows topic, epoch and ballots, and is no node: the epoch goes on as it was."""
+async def test_messages_between_nodes_are_refused_from_a_client(founded: Founded) -> None:
+    """The sender knows topic, epoch and ballots, but is not a node: the epoch continues unchanged."""
     await founded.found()
     await founded.settled()
     peer = await founded.peer("a")
@@ -208,7 +208,7 @@ async def test_what_nodes_say_to_each_other_is_not_taken_from_a_client(founded: 
     assert await (await founded.peer(active.owner)).read_all(topic.topic_id) == [b"one", b"two"]
 
 
-async def test_forged_and_replayed_gossip_kills_nobody(founded: Founded) -> None:
+async def test_forged_and_replayed_gossip_declares_no_node_dead(founded: Founded) -> None:
     await founded.found()
     await founded.settled()
     heard: list[bytes] = []
@@ -232,15 +232,17 @@ async def test_forged_and_replayed_gossip_kills_nobody(founded: Founded) -> None
             bent[len(bent) // 2] ^= 1
             stranger.sendto(bent, tuple(target.address))
             stranger.sendto(os.urandom(len(datagram)), tuple(target.address))
-    await founded.until(lambda: target.forged >= forged + 40, "what is forged is not noticed")
-    await founded.until(lambda: target.refusals[Refusal.REPLAYED] >= replayed + 20, "what is replayed is not noticed")
+    await founded.until(lambda: target.forged >= forged + 40, "forged datagrams were not counted")
+    await founded.until(
+        lambda: target.refusals[Refusal.REPLAYED] >= replayed + 20, "replayed datagrams were not counted"
+    )
     assert all(one.broker.cluster.alive(name) for one in founded.nodes.values() for name in "abc")
 
 
 # ------------------------------------------------------------------------------------------------- bad machines
 
 
-async def test_with_half_of_the_nodes_gone_writers_are_told_and_readers_served(founded: Founded) -> None:
+async def test_with_half_of_the_nodes_dead_writers_get_errors_and_readers_are_served(founded: Founded) -> None:
     await founded.found()
     await founded.join()
     await founded.settled()
@@ -251,12 +253,12 @@ async def test_with_half_of_the_nodes_gone_writers_are_told_and_readers_served(f
     await founded.until(lambda: kept.state.readable_end == 1, "the copy is not level")
     for name in ("c", "d"):
         await founded.stop(name)
-    await founded.until(lambda: not founded.nodes["a"].broker.cluster.alive("d"), "nobody is missed")
+    await founded.until(lambda: not founded.nodes["a"].broker.cluster.alive("d"), "the dead nodes were not detected")
 
     async def refused() -> pb.Error:
         while True:
             (result,) = await peer.published(peer.post_publish(topic.topic_id, batch(b"two"), timeout_ms=3000))
-            assert result.HasField("error"), "two of four are no quorum"
+            assert result.HasField("error"), "two of four do not form a quorum"
             if result.error.code == pb.QUORUM_LOST:
                 return result.error
 
@@ -269,11 +271,11 @@ async def test_with_half_of_the_nodes_gone_writers_are_told_and_readers_served(f
     assert await peer.read_all(topic.topic_id) == [b"one"]
     await founded.start("c")
     await founded.publish(peer, topic.topic_id, b"three")
-    await founded.until(lambda: kept.state.readable_end == 2, "it does not go on")
+    await founded.until(lambda: kept.state.readable_end == 2, "the epoch does not continue")
     assert await peer.read_all(topic.topic_id) == [b"one", b"three"]
 
 
-async def test_an_owner_whose_disk_fails_its_sync_stops_and_the_others_go_on(
+async def test_an_owner_with_a_failed_sync_stops_and_the_others_continue(
     stand: ClusterStand, caplog: pytest.LogCaptureFixture
 ) -> None:
     await stand.start()
@@ -283,9 +285,9 @@ async def test_an_owner_whose_disk_fails_its_sync_stops_and_the_others_go_on(
     peer = await stand.peer(first)
     number = peer.post_publish(TOPIC_ID, batch(b"two", producer_id=7))
     node = stand.nodes[first]
-    await settled(lambda: node.life.health.state == "failed", "it goes on with a disk that lies")
+    await settled(lambda: node.life.health.state == "failed", "the node continues with a failed sync")
     (result,) = await peer.published(number)
-    # The other two may have had it before the disk failed: then it was committed, and is there to stay.
+    # The other two may have had it before the disk failed: then it was committed, and stays.
     committed = not result.HasField("error")
     assert committed or (result.error.code == pb.STORAGE_FAILED and not result.error.definite)
     assert "writing the log failed" in caplog.text
@@ -302,7 +304,7 @@ async def test_an_owner_whose_disk_fails_its_sync_stops_and_the_others_go_on(
     await stand.agree(b"one", b"two")
 
 
-async def test_append_timestamps_go_forward_whatever_the_next_owners_clock_says(
+async def test_append_timestamps_increase_regardless_of_the_next_owners_clock(
     stand: ClusterStand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The clock jumps back an hour, then a day ahead, then back; each time another node is the owner."""

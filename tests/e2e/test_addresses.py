@@ -1,4 +1,4 @@
-"""Nodes behind mapped ports, and names with several addresses, one of which swallows packets."""
+"""Nodes with mapped ports, and names with several addresses, one of which drops packets."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ async def test_the_cluster_that_answers_at_a_wrong_address_is_named(tmp_path: Pa
         assert "set advertise_host and advertise_port" in str(caught.value)
 
 
-async def test_a_cluster_works_behind_mapped_ports(tmp_path: Path) -> None:
+async def test_a_cluster_works_with_port_mapping(tmp_path: Path) -> None:
     ports = free_ports(6)
     listened, mapped = ports[:3], ports[3:]
     nodes = [
@@ -166,7 +166,7 @@ async def test_a_cluster_works_behind_mapped_ports(tmp_path: Path) -> None:
         assert sorted(one.port for one in status.nodes) == sorted(mapped)
 
 
-async def test_a_name_whose_first_address_swallows_packets_is_connected_to(
+async def test_an_address_that_drops_packets_is_skipped_for_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     really = socket.getaddrinfo

@@ -1,4 +1,4 @@
-"""A node that was alone becomes a cluster of three: what it had stays, gets copies, and outlives it."""
+"""A single node becomes a cluster of three: its data stays, gets copies, and survives its loss."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def values(client: Client) -> list[bytes | None]:
 
 async def until(client: Client, holds: Callable[[Topic], bool]) -> Topic:
     async with asyncio.timeout(WAIT_S):
-        while not holds(topic := await client.topic("t")):  # noqa: ASYNC110 - nodes tell nobody
+        while not holds(topic := await client.topic("t")):  # noqa: ASYNC110 - no event to wait for
             await asyncio.sleep(0.2)
     return topic
 
@@ -72,7 +72,7 @@ def own_ends(data: Path) -> dict[str, int]:
 
 
 @pytest.mark.long
-async def test_what_a_lone_node_had_outlives_it(tmp_path: Path) -> None:
+async def test_data_of_a_single_node_survives_its_loss(tmp_path: Path) -> None:
     ports, data, files = free_ports(3), tmp_path / "first", tmp_path / "cluster"
     process = start(data, port=ports[0])
     node_id = ready(process)["node_id"]
@@ -140,6 +140,6 @@ def test_only_the_node_itself_founds(tmp_path: Path, node: str, complaint: str) 
     assert not (tmp_path / "c").exists()
 
 
-def test_what_is_no_data_directory_is_refused(tmp_path: Path) -> None:
+def test_a_directory_without_data_of_a_node_is_refused(tmp_path: Path) -> None:
     code, output = told("cluster", "init", str(tmp_path / "c"), "--node", "a=h", "--from", str(tmp_path))
     assert (code, "is not the data directory of a node" in output) == (2, True)

@@ -1,4 +1,4 @@
-"""Three nodes: what lies beyond the end of a partition is refused to who reads, and to who commits, as on one node."""
+"""Three nodes: offsets beyond the end of a partition are refused to readers and committers, as on one node."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def foreign_commit(client: Client, bootstrap: str, group: str) -> None:
 
 
 async def says_its_policy(client: Client, consumer: Consumer, policy: OnOutOfRange) -> None:
-    """A consumer that begins beyond the end says so, begins at the beginning, or reads what comes from now on."""
+    """A consumer that starts beyond the end reports it, starts at the beginning, or reads records from now on."""
     try:
         async with asyncio.timeout(2 * PATIENCE_S):
             if policy == "error":

@@ -38,7 +38,7 @@ class Cluster:
         os.kill(self.nodes[node_id]["pid"], signal.SIGKILL)
 
     def start(self, node_id: str) -> None:
-        """Start a node again, as the command says it is done."""
+        """Start a node again with its command."""
         words = ["--bootstrap", self.data / "cluster.json", "--secret-file", self.data / "secret"]
         words += ["--node-id", node_id, "--data", self.data / node_id, "--management-port", "0"]
         command = [sys.executable, "-m", "tidelog_cli.up.supervised_child", str(os.getpid()), "tidelog_cli", "node"]
@@ -131,7 +131,7 @@ async def checked(work: Callable[[], Awaitable[None]], publishing: asyncio.Task[
     await doing
 
 
-async def test_killing_the_owner_loses_nothing_and_it_comes_back(tmp_path: Path) -> None:
+async def test_killing_the_owner_loses_nothing_and_it_rejoins(tmp_path: Path) -> None:
     async with cluster(tmp_path / "data") as up, Client(up.bootstrap) as client:
         topic = await client.create_topic("flights", partitions=1, replication_factor=3)
         assert len(topic.partitions[0].placement) == 3

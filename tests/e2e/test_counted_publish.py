@@ -127,7 +127,7 @@ class NodeThread:
 
 @pytest.fixture
 def nodes(tmp_path: Path) -> Iterator[dict[str, NodeThread]]:
-    """Run a cluster that does nothing by itself for a while."""
+    """Run a cluster without background work for a while."""
     ports = dict(zip(NAMES, free_ports(len(NAMES)), strict=True))
     founders = [Founder.model_validate({"node_id": name, "host": "127.0.0.1", "port": ports[name]}) for name in NAMES]
     save(make_bootstrap("counted", founders), tmp_path / "cluster.json")
@@ -215,4 +215,4 @@ async def test_a_publish_makes_no_more_calls_in_no_more_files_than_it_did(
     for name, role in roles.items():
         found, bound = least[name].found, BOUNDS[role]
         assert found.within(bound), role
-        assert found.calls > bound.calls * 2 // 3, f"{role}: not all of it was counted, or the bound wants lowering"
+        assert found.calls > bound.calls * 2 // 3, f"{role}: not all calls were counted, or the bound can be lowered"

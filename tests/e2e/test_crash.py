@@ -51,14 +51,14 @@ def ready(process: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 def end(process: subprocess.Popen[str], number: signal.Signals = signal.SIGTERM) -> tuple[int, str]:
-    """Signal a node, wait for it, return its exit code and what it said."""
+    """Send a signal to a node and wait; return its exit code and output."""
     process.send_signal(number)
     _, errors = process.communicate(timeout=START_TIMEOUT_S)
     return process.returncode, errors
 
 
 def refused(data: Path, **ports: int) -> str:
-    """Start a node that must not start; return what it says, which is one line."""
+    """Start a node that must not start; return its output, which is one line."""
     process = start(data, **ports)
     out, errors = process.communicate(timeout=START_TIMEOUT_S)
     assert process.returncode not in {0, None}
@@ -68,7 +68,7 @@ def refused(data: Path, **ports: int) -> str:
 
 
 class Load:
-    """Publishes numbered values on and on, in bursts, and keeps what was acknowledged."""
+    """Publishes numbered values continuously, in bursts, and records the acknowledged ones."""
 
     def __init__(self, client: Client, name: str) -> None:
         self.producer = client.producer("t", delivery_timeout_s=60)
@@ -107,7 +107,7 @@ async def stored(client: Client) -> dict[int, list[bytes]]:
 
 
 def check(values: dict[int, list[bytes]], loads: list[Load]) -> None:
-    """Hold the log against what the loads know: nothing lost, nothing twice, nothing out of order."""
+    """Compare the log with the acknowledged values: none lost, duplicate or out of order."""
     everything = [value for found in values.values() for value in found]
     assert len(everything) == len(set(everything)), "a record was stored twice"
     for load in loads:
@@ -120,7 +120,7 @@ def check(values: dict[int, list[bytes]], loads: list[Load]) -> None:
 
 @pytest.mark.parametrize("flush", ["always", pytest.param("never", marks=pytest.mark.long)])
 async def test_killed_again_and_again_under_load(tmp_path: Path, flush: Any) -> None:
-    """The same producers go on over every kill; in the end each record that they sent is there once, in order."""
+    """The same producers continue over every kill; in the end each record that they sent exists once, in order."""
     data, port, rng = tmp_path / "data", free_ports(1)[0], random.Random(flush)
     process = start(data, port=port)
     await asyncio.to_thread(ready, process)
@@ -133,7 +133,7 @@ async def test_killed_again_and_again_under_load(tmp_path: Path, flush: Any) -> 
                 target = sum(len(load.acknowledged) for load in loads) + rng.randint(100, 600)
                 while sum(len(load.acknowledged) for load in loads) < target:
                     assert not any(task.done() for task in running), "a load has failed"
-                    await asyncio.sleep(0.001)  # acknowledgements are what the kill waits for; they tell nobody
+                    await asyncio.sleep(0.001)  # the kill waits for acknowledgements, which have no event
                 await asyncio.to_thread(end, process, signal.SIGKILL)
                 process = start(data, port=port)
                 await asyncio.to_thread(ready, process)
@@ -167,7 +167,7 @@ def test_interrupted_at_any_moment_it_ends_and_starts_again(tmp_path: Path) -> N
         count, _ = begun(data)
         process = start(data)
         with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(rng.uniform(0.1, 1.2))  # the moment is what is random here
+            process.wait(rng.uniform(0.1, 1.2))  # at a random time
         process.send_signal(signal.SIGINT)
         told, errors = process.communicate(timeout=START_TIMEOUT_S)
         count_now, cleanly = begun(data)
@@ -175,7 +175,7 @@ def test_interrupted_at_any_moment_it_ends_and_starts_again(tmp_path: Path) -> N
             assert "Traceback" not in errors
             assert process.returncode in {0, 1, 130}
             assert process.returncode == 0 or not cleanly
-            assert cleanly or not told, "who has served and could end everything says so"
+            assert cleanly or not told, "a clean stop is logged"
     process = start(data)
     ready(process)
     code, errors = end(process, signal.SIGINT)
@@ -227,7 +227,7 @@ def test_a_directory_of_another_version_is_left_alone(tmp_path: Path) -> None:
     assert json.loads((data / "node.json").read_text()) == record
 
 
-def test_somebody_elses_directory_is_left_alone(tmp_path: Path) -> None:
+def test_directory_of_another_program_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "holiday.jpg").write_bytes(b"beach")
     assert "holiday.jpg" in refused(tmp_path)
-    assert os.listdir(tmp_path) == ["holiday.jpg"]  # noqa: PTH208 - names are what is compared
+    assert os.listdir(tmp_path) == ["holiday.jpg"]  # noqa: PTH208 - names are compared

@@ -32,7 +32,7 @@ WAIT_S: Final = 30
 
 
 def plant(data: Path) -> None:
-    """Put the batches behind the first into the topic's log, as if compaction had left them; the node does not run."""
+    """Append batches after the first one to the topic's log, as left by compaction; the node does not run."""
     (directory,) = data.glob(f"partitions/{TOPIC}.*-0/epoch-*")
     log = EpochLog.open(Disk(RealFileSystem()), directory, segment_bytes=SEGMENT_BYTES_DEFAULT)
     for one in compacted_log()[1:]:
@@ -123,7 +123,7 @@ def test_blocking_consumers(node: str) -> None:
     with sync.Client(node) as client, client.consumer(TOPIC, group="blocking", start="earliest") as consumer:
         records = [next(consumer) for _ in SURVIVORS[:4]]
         assert [record.offset for record in records] == list(SURVIVORS[:4])
-        assert consumer.commit()[TopicPartition(TOPIC, 0)].next_offset == 20, "behind what is left of the batch"
+        assert consumer.commit()[TopicPartition(TOPIC, 0)].next_offset == 20, "after the remaining records of the batch"
         batches = consumer.batches()
         columns: Any = next(batches).to_arrow()
         assert columns.column("offset").to_pylist() == [40]
@@ -131,7 +131,7 @@ def test_blocking_consumers(node: str) -> None:
 
 
 def test_the_command(node: str, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
-    """It ends at the end, though nothing is left in front of it, and a group has then no lag."""
+    """The consumer reaches the end although no record precedes it, and the group has no lag then."""
     options = ["--bootstrap", node]
     assert main(["consume", TOPIC, "--json", "--from", "7", *options]) == 0
     printed = [json.loads(line) for line in capsysbinary.readouterr().out.splitlines()]

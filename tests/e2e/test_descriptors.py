@@ -89,7 +89,7 @@ def test_a_reader_of_many_partitions_leaves_others_their_connections(tmp_path: P
                 with sync.Client(node.address) as another:
                     assert len(another.topics()) == 1
             with contextlib.ExitStack() as stack:
-                for _ in range(LIMIT):  # none of them says who it is
+                for _ in range(LIMIT):  # all unauthenticated
                     stack.enter_context(socket.create_connection((client_host(node)), timeout=PATIENCE_S))
                 with sync.Client(node.address) as another:
                     assert len(another.topics()) == 1

@@ -1,4 +1,4 @@
-"""Every example of the pages that have some, each run by itself against a node, and compared with what is shown.
+"""Every example of the pages that have some, each run against a node, and compared with the shown output.
 
 A `text` block shows the output of the block before it, as in the README (`test_readme.py`). An example with tests in
 it is run by pytest, with the fixtures of the package. 127.0.0.1:7400 is the node of this module, port 9000 any.
@@ -63,7 +63,7 @@ def node() -> Iterator[testing.LocalNode]:
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    """Yield a directory for what programs keep of their user, and for Ray's sockets, whose paths must be short."""
+    """Yield a directory for programs' user data, and for Ray's sockets, whose paths must be short."""
     with tempfile.TemporaryDirectory(prefix="tl-") as path:
         yield Path(path)
 
@@ -71,7 +71,9 @@ def home() -> Iterator[Path]:
 @pytest.mark.long
 @pytest.mark.timeout(EXAMPLE_S_MAX + 20)
 @pytest.mark.parametrize("example", [pytest.param(snippet, id=name) for name, snippet in examples()])
-def test_an_example_does_what_is_shown(example: Snippet, node: testing.LocalNode, tmp_path: Path, home: Path) -> None:
+def test_an_example_does_what_its_page_shows(
+    example: Snippet, node: testing.LocalNode, tmp_path: Path, home: Path
+) -> None:
     code = example.code.replace("127.0.0.1:7400", node.bootstrap).replace("(9000,", f"({free_ports(1)[0]},")
     if "def test_" in code:
         (tmp_path / "test_example.py").write_text(code)
@@ -107,7 +109,7 @@ def test_an_example_does_what_is_shown(example: Snippet, node: testing.LocalNode
         process for process in psutil.process_iter(["cmdline"]) if str(home) in " ".join(process.info["cmdline"] or [])
     ]
     print(output)
-    assert psutil.wait_procs(left, timeout=20)[1] == [], "an example ends what it starts"
+    assert psutil.wait_procs(left, timeout=20)[1] == [], "an example has left processes running"
     lines = iter(output.splitlines())
     for shown in example.shown.splitlines():
         pattern = shown.replace("[", "[[]").replace("?", "[?]").replace("*", "[*]").replace("…", "*")

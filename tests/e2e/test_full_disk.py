@@ -1,4 +1,4 @@
-"""A node on a file system that really fills: a small tmpfs in a mount namespace of its own."""
+"""A node on a file system that really fills: a small tmpfs in its own mount namespace."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ mount -t tmpfs -o size={DISK} tmpfs "$1"
 "$0" -m tidelog_cli node --data "$1/data" --port 0 --management-port 0
 exec "$0" -m tidelog_cli log verify "$1/data" --json
 """
-"""The node, and when it has stopped with 0 what the offline check says of its files."""
+"""The node, and after a stop with 0 the result of the offline check of its files."""
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def node(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 async def ready(management_port: int, wanted: tuple[int, str]) -> None:
-    """Wait until `/readyz` says this."""
+    """Wait until `/readyz` returns this."""
     url = f"http://127.0.0.1:{management_port}/readyz"
 
     def said() -> tuple[int, str]:
@@ -66,7 +66,7 @@ async def ready(management_port: int, wanted: tuple[int, str]) -> None:
 
 
 @pytest.mark.long
-async def test_a_full_disk_refuses_keeps_what_it_has_and_goes_on_once_there_is_room(
+async def test_a_full_disk_refuses_writes_keeps_records_and_recovers_with_free_space(
     node: subprocess.Popen[str],
 ) -> None:
     assert node.stdout is not None

@@ -63,7 +63,7 @@ async def owner(stack: LocalStack, partition: int = 0) -> str:
 
 
 def is_sound_problem(answer: httpx.Response) -> bool:
-    """Whether an answer that is no success says in the agreed way that the request may be sent again."""
+    """Whether an error response marks the request as retryable."""
     return (
         answer.status_code in RETRIED
         and answer.headers["content-type"] == "application/problem+json"
@@ -73,7 +73,7 @@ def is_sound_problem(answer: httpx.Response) -> bool:
 
 
 async def answered(ask: Callable[[], Awaitable[httpx.Response]]) -> httpx.Response:
-    """Ask until it succeeds; what is no success has to be a problem that may be tried again."""
+    """Repeat a request until it succeeds; each error must be a retryable problem."""
     async with asyncio.timeout(WAIT_S):
         while (answer := await ask()).status_code != 200:
             assert is_sound_problem(answer), f"{answer.status_code} {answer.headers} {answer.text}"
@@ -145,9 +145,7 @@ async def test_http_and_a_websocket_outlive_the_owner(stack: LocalStack, http: h
 
 
 @pytest.mark.long
-async def test_without_a_quorum_it_is_said_so_in_time(
-    impatient: None, stack: LocalStack, http: httpx.AsyncClient
-) -> None:
+async def test_a_lost_quorum_is_reported_in_time(impatient: None, stack: LocalStack, http: httpx.AsyncClient) -> None:
     assert (await http.post("/v1/topics", json={"name": TOPIC, "replication_factor": 3})).status_code == 201
     await publish(http, range(3))
     left = await owner(stack)
@@ -160,7 +158,7 @@ async def test_without_a_quorum_it_is_said_so_in_time(
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.status_code == 504 or is_sound_problem(answer)
     assert document["retryable"] is True
-    assert await fetch(http, 3) == ["0", "1", "2"], "what is committed is read without a quorum"
+    assert await fetch(http, 3) == ["0", "1", "2"], "committed records are read without a quorum"
 
 
 @contextlib.contextmanager

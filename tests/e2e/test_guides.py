@@ -1,6 +1,6 @@
-"""Every Python example of the guides, run in its order against one real node, and compared with what the page shows.
+"""Every Python example of the guides, run in order against one real node, and compared with the shown output.
 
-A `text` block shows the output of the block before it: each of its lines has to come, in order, `…` standing for
+A `text` block shows the output of the block before it: each of its lines has to come, in order; `…` matches
 anything.
 """
 
@@ -52,7 +52,7 @@ def run(code: str, address: str) -> str:
 
 @pytest.mark.long
 @pytest.mark.parametrize("page", GUIDES)
-def test_the_examples_of_a_guide_do_what_it_says(page: str, address: str) -> None:
+def test_the_examples_of_a_guide_work(page: str, address: str) -> None:
     blocks = FENCE.findall((DOCS / page).read_text())
     assert "python" in {language for language, _ in blocks}
     output = ""

@@ -1,6 +1,6 @@
-"""A node as its own process, and clients that send what they should not or read nothing: it serves the others on.
+"""A node as its own process, and clients that send invalid data or read nothing: it continues to serve the others.
 
-What is bounded is the process's memory, as the kernel counts it.
+The limit applies to the process's memory, as the kernel counts it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ GARBAGE = {
 
 
 class RealNode:
-    """A node process and what the kernel says of its memory."""
+    """A node process and its memory according to the kernel."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
@@ -67,7 +67,7 @@ class RealNode:
                 return bytes(reply.read()).decode().splitlines()
 
         async with asyncio.timeout(30):
-            while line not in await asyncio.to_thread(metrics):  # noqa: ASYNC110 - metrics tell nobody
+            while line not in await asyncio.to_thread(metrics):  # noqa: ASYNC110 - metrics have no event
                 await asyncio.sleep(0.05)
 
 
@@ -118,7 +118,7 @@ async def test_a_decompression_bomb_is_refused_and_takes_no_memory(node: RealNod
                 armed = batch_of(body, int(Flags.VALUE), 1, codec=codec, uncompressed_length=claimed)
                 (result,) = await peer.publish(topic_id, armed)
                 assert result.error.code == pb.CORRUPT_BATCH, codec
-        # What a body may honestly become at most, and frames on their way; a bomb that goes off is more.
+        # Maximum decoded size of an honest body, and of frames in flight; a decoded bomb is larger.
         assert node.peak_bytes() - before_bytes < BATCH_UNCOMPRESSED_BYTES_MAX + 6 * BATCH_BYTES_MAX < BOMB_BYTES
         (good,) = await peer.publish(topic_id, batch(b"good"))
         assert good.base_offset == 1
@@ -126,7 +126,7 @@ async def test_a_decompression_bomb_is_refused_and_takes_no_memory(node: RealNod
 
 @pytest.mark.long
 async def test_a_client_that_never_reads_is_cut_off_and_takes_bounded_memory(node: RealNode) -> None:
-    """It asks for gigabytes and takes nothing of them, while another one is served."""
+    """A client requests gigabytes and reads nothing of them, while another one is served."""
     async with Client(f"127.0.0.1:{node.port}") as client, connected(node.port) as peer:
         await client.create_topic("t", flush="never")
         topic_id = (await client.topic("t")).topic_id

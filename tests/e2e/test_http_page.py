@@ -29,7 +29,7 @@ EXAMPLE_S_MAX = 60
 
 
 def outputs(folder: Path, started: contextlib.ExitStack) -> list[tuple[str, str, str]]:
-    """Run the page; return the code of each example, what it has printed, and what the page shows for it."""
+    """Run the page; return the code of each example, its output, and the output that the page shows."""
     program: dict[str, Any] = {"__name__": "example"}
     started.callback(close_clients, program)
     address, done = "", list[tuple[str, str, str]]()
@@ -70,7 +70,7 @@ def executed(code: str, program: dict[str, Any]) -> str:
 
 @pytest.mark.e2e
 @pytest.mark.timeout(300)
-def test_the_examples_print_what_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_print_the_shown_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDELOG_CONTEXTS", str(tmp_path / "contexts.json"))
     with contextlib.ExitStack() as started:
         done = outputs(tmp_path, started)

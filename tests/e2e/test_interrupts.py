@@ -1,6 +1,6 @@
-"""Ctrl-C at any moment leaves no process, whichever command it was, and the command says so without a traceback.
+"""Ctrl-C at any moment leaves no process of any command, and the command reports it without a traceback.
 
-What a command starts, and what that starts, is found by a variable of its environment.
+Processes started by a command, and their children, are found by a variable in their environment.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.machine]
 
 STOP_TIMEOUT_S = 60
 BEGUN_S = 0.3
-"""Python itself has begun by then; what it prints when it is interrupted before is not ours."""
+"""Python itself has started by then; its own messages when it is interrupted earlier are not tested."""
 MARK = "TIDELOG_TEST_MARK"
 FREE_PORTS = ("--port", "0", "--management-port", "0", "--http-port", "0")
 
@@ -34,14 +34,14 @@ def marked(mark: str) -> list[psutil.Process]:
             if process.environ().get(MARK) == mark:
                 found.append(process)
         except psutil.Error:
-            continue  # ended meanwhile, or somebody else's
+            continue  # ended meanwhile, or another user's
     return found
 
 
 def interrupted(arguments: list[str], after_s: float, processes: int, folder: Path) -> tuple[int, str]:
-    """Run a command in a group of its own, as a terminal does, and interrupt the group.
+    """Run a command in its own process group, as a terminal does, and interrupt the group.
 
-    That is `after_s` after there are as many processes. Return the command's exit code and what it said on stderr.
+    It is interrupted `after_s` after the number of processes exists. Return the exit code and the standard error.
     """
     mark = secrets.token_hex(8)
     process = subprocess.Popen(
@@ -56,9 +56,9 @@ def interrupted(arguments: list[str], after_s: float, processes: int, folder: Pa
     try:
         while len(marked(mark)) < processes:
             assert process.poll() is None, "it ended by itself"
-            time.sleep(0.05)  # nobody else tells when a process has begun
+            time.sleep(0.05)  # no event to wait for
         with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(after_s)  # the moment is what is random here
+            process.wait(after_s)  # at a random time
         os.killpg(process.pid, signal.SIGINT)
         _, errors = process.communicate(timeout=STOP_TIMEOUT_S)
         assert psutil.wait_procs(marked(mark), timeout=STOP_TIMEOUT_S)[1] == []
@@ -80,7 +80,7 @@ def interrupted(arguments: list[str], after_s: float, processes: int, folder: Pa
     ],
     ids=["gateway", "up", "demo"],
 )
-def test_nothing_is_left_behind(tmp_path: Path, arguments: list[str], latest_s: float, stages: tuple[int, ...]) -> None:
+def test_no_process_is_left(tmp_path: Path, arguments: list[str], latest_s: float, stages: tuple[int, ...]) -> None:
     """`stages` are the numbers of processes to wait for, so that start-up and service both have their rounds."""
     rng = random.Random(arguments[1])
     for processes in stages:

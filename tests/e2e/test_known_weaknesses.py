@@ -1,4 +1,4 @@
-"""What other systems of this kind are known to do wrong, and the test that ours does not do it.
+"""Known weaknesses of other systems of this kind, and the test that Tidelog does not have them.
 
 The systems are RingBroker (Java), RobustMQ's storage engine (Rust) and a broker built by hand in Java with a Raft of
 its own. `KNOWN` lists their weaknesses, each with the tests that would fail if it were ours: those in this file, and
@@ -31,15 +31,15 @@ HERE: Final = "tests/e2e/test_known_weaknesses.py"
 KNOWN: Final[dict[str, dict[str, list[str]]]] = {
     "RingBroker": {
         "a segment that is not empty is cut down to its header at each opening": [
-            f"{HERE}::test_opening_a_log_again_and_again_changes_nothing_of_it",
+            f"{HERE}::test_reopening_a_log_repeatedly_does_not_change_it",
             "tests/broker/storage/epoch/test_recovery.py::test_power_loss_anywhere_loses_nothing_synced_and_invents_nothing",
         ],
         "replicas acknowledge before they write": [
-            f"{HERE}::test_a_replica_acknowledges_what_is_on_its_disk_and_nothing_else",
+            f"{HERE}::test_a_replica_acknowledges_only_records_on_its_disk",
             "mutant: acknowledged before synced",
         ],
         "a dead owner is never replaced": [
-            "tests/e2e/test_cluster.py::test_killing_the_owner_loses_nothing_and_it_comes_back",
+            "tests/e2e/test_cluster.py::test_killing_the_owner_loses_nothing_and_it_rejoins",
             "tests/broker/replication/test_driver.py::test_acknowledged_records_survive_a_takeover",
         ],
         "the same epoch is opened again for a second owner": [
@@ -57,8 +57,8 @@ KNOWN: Final[dict[str, dict[str, list[str]]]] = {
             "mutant: membership as authority",
         ],
         "backfill fetches 64 records and stops": [
-            f"{HERE}::test_a_replica_a_million_records_behind_gets_all_of_them",
-            f"{HERE}::test_history_comes_to_the_very_end_batch_by_batch",
+            f"{HERE}::test_a_replica_that_lacks_a_million_records_gets_all_of_them",
+            f"{HERE}::test_history_is_read_to_the_end_batch_by_batch",
             "mutant: backfill cut short",
         ],
         "committed offsets are acknowledged before they are written, and lost by a restart": [
@@ -74,10 +74,10 @@ KNOWN: Final[dict[str, dict[str, list[str]]]] = {
             f"{HERE}::test_records_that_are_alike_are_all_kept",
             "tests/broker/partition/test_pipeline.py::test_group_of_duplicates_writes_nothing",
         ],
-        "topic and key are not stored": [f"{HERE}::test_everything_of_a_record_comes_back_from_every_node"],
+        "topic and key are not stored": [f"{HERE}::test_all_fields_of_a_record_are_returned_by_every_node"],
         "its benchmark sends 12 bytes inside one process, with acknowledgements before the write": [
             "tests/loadtest/stand/test_cluster_stand.py",
-            f"{HERE}::test_a_replica_acknowledges_what_is_on_its_disk_and_nothing_else",
+            f"{HERE}::test_a_replica_acknowledges_only_records_on_its_disk",
         ],
     },
     "RobustMQ": {
@@ -86,10 +86,10 @@ KNOWN: Final[dict[str, dict[str, list[str]]]] = {
             "tests/broker/replication/test_driver.py::test_tail_to_be_truncated_is_not_readable",
         ],
         "a write that is handed on counts with one acknowledgement": [
-            f"{HERE}::test_a_publish_that_is_handed_on_waits_for_what_was_asked",
+            f"{HERE}::test_a_forwarded_publish_waits_for_the_requested_acks",
         ],
         "data is not synced": [
-            f"{HERE}::test_a_replica_acknowledges_what_is_on_its_disk_and_nothing_else",
+            f"{HERE}::test_a_replica_acknowledges_only_records_on_its_disk",
             "tests/broker/storage/epoch/test_recovery.py::test_power_loss_at_each_step",
         ],
         "the tail is not looked at after a crash": [
@@ -100,7 +100,7 @@ KNOWN: Final[dict[str, dict[str, list[str]]]] = {
             f"{HERE}::test_a_flipped_bit_is_never_served",
             "tests/broker/storage/epoch/test_recovery.py::test_rot_before_the_mark_is_limbo_and_nothing_is_changed",
         ],
-        "quorum acknowledgements stand in documents only, as do other features": [
+        "quorum acknowledgements exist in documents only, as do other features": [
             "tests/broker/replication/test_driver.py::test_publish_waits_for_the_requested_acks",
             "tests/test_configuration.py",
             "tests/test_docs.py",
@@ -109,7 +109,7 @@ KNOWN: Final[dict[str, dict[str, list[str]]]] = {
     },
     "a hand-built broker": {
         "its Raft is not connected to its topics": [
-            "tests/e2e/test_cluster.py::test_killing_the_owner_loses_nothing_and_it_comes_back",
+            "tests/e2e/test_cluster.py::test_killing_the_owner_loses_nothing_and_it_rejoins",
         ],
         "votes are not persisted": [
             f"{HERE}::test_a_promise_outlasts_the_process_that_gave_it",
@@ -124,7 +124,7 @@ def named() -> list[str]:
 
 
 @pytest.mark.parametrize("test", named())
-def test_the_tests_that_are_named_are_there(test: str) -> None:
+def test_the_listed_tests_exist(test: str) -> None:
     if test.startswith("mutant: "):
         assert test.removeprefix("mutant: ") in MUTANTS
         return
@@ -156,7 +156,7 @@ def others(node_id: str) -> list[str]:
 # ------------------------------------------------------------------------------------------------------ the log
 
 
-async def test_opening_a_log_again_and_again_changes_nothing_of_it(stand: ClusterStand) -> None:
+async def test_reopening_a_log_repeatedly_does_not_change_it(stand: ClusterStand) -> None:
     values = [b"%d" % number * 50 for number in range(100)]
     await stand.start()
     await stand.publish(*values)
@@ -166,7 +166,7 @@ async def test_opening_a_log_again_and_again_changes_nothing_of_it(stand: Cluste
         for name in list(stand.nodes):
             await getattr(stand, end)(name)
         for path, data in written.items():
-            assert path.read_bytes()[: len(data)] == data, "what was written has changed"
+            assert path.read_bytes()[: len(data)] == data, "written bytes have changed"
         for path in stand.path.rglob("*.seg"):
             written[path] = path.read_bytes().rstrip(b"\0")
         await stand.start()
@@ -198,7 +198,7 @@ async def test_a_flipped_bit_is_never_served(stand: ClusterStand) -> None:
     await stand.agree(*values)  # the others' copies put it right
 
 
-async def test_everything_of_a_record_comes_back_from_every_node(three: Founded) -> None:
+async def test_all_fields_of_a_record_are_returned_by_every_node(three: Founded) -> None:
     peer = await three.peer("a")
     topic = await peer.create("flights", replication_factor=3)
     await three.publish(peer, topic.topic_id, b"first")
@@ -214,7 +214,7 @@ async def test_everything_of_a_record_comes_back_from_every_node(three: Founded)
 
 
 async def test_records_that_are_alike_are_all_kept(stand: ClusterStand) -> None:
-    """Only what a producer says twice under one sequence number is one record."""
+    """Only batches with the same sequence number of one producer are one record."""
     await stand.start()
     alike = [b"the same"] * 500
     await stand.publish(*alike)
@@ -230,7 +230,7 @@ async def test_records_that_are_alike_are_all_kept(stand: ClusterStand) -> None:
 # ------------------------------------------------------------------------------------------- acknowledgements
 
 
-async def test_a_replica_acknowledges_what_is_on_its_disk_and_nothing_else(stand: ClusterStand) -> None:
+async def test_a_replica_acknowledges_only_records_on_its_disk(stand: ClusterStand) -> None:
     await stand.start()
     owner = await stand.owner()
     await stand.publish(b"a")
@@ -266,14 +266,14 @@ async def test_a_subscriber_sees_nothing_that_is_not_committed(stand: ClusterSta
     for name in others(owner):
         stand.disks[name].hold("sync")
     await stand.publish(b"b", to=owner, acks=pb.ONE)
-    assert [peer.events.qsize() for peer in watchers] == [0, 0, 0], "it is acknowledged by one, and committed by none"
+    assert [peer.events.qsize() for peer in watchers] == [0, 0, 0], "one replica acknowledged it, and none committed it"
     for name in others(owner):
         stand.disks[name].heal()
     for peer in watchers:
         assert (await peer.event()).envelope.message_event.next_offset == 2
 
 
-async def test_a_publish_that_is_handed_on_waits_for_what_was_asked(
+async def test_a_forwarded_publish_waits_for_the_requested_acks(
     three: Founded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic_id, owner, other = await three.used()
@@ -332,7 +332,9 @@ async def test_an_epoch_has_one_owner_however_often_nodes_die(stand: ClusterStan
     owners = [stand.partition("a").replica.state.decision(epoch).next for epoch in range(len(chains[0].decisions))]
     assert len(owners) >= 4
     assert [one.epoch for one in owners] == list(range(1, len(owners) + 1))
-    assert len({(one.owner, one.owner_incarnation) for one in owners}) == len(owners), "no owner goes on in another's"
+    assert len({(one.owner, one.owner_incarnation) for one in owners}) == len(owners), (
+        "no owner continues another's epoch"
+    )
 
 
 async def test_a_promise_outlasts_the_process_that_gave_it(stand: ClusterStand) -> None:
@@ -357,7 +359,7 @@ async def test_a_promise_outlasts_the_process_that_gave_it(stand: ClusterStand) 
     lower = pb.Seal(topic_id=TOPIC_ID, epoch=epoch, ballot=pb.Ballot(round=8, node_id=other, incarnation=1))
     stand.nodes[promiser].broker.replication.receive(other, lower, [])
     assert fence.promised == ballot, "a lower ballot gets nothing"
-    # Only the owner is heard: what it appends now reaches the promiser and stays outside.
+    # Only the owner is heard: its next append reaches the promiser and is not part of the promise.
     stand.cut = {other}
     peer = await stand.peer(owner)
     peer.post_publish(TOPIC_ID, batch(b"b"), timeout_ms=1000)
@@ -368,7 +370,7 @@ async def test_a_promise_outlasts_the_process_that_gave_it(stand: ClusterStand) 
 # ------------------------------------------------------------------------------------------------- catching up
 
 
-async def test_history_comes_to_the_very_end_batch_by_batch(stand: ClusterStand) -> None:
+async def test_history_is_read_to_the_end_batch_by_batch(stand: ClusterStand) -> None:
     """Many batches of one record each, in an epoch that is sealed before the replica comes back."""
     await stand.start()
     owner = await stand.owner()
@@ -384,7 +386,7 @@ async def test_history_comes_to_the_very_end_batch_by_batch(stand: ClusterStand)
     await stand.agree(*values, b"next epoch")
 
 
-async def test_a_replica_a_million_records_behind_gets_all_of_them(stand: ClusterStand) -> None:
+async def test_a_replica_that_lacks_a_million_records_gets_all_of_them(stand: ClusterStand) -> None:
     await stand.start()
     owner = await stand.owner()
     away = others(owner)[0]

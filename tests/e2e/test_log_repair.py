@@ -1,4 +1,4 @@
-"""A single node whose log has rotted: it serves what lies in front, and goes on once a person has cut the rest."""
+"""A single node with a damaged log: records before the damage are served, and an operator truncates the rest."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def running(data: Path) -> Iterator[str]:
 
 
 @pytest.mark.long
-async def test_a_rotten_log_is_cut_and_goes_on(tmp_path: Path) -> None:
+async def test_a_damaged_log_is_truncated_and_continues(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with running(data) as address:
         async with Client(address) as client:
@@ -74,8 +74,8 @@ async def test_a_rotten_log_is_cut_and_goes_on(tmp_path: Path) -> None:
     assert log("repair", str(data)) == (0, "no log is damaged\n")
 
 
-def test_a_path_that_is_no_data_directory_is_refused(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_data_directory_is_refused(tmp_path: Path) -> None:
     code, said = log("repair", str(tmp_path))
     assert code == 2
     assert "is not the data directory of a node" in said
-    assert not list(tmp_path.iterdir()), "none is made"
+    assert not list(tmp_path.iterdir()), "no directory was created"

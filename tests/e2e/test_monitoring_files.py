@@ -82,7 +82,7 @@ def declared() -> dict[str, set[str]]:
 
 
 async def use(node: str, gateway: str) -> None:
-    """Do what makes series: publish natively and over HTTP, read half of it as a group."""
+    """Create all series: publish natively and over HTTP, read half of the records as a group."""
     async with Client(node) as client:
         await client.create_topic("orders", partitions=2)
         async with client.producer("orders") as producer:
@@ -111,7 +111,7 @@ def rules() -> list[dict[str, Any]]:
 
 
 def expressions() -> dict[str, str]:
-    """Return every expression of both files, under a name that says where it is."""
+    """Return every expression of both files, under a name that has its position."""
     found = {f"rule {rule.get('alert') or rule['record']}": rule["expr"] for rule in rules()}
     dashboard = json.loads(grafana_dashboard.FILE.read_text())
     for panel in dashboard["panels"]:
@@ -179,7 +179,7 @@ def test_panels_do_not_overlap() -> None:
         taken |= cells
 
 
-def test_each_alert_says_what_happened_and_what_to_do() -> None:
+def test_each_alert_has_the_problem_and_the_remedy() -> None:
     for rule in rules():
         if "alert" in rule:
             assert rule["labels"]["severity"] in {"critical", "warning", "info"}
@@ -299,7 +299,7 @@ def test_prometheus_scrapes_both_and_evaluates_every_expression(told: Told, tmp_
 
 
 def lag_told(node: str) -> int:
-    """Return how far the group is behind where it has positions, by what the node tells."""
+    """Return the group's lag where it has positions, by the node's answers."""
     families = {each.name: each.samples for each in text_string_to_metric_families(fetch(f"http://{node}/metrics"))}
     positions = {each.labels["partition"]: each.value for each in families["tidelog_group_next_offset"]}
     ends = {
@@ -313,7 +313,7 @@ def lag_told(node: str) -> int:
 
 
 async def lag_is(prometheus: str, records: int) -> None:
-    """Wait until the recorded lag is what the group has left to read."""
+    """Wait until the recorded lag is equal to the group's unread records."""
     async with asyncio.timeout(60):
         while True:
             with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Three nodes in three zones: a client in one of them reads there, and goes on elsewhere when that node is killed."""
+"""Three nodes in three zones: a client in one of them reads there, and continues elsewhere when that node is killed."""
 
 from __future__ import annotations
 

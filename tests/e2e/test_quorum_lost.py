@@ -1,4 +1,4 @@
-"""Two of three nodes are killed: what is committed is read, it is said what is missing, and it goes on by itself."""
+"""Two of three nodes are killed: committed records are read, the missing nodes are named, and recovery is automatic."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PARTITIONS = 6
 RECORDS = 60
 WAIT_S = 60
 POSITIONS = b"__offsets/%d" % partition_for_key(b"g", 16)
-"""Where group g belongs, with as many partitions as a cluster makes of its own accord."""
+"""Partition of group g, with the default number of partitions of a cluster."""
 SOON_S = 20
 """Far less than a client's request may take."""
 
@@ -58,9 +58,9 @@ async def known_to_be_committed(http: httpx.AsyncClient) -> list[str]:
 
 
 async def filled(client: Client, management: str) -> Topic:
-    """Make a topic whose partitions several nodes own, with records in all; return when the survivor knows of them.
+    """Create a topic with several owners, with records in all partitions; return when the survivor knows them.
 
-    That it holds them is not enough: an owner that dies at once has told nobody yet that they are committed.
+    Storing them is not enough: an owner that dies at once has not reported yet that they are committed.
     """
     async with asyncio.timeout(WAIT_S):
         while True:
@@ -105,7 +105,7 @@ async def said(process: asyncio.subprocess.Process, what: bytes) -> None:
 
 
 @pytest.mark.long
-async def test_what_is_committed_is_read_and_it_goes_on_by_itself(nodes: list[Node], management: str) -> None:
+async def test_committed_records_are_read_and_recovery_is_automatic(nodes: list[Node], management: str) -> None:
     where = ("--bootstrap", bootstrap(nodes))
     async with Client(bootstrap(nodes)) as client:
         described = await filled(client, management)
@@ -129,7 +129,7 @@ async def test_what_is_committed_is_read_and_it_goes_on_by_itself(nodes: list[No
 
 
 @pytest.mark.long
-async def test_the_gateway_reads_on_and_says_what_is_missing(nodes: list[Node], management: str) -> None:
+async def test_the_gateway_serves_reads_and_names_the_missing_nodes(nodes: list[Node], management: str) -> None:
     (port,) = free_ports(1)
     async with Client(bootstrap(nodes)) as client:
         await filled(client, management)

@@ -1,6 +1,6 @@
-"""Every snippet of the README, run in its order against what the README starts, and compared with what it shows.
+"""Every snippet of the README, run in order against the stack that the README starts, and compared with its output.
 
-A `text` block shows the output of the block before it: each of its lines has to come, in order, `…` standing for
+A `text` block shows the output of the block before it: each of its lines has to come, in order; `…` matches
 anything. Addresses are those of a stack on free ports. `make demo` is not run here, it has its own test; the blocks
 that start something are started by this module with its own ports, each after the previous one has ended.
 """

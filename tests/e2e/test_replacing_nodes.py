@@ -28,7 +28,7 @@ async def founded(tmp_path: Path) -> AsyncIterator[Founded]:
 
 
 async def publish(client: Client, values: list[bytes]) -> None:
-    """Add some records to each topic, and to what they must hold."""
+    """Add some records to each topic, and to their expected content."""
     more = [b"%d" % number for number in range(len(values), len(values) + BATCH)]
     for topic in TOPICS:
         await client.producer(topic).send_many(more)
@@ -60,7 +60,7 @@ async def remove(client: Client, node_id: str) -> None:
 
 
 def is_settled(status: ClusterStatus, nodes: set[str]) -> bool:
-    """Whether these nodes are the cluster, and all that there is lies whole on them alone."""
+    """Whether these nodes are the cluster's members and have all copies."""
     partitions = [partition for topic in status.topics for partition in topic.partitions]
     return (
         {node.node_id for node in status.nodes} == nodes
@@ -89,7 +89,7 @@ async def test_every_node_is_replaced_and_nothing_is_missing_at_any_step(founded
             await remove(client, leaving)
             await check(client, values)
             removed = founded.nodes[leaving]
-            await founded.until(lambda removed=removed: removed.life.health.state == "failed", "it does not notice")  # type: ignore[misc]
+            await founded.until(lambda removed=removed: removed.life.health.state == "failed", "it did not stop")  # type: ignore[misc]
             assert await founded.stop(leaving) == os.EX_CONFIG
             await publish(client, values)
             await check(client, values)
@@ -100,7 +100,7 @@ async def test_every_node_is_replaced_and_nothing_is_missing_at_any_step(founded
 
 
 @pytest.mark.long
-async def test_the_only_copy_moves_on_and_on_and_is_found_where_it_was_last(founded: Founded) -> None:
+async def test_the_only_copy_moves_repeatedly_and_is_found_at_its_last_node(founded: Founded) -> None:
     """After two moves the first epoch's node is gone, and who holds it is named neither at its end nor at the last."""
     await founded.found()
     for name in ("d", "e"):

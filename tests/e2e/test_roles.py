@@ -1,4 +1,4 @@
-"""Nodes of differing roles: the one that may own is killed, who only stores copies stands in until it is back."""
+"""Nodes of different roles: the only possible owner is killed, and temporary owners replace it until it is back."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def owners(status: ClusterStatus) -> dict[str, str]:
 
 
 async def publish(client: Client, values: dict[str, list[bytes]], *topics: str) -> None:
-    """Add some records to topics, and to what they must hold."""
+    """Add some records to topics, and to their expected content."""
     for topic in topics:
         more = [b"%d" % number for number in range(len(values[topic]), len(values[topic]) + 50)]
         await client.producer(topic).send_many(more)
@@ -84,7 +84,7 @@ async def publish(client: Client, values: dict[str, list[bytes]], *topics: str) 
 
 
 @pytest.mark.long
-async def test_the_only_node_that_may_own_is_killed_and_comes_back(founded: Founded) -> None:
+async def test_the_only_possible_owner_is_killed_and_rejoins(founded: Founded) -> None:
     values: dict[str, list[bytes]] = {topic: [] for topic in TOPICS}
     with contextlib.ExitStack() as running:
         able = running.enter_context(able_node(founded.path))
@@ -104,7 +104,7 @@ async def test_the_only_node_that_may_own_is_killed_and_comes_back(founded: Foun
 
             able.kill()
             await publish(client, values, "trio")
-            await until(client, lambda status: owners(status)["trio"] in {"a", "d"}, "nobody stands in")
+            await until(client, lambda status: owners(status)["trio"] in {"a", "d"}, "no node took over")
 
             running.enter_context(able_node(founded.path))
             await until(

@@ -27,7 +27,7 @@ PASSWORD = "correct horse battery"
 
 
 def test_every_block_of_the_page_is_run() -> None:
-    """Each by a test that takes all those that stand under its heading."""
+    """One test for each heading, which runs all blocks under it."""
     tests = [value for name, value in globals().items() if name.startswith("test_") and callable(value)]
     sources = "".join(inspect.getsource(test) for test in tests)
     for heading, text in sections().items():
@@ -44,7 +44,7 @@ def ports_of(line: str, *ports: int) -> str:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_from_nothing_to_a_node_that_asks_who_you_are(tmp_path: Path) -> None:
+def test_from_nothing_to_a_node_with_authentication(tmp_path: Path) -> None:
     first, second = blocks("Require authentication on one node")
     (quotas,) = blocks("Quotas")
     (passwords,) = blocks("Passwords")
@@ -56,7 +56,7 @@ def test_from_nothing_to_a_node_that_asks_who_you_are(tmp_path: Path) -> None:
         assert anonymous.returncode != 0
         assert "API key" in anonymous.stderr
         told = run(second, tmp_path, variables)
-        assert told.returncode == 1, told.stderr  # the last line asks for what is denied
+        assert told.returncode == 1, told.stderr  # the last line requests a denied operation
         assert "denied" in told.stdout
         admin = variables | {"TIDELOG_API_KEY_FILE": str(tmp_path / "admin.key")}
         told = run(f"set -e\n{quotas}", tmp_path, admin)
@@ -81,7 +81,7 @@ def test_from_nothing_to_a_node_that_asks_who_you_are(tmp_path: Path) -> None:
 
 
 def first_line_with(word: str, lines: str, cwd: Path, variables: dict[str, str]) -> str:
-    """Run lines that go on for ever until one with a word comes; return that."""
+    """Run lines that do not end until a line with a word is printed; return that line."""
     with subprocess.Popen(
         ["timeout", "200", "bash", "-c", lines], cwd=cwd, env=variables, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -122,7 +122,7 @@ def test_from_nothing_to_a_secured_cluster(tmp_path: Path) -> None:
             "admin.key",
             f"log{number}.pem",
             f"log{number}.key",
-        }, "and neither the key of the CA nor what is another node's"
+        }, "without the CA's key and other nodes' files"
         assert given["secret"] == given["admin.key"] == given[f"log{number}.key"] == 0, "secrets stay secret"
     with contextlib.ExitStack() as running:
         nodes = []
@@ -227,7 +227,7 @@ def test_a_node_and_a_command_in_tls(tmp_path: Path) -> None:
         assert "encrypted" in run("tidelog topic list", tmp_path, variables).stdout, "the context knows the CA"
 
 
-def test_metrics_are_for_who_has_the_token(tmp_path: Path) -> None:
+def test_metrics_require_the_token(tmp_path: Path) -> None:
     (lines,) = blocks("The management port")
     founding, _ = blocks("TLS")
     natives = free_ports(2)
@@ -252,7 +252,7 @@ def test_metrics_are_for_who_has_the_token(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_a_gateway_that_asks_who_calls(tmp_path: Path) -> None:
+def test_a_gateway_with_authentication(tmp_path: Path) -> None:
     starting, keys_over_http = blocks("The gateway")
     own_key, *own_rights, gateway, asking = starting.strip().splitlines()
     native, management, http = free_ports(3)

@@ -1,4 +1,4 @@
-"""Processes whose standard streams are stuck, closed or full, and that have no home directory."""
+"""Processes whose standard streams block, are closed or full, and that have no home directory."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_completed_work_is_not_reported_as_refused(
     assert "standard output could not be written" in listed.stderr
 
 
-def test_a_reader_that_has_gone_leaves_what_is_done_done(node: str) -> None:
+def test_a_closed_reader_does_not_undo_finished_work(node: str) -> None:
     created = shell("| true", ["topic", "create", "gone", "--bootstrap", node])
     assert created.returncode == 0
     words = " ".join(TIDELOG)
@@ -239,7 +239,7 @@ def test_output_that_must_be_ascii_escapes_and_stays_json(node: str) -> None:
 
 def without_home(command: Sequence[object]) -> subprocess.CompletedProcess[str]:
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("HOME", "XDG", "TIDELOG"))}
-    # The real id is what the password database is asked for; files are opened by the effective one.
+    # The password database is read by the real id, files are opened by the effective one.
     program = f"import os, sys; os.setreuid({UNKNOWN_UID}, 0); from tidelog_cli.__main__ import run; sys.exit(run())"
     return subprocess.run(
         [sys.executable, "-c", program, *map(str, command)],

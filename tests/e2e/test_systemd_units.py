@@ -21,7 +21,7 @@ from tidelog_proto.process.settings import load_settings
 
 UNITS = ("tidelog-node.service", "tidelog-gateway.service")
 EXPOSURE_MAX = 20
-"""Of 100, as systemd counts what a unit could do beyond its work."""
+"""Maximum of systemd's exposure score, which is up to 100."""
 
 
 def told(unit: str, key: str) -> list[str]:

@@ -39,7 +39,7 @@ def attributes(span: Span) -> dict[str, Any]:
     return {each.key: each.value.string_value or each.value.int_value for each in span.attributes}
 
 
-def test_a_trace_goes_through_gateway_and_node_and_into_records(tmp_path: Path) -> None:
+def test_a_trace_passes_gateway_and_node_and_is_in_records(tmp_path: Path) -> None:
     with receiving() as received:
         told = variables(received.endpoint)
         with process("node", "--data", str(tmp_path / "data"), *PORTS, **told) as (_, ready):
@@ -94,7 +94,7 @@ def test_without_the_setting_nothing_is_exported_and_the_sdk_is_not_loaded(tmp_p
         assert (received.spans, received.metrics) == ([], {})
 
 
-def test_a_collector_that_is_away_slows_nothing_and_the_end_comes_soon(tmp_path: Path) -> None:
+def test_an_unavailable_collector_slows_nothing_and_does_not_delay_the_stop(tmp_path: Path) -> None:
     told = variables("http://127.0.0.1:9")
     with process("node", "--data", str(tmp_path / "data"), *PORTS, **told) as (_, ready):
         address = f"127.0.0.1:{ready['port']}"

@@ -1,7 +1,7 @@
-"""A member of the group that is written as programs that block are: with `tidelog.sync`, in a process of its own.
+"""A member of the group that is a blocking program: it uses `tidelog.sync`, in a process of its own.
 
-It leads the lives of `sharer.py` but for the dawdling. Its records are handed out in the thread that reads, and its
-callbacks are called in another, so that what it sees of a partition that it loses may be taken down in either order. It
+It leads the same lives as `sharer.py`, without slow reading. Its records are handed out in the reading thread, and its
+callbacks are called in another, so that its notes about a lost partition may have either order. It
 waits a moment before it takes a loss down: whether a record came too late shows when another member has begun.
 """
 
@@ -26,19 +26,19 @@ LOOK_S: Final = 0.5
 
 
 class BlockingSharer:
-    """A member that comes and goes until it is told to leave.
+    """A member that joins and leaves repeatedly until it is stopped.
 
     Args:
-        who: what it is called.
-        topics: what its group reads.
+        who: name of the member.
+        topics: the group's topics.
         group: the group's name.
         client: its own.
-        notes: takes what it sees.
+        notes: takes its observations.
         complain: takes errors that it meets.
         rng: decides.
     """
 
-    def __init__(  # noqa: PLR0917 - they are what a member is of
+    def __init__(  # noqa: PLR0917 - the parameters of a member
         self,
         who: str,
         topics: Sequence[str],
@@ -111,10 +111,10 @@ class BlockingSharer:
             self._complain(error)
 
     def _read_until(self, consumer: Consumer, how: Life, until: float) -> None:
-        """Read until the clock shows so much, or longer: who waits for a record is not waked by a clock.
+        """Read at least until the clock shows this time; waiting for a record may take longer.
 
         Raises:
-            TidelogError: what reading ended with.
+            TidelogError: the error that ended reading.
         """
         for given in self._given(consumer, how):
             at = time.monotonic()

@@ -1,14 +1,14 @@
-"""Judges a run: what clients know (`History`) against what every replica has in its files (`Copies`).
+"""Verdict on a run: compares the clients' knowledge (`History`) with every replica's files (`Copies`).
 
-The manner is that of Jepsen's Kafka workload (jepsen.tests.kafka): unique values, offsets as the order, and in the end
-a drain of everything. It goes further in one thing: each replica's files are compared byte for byte, not only what one
-of them serves.
+The method is that of Jepsen's Kafka workload (jepsen.tests.kafka): unique values, offsets as the order, and a complete
+read at the end. In addition each replica's files are compared byte for byte, not only the records that one of them
+serves.
 
-Records whose partition a key decides may lie in any of their topic's, once. Of a topic that was deleted only records
-and readers are left: they may not have got into a namesake.
+Records with a partition chosen by their key may be in any partition of their topic, once. Of a deleted topic only the
+clients' records are left: none of them may be stored in a topic that was created later with the same name.
 
-A partition's *truth* is the copy of a node that must hold all of it, up to the committed end. It is checked against
-everybody else, so it does not matter which one it is.
+A partition's *truth* is the copy of a node that must have all records up to the committed end. It is checked against
+all others, so it does not matter which one it is.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ EXAMPLES_MAX: Final = 5
 
 
 class Fault(Enum):
-    """What may be wrong; the value is how the table calls it."""
+    """Kinds of faults; the value is the name in the table."""
 
     LOST = "lost: acknowledged, and not there"
     MOVED = "moved: acknowledged at another offset"
     DUPLICATED = "duplicated: stored more than once"
     REORDERED = "reordered: a producer's records out of order"
     REFUSED = "stored although refused for certain"
-    INVENTED = "stored although nobody sent it"
+    INVENTED = "stored although no client sent it"
     DIVERGED = "diverged: replicas differ below the committed end"
     INCOMPLETE = "incomplete: a replica lacks committed records"
     UNCOMMITTED = "uncommitted reads: delivered, later gone or different"
@@ -43,11 +43,11 @@ class Fault(Enum):
     REPEATED = "repeated: a reader got records again"
     UNREAD = "unread: a reader never came to the end"
     STALE = "stale answers: ends and positions that were known to be higher"
-    DENIED = "denials: something that is there was said not to be"
+    DENIED = "denials: errors for something that exists"
     NAMESAKE = "in a namesake: records of a deleted topic in one made after it"
     DOUBLE = "double: two members of a group had a partition at once"
     FORGOTTEN = "forgotten: a group's committed position was lost, or went back"
-    PASSED = "passed: below a group's position, and handed to no member of it"
+    PASSED = "passed: below a group's position, and never handed to a member"
     AGAIN = "again: committed before a member began, and handed to it"
     UNREADABLE = "unreadable: committed, and not served while a quorum was lost"
     IMPOSSIBLE = "acknowledged while a quorum was lost"
@@ -66,7 +66,7 @@ class StoredBatch:
 
     @property
     def end_offset(self) -> int:
-        """The offset behind the last record."""
+        """The offset after the last record."""
         return self.base_offset + len(self.numbers)
 
 
@@ -75,8 +75,8 @@ class Copies:
     """All copies of one partition.
 
     Attributes:
-        committed_end: what is below it must be the same everywhere, for ever.
-        holders: the nodes that must have all of it.
+        committed_end: records below it must be the same on all replicas, permanently.
+        holders: the nodes that must have a complete copy.
         by_node: node -> its batches in the order of its files.
     """
 
@@ -87,7 +87,7 @@ class Copies:
 
 @dataclass(slots=True)
 class Verdict:
-    """How often what was found, with the first examples of each."""
+    """Number of each kind of fault, with its first examples."""
 
     counts: dict[Fault, int] = field(default_factory=lambda: dict.fromkeys(Fault, 0))
     examples: dict[Fault, list[str]] = field(default_factory=dict)
@@ -112,13 +112,13 @@ def judge(
     must_end: Mapping[str, Collection[Key]] | None = None,
     shared: Tenures | None = None,
 ) -> Verdict:
-    """Return what is wrong with a run.
+    """Return the faults of a run.
 
     Args:
         history: of the clients.
         copies: of every partition that was written to, drained when all was quiet.
         must_end: readers that were given the time to read all of some partitions.
-        shared: what the members of a group saw.
+        shared: observations of the members of a group.
     """
     verdict = Verdict()
     known = {*history.sent, *(key for _, key in history.runs)}
@@ -149,7 +149,7 @@ def judge(
 
 
 def _add_shared(verdict: Verdict, shared: Tenures, truths: Mapping[Key, Sequence[int]]) -> None:
-    """Add what is wrong with how a group shared its partitions."""
+    """Add the faults in how a group shared its partitions."""
     kinds = (Fault.DOUBLE, Fault.FORGOTTEN, Fault.PASSED, Fault.AGAIN)
     for fault, messages in zip(kinds, shared.judge(truths), strict=True):
         for message in messages:
@@ -157,7 +157,7 @@ def _add_shared(verdict: Verdict, shared: Tenures, truths: Mapping[Key, Sequence
 
 
 def _add_noticed(verdict: Verdict, history: History) -> None:
-    """Add what clients noticed themselves."""
+    """Add the faults that clients detected."""
     for answer in history.stale:
         verdict.add(Fault.STALE, f"{answer.about}: {answer.what}: {answer.answered} was answered, {answer.floor} known")
     noticed = {
@@ -183,7 +183,7 @@ def _longest(held: Copies) -> Sequence[StoredBatch]:
 
 
 def _truth(held: Copies) -> array[int]:
-    """Return the record at each offset, up to the committed end; what nobody has is CORRUPT."""
+    """Return the record at each offset, up to the committed end; CORRUPT where no replica has one."""
     truth = array("q", [CORRUPT]) * held.committed_end
     for batch in _longest(held):
         stop = min(batch.end_offset, held.committed_end)
@@ -192,7 +192,7 @@ def _truth(held: Copies) -> array[int]:
 
 
 def _check_copies(verdict: Verdict, key: Key, held: Copies) -> None:
-    """Compare the copies with each other and with what they must hold."""
+    """Compare the copies with each other and with the required records."""
     reference = {batch.base_offset: batch for batch in _longest(held)}
     for node, batches in sorted(held.by_node.items()):
         position = 0 if node in held.holders else None
@@ -215,7 +215,7 @@ def _check_copies(verdict: Verdict, key: Key, held: Copies) -> None:
 
 
 def _check_sent(verdict: Verdict, history: History, key: Key, truth: Sequence[int]) -> None:
-    """Hold outcomes against what is stored."""
+    """Compare the outcomes with the stored records."""
     sent = history.sent[key]
     places: dict[int, int] = {}
     for offset, number in enumerate(truth):
@@ -243,7 +243,7 @@ def _check_sent(verdict: Verdict, history: History, key: Key, truth: Sequence[in
 
 
 def _check_routed(verdict: Verdict, history: History, key: Key, truth: Sequence[int], homes: dict[int, Key]) -> None:
-    """Find records that lie in two partitions; `homes` says where those of other partitions are."""
+    """Find records that are in two partitions; `homes` has the partitions of the others."""
     if not history.routed:
         return
     for number in {number for number in truth if number >= 0 and producer_of(number) in history.routed}:
@@ -253,7 +253,7 @@ def _check_routed(verdict: Verdict, history: History, key: Key, truth: Sequence[
 
 
 def _check_reads_of_gone(verdict: Verdict, history: History, reader: str, key: Key, runs: Sequence[Run]) -> None:
-    """Hold what was delivered of a topic that was deleted since against what was meant for it; nothing else is left."""
+    """Compare the records delivered from a deleted topic with those meant for it; its files are gone."""
     position = 0
     for run in runs:
         if run.first < position:
@@ -275,7 +275,7 @@ def _check_order(verdict: Verdict, history: History, key: Key, truth: Sequence[i
         producer = producer_of(number)
         if number < newest.get(producer, -1):
             who = history.producers.get(producer, "somebody")
-            message = f"{key}: {show(number)} ({who}) at {offset}, behind {show(newest[producer])}"
+            message = f"{key}: {show(number)} ({who}) at {offset}, after {show(newest[producer])}"
             verdict.add(Fault.REORDERED, message)
         newest[producer] = max(number, newest.get(producer, -1))
 
@@ -287,7 +287,7 @@ def _check_reads(
     readers: Mapping[str, Sequence[Run]],
     begun: Mapping[str, tuple[int, int]],
 ) -> None:
-    """Hold what was delivered against what is stored, and each reader's progress against the offsets."""
+    """Compare delivered records with stored ones, and each reader's progress with the offsets."""
     wrong: dict[int, set[int]] = {}
     for reader, runs in readers.items():
         position, latest = begun[reader]

@@ -26,7 +26,7 @@ from tidelog_proto.batch.record_batch import RecordBatch
 
 
 class Span(NamedTuple):
-    """Offsets from `start` to behind `end`; a log has no holes."""
+    """Offsets from `start` to `end`; a log has no gaps."""
 
     start: int
     end: int
@@ -40,11 +40,11 @@ NOTHING: Final = Span(0, 0)
 
 
 def drain(data: Path, topics: Mapping[bytes, str]) -> dict[Key, list[StoredBatch]]:
-    """Return what a node's data directory holds of these topics, by partition.
+    """Return the records in a node's data directory for some topics, by partition.
 
     Args:
         data: the directory.
-        topics: id -> what the topic is called in the `Key`.
+        topics: id -> topic in the `Key`.
 
     Raises:
         OSError, LayoutError: a file cannot be read.
@@ -63,7 +63,7 @@ def drain(data: Path, topics: Mapping[bytes, str]) -> dict[Key, list[StoredBatch
 
 
 def stored_spans(data: Path, topics: Mapping[bytes, str]) -> dict[Key, Span]:
-    """Return what a node's files reach from and to, by partition, as far as a look at the outer ones tells.
+    """Return the log start and end in a node's files, by partition, from the outer files.
 
     `topics` is as in `drain`. The node may be running: a partition whose files change their names is left out.
 

@@ -1,4 +1,4 @@
-"""A small disk for one node: a tmpfs in the run's own mount namespace, filled by a file beside the node's data."""
+"""A small disk for one node: a tmpfs in the run's own mount namespace, filled by a file next to the node's data."""
 
 from __future__ import annotations
 

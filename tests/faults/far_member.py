@@ -1,7 +1,7 @@
-"""A member of the group in a place of the network of its own, which can be cut off the whole cluster.
+"""A member of the group on a machine of its own, which can be cut off from the whole cluster.
 
-Nobody tells it that its session is over: its own clock has to. So that it has something left to hand out by then, it
-dawdles before it is cut off: it takes little at a time and waits in between, while more has arrived than it takes.
+It gets no notification that its session has ended: its own clock must show it. To have records left by then, it
+reads slowly before it is cut off: it takes few records at a time and waits, while more have arrived than it takes.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ class FarMember:
 
     Args:
         world: the run's.
-        tenures: takes what it sees.
-        topics: what its group reads.
-        prefix: what runs a command in its place.
+        tenures: takes its observations.
+        topics: the group's topics.
+        prefix: command that runs a command on its machine.
     """
 
     def __init__(self, world: World, tenures: Tenures, topics: Sequence[str], prefix: Sequence[str]) -> None:
@@ -43,7 +43,7 @@ class FarMember:
             await self._process.end()
 
     async def kill(self) -> None:
-        """End what is left of it."""
+        """Stop the remaining processes."""
         await self._process.kill()
 
     def dawdle(self) -> None:
@@ -55,7 +55,7 @@ class FarMember:
         self._process.say("go on")
 
     def held(self, since: float) -> list[Key]:
-        """Return the partitions in its hands; none where it was handed nothing since a time."""
+        """Return its partitions; none if it got no records since a time."""
         newest = {key: tenure for key, tenure in self._tenures.newest().items() if tenure.who == self.who}
         mine = [key for key, tenure in newest.items() if tenure.ended_at is None]
         return mine if any(newest[key].last_at > since for key in mine) else []

@@ -1,4 +1,4 @@
-"""The gateway of a run: one process in a place of its own, as clients have theirs, that knows all nodes."""
+"""The gateway of a run: one process on a machine of its own, like clients, that knows all nodes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Gateway:
         nodes: of the cluster.
         base: a directory for its log.
         network: where it lives; None for this machine's own loopback.
-        protection: gives it a certificate and keys; None: nothing is encrypted, and whoever reaches it may ask.
+        protection: its certificate and keys; None: no encryption and no authentication.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Gateway:
         )
 
     async def start(self) -> None:
-        """Start it and wait until it says that it serves.
+        """Start it and wait until it logs that it serves.
 
         Raises:
             RuntimeError: it ended, or took too long.

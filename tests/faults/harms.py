@@ -1,4 +1,4 @@
-"""What is done to processes, to the network and to disks. Whoever does it heals afterwards what is left of it."""
+"""Faults of processes, of the network and of disks. Each one repairs its damage afterwards."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def restart_in_turn(stage: Stage) -> None:
 
 
 async def pause_owner(stage: Stage) -> None:
-    """The zombie: it wakes up and believes that it still owns what others have taken over."""
+    """The zombie: it wakes up and believes that it still owns partitions that others have taken over."""
     node = await stage.owner()
     stage.tell(f"SIGSTOP {node.name}, an owner")
     node.pause()
@@ -93,7 +93,7 @@ async def isolate_owner(stage: Stage) -> None:
 
 
 async def isolate_then_kill_others(stage: Stage) -> None:
-    """The old owner hears nothing while the others are decided upon, killed and started."""
+    """The old owner receives nothing while the others take over, are killed and restarted."""
     node = await stage.owner()
     others = [other for other in stage.nodes if other is not node]
     stage.tell(f"cut {node.name}, an owner, off the other nodes and kill -9 those")
@@ -116,7 +116,7 @@ async def split(stage: Stage) -> None:
 
 
 async def bridge(stage: Stage) -> None:
-    """Two nodes do not see each other; everybody else sees both."""
+    """Two nodes are cut off from each other; all others reach both."""
     one, other = stage.some(2)
     stage.tell(f"cut {one.name} and {other.name} off each other")
     stage.cuttable.cut(one.number, other.number)
@@ -146,7 +146,7 @@ async def mute(stage: Stage) -> None:
 
 
 async def lose_replies(stage: Stage) -> None:
-    """What clients send is stored, and they do not learn it."""
+    """Records of clients are stored, and the clients get no acknowledgement."""
     node = await stage.owner()
     stage.tell(f"cut the way from {node.name} to the clients")
     stage.cuttable.cut_replies(node.number)
@@ -164,9 +164,9 @@ async def flicker(stage: Stage) -> None:
 
 
 async def cut_off_member(stage: Stage) -> None:
-    """A member that hears nothing hands out what it has until its session is over by its own clock, and not beyond."""
+    """A member without a connection hands out its records until its session ends by its own clock, and not longer."""
     far = stage.load.sharing.far
-    assert far is not None, "a member is cut off where one has a place of its own only"
+    assert far is not None, "only a member on a machine of its own can be cut off"
     began = time.monotonic()
     far.dawdle()
     try:
@@ -176,11 +176,11 @@ async def cut_off_member(stage: Stage) -> None:
                 return
             await asyncio.sleep(wait_s)
         held = far.held(began)
-        stage.tell(f"cut {far.who}, a member that has {', '.join(map(str, held))}, off everybody")
+        stage.tell(f"cut {far.who}, a member that has {', '.join(map(str, held))}, off from all")
         stage.cuttable.cut_off(stage.cuttable.member)
         await stage.hold(SESSION_S + 1, SESSION_S + 6)
         if not await stage.comes(lambda: far.passed_on(held)):
-            stage.is_stuck(f"nobody has taken over {', '.join(map(str, held))} from {far.who}, which was cut off")
+            stage.is_stuck(f"no member has taken over {', '.join(map(str, held))} from {far.who}, which was cut off")
         healed = time.monotonic()
         stage.cuttable.heal()
     finally:
@@ -193,7 +193,7 @@ async def squeeze_then_kill_owner(stage: Stage) -> None:
     """The two that are left need a connection of which TCP still believes that round trips take seconds."""
     node = await stage.owner()
     squeezed = stage.rng.choice([other for other in stage.nodes if other is not node])
-    stage.tell(f"squeeze what {squeezed.name} sends, drop what is queued, kill -9 {node.name}, an owner")
+    stage.tell(f"delay the packets of {squeezed.name}, drop the queue, kill -9 {node.name}, an owner")
     stage.cuttable.squeeze(squeezed.number)
     await stage.hold(10, 20)
     stage.cuttable.heal()
@@ -233,7 +233,7 @@ async def restart_gateway(stage: Stage) -> None:
 
 
 async def pause_gateway(stage: Stage) -> None:
-    """What it knows of owners is old when it wakes up, and an owner may be another one by then."""
+    """Its knowledge of owners is outdated when it wakes up, and a partition may have another owner by then."""
     gateway = _gateway(stage)
     node = await stage.owner()
     stage.tell(f"SIGSTOP {gateway.name}, kill -9 {node.name}, an owner")

@@ -1,10 +1,10 @@
-"""What the clients of a run know: what they sent and how it ended, what they were given, and what they were told.
+"""The clients' knowledge in a run: records sent and their outcome, records received, and answers.
 
-Recorded while the run goes on, judged afterwards (`check.py`). A record is its
+Recorded during the run, judged afterwards (`check.py`). A record is its
 number (`values.py`), a partition a `Key`.
 
 A topic that is deleted and made again is one topic each time: its *label* is its name with the beginning of its id, and
-that is what stands in the `Key`. Who writes to such a topic says which of them a record is meant for, by the producer
+that is used in the `Key`. A writer to such a topic marks for which of them a record is meant, by the producer
 in the record's number.
 """
 
@@ -23,7 +23,7 @@ DENIALS: Final = frozenset(
     | {"UNKNOWN_PARTITION", "CorruptBatchError", "SequenceGapError", "UnknownProducerError", "BadReplyError"}
     | {"ForbiddenError", "FORBIDDEN", "UnauthenticatedError", "UNAUTHENTICATED"}
 )
-"""Errors that nobody may meet who asks for what is there, with nothing ever deleted, and may ask for it."""
+"""Errors that no client may get for something that exists and was never deleted, if it has the permission."""
 
 
 class Key(NamedTuple):
@@ -42,7 +42,7 @@ def label_of(name: str, topic_id: bytes) -> str:
 
 
 def name_of(topic: str) -> str:
-    """Return the name of the topic that a label, or a name, stands for."""
+    """Return the name of the topic for a label or a name."""
     return topic.partition("@")[0]
 
 
@@ -56,7 +56,7 @@ class Open:
 
 @dataclass(slots=True)
 class Sent:
-    """What was sent to one partition. `acked` and `offsets` belong together, entry by entry."""
+    """Records sent to one partition. `acked` and `offsets` belong together, entry by entry."""
 
     acked: array[int] = field(default_factory=lambda: array("q"))
     offsets: array[int] = field(default_factory=lambda: array("q"))
@@ -70,7 +70,7 @@ class Sent:
 
 @dataclass(slots=True)
 class Run:
-    """Records that a reader was given one behind the other, without a hole in the offsets."""
+    """Records that a reader got in sequence, without a gap in the offsets."""
 
     first: int
     numbers: array[int] = field(default_factory=lambda: array("q"))
@@ -83,7 +83,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer that must not be older than what the asker knew when it asked."""
+    """An answer that must not be older than the client's knowledge at the time of the request."""
 
     what: str
     about: Key | str
@@ -98,19 +98,19 @@ class History:
         self.sent: defaultdict[Key, Sent] = defaultdict(Sent)
         self.runs: dict[tuple[str, Key], list[Run]] = {}
         self.begun: dict[tuple[str, Key], tuple[int, int]] = {}
-        """Where readers began that did not begin at 0: there, or behind that as far as the second offset at most."""
+        """Start of readers that did not begin at 0: between the first and the second offset."""
         self.stale: list[Answer] = []
         self.asked: Counter[str] = Counter()
         self.committed: defaultdict[tuple[str, Key], int] = defaultdict(int)
         """Positions that groups have committed, acknowledged."""
         self.tried: defaultdict[tuple[str, Key], int] = defaultdict(int)
-        """Positions that groups have been asked to commit. What has no outcome may come about later."""
+        """Positions that groups have been asked to commit. Commits without an outcome may succeed later."""
         self.errors: Counter[str] = Counter()
-        """What clients complained of, by the error's name; for the report, no fault by itself."""
+        """Errors of clients, by name; for the report, not faults by themselves."""
         self.denials: list[str] = []
-        """Errors that say of something which is there that it is not."""
+        """Errors for something that exists, as if it did not."""
         self.anywhere: defaultdict[str, Open] = defaultdict(Open)
-        """What was sent to topics, which choose the partition."""
+        """Records sent to topics without a partition, which the topic chooses."""
         self.routed: set[int] = set()
         """Producers that leave the partition to the topic."""
         self.producers: dict[int, str] = {}
@@ -124,13 +124,13 @@ class History:
         self.impossible: list[str] = []
         """Records that were sent when there was no quorum, and acknowledged before there was one again."""
         self.unreadable: list[str] = []
-        """What was known to be committed and could not be read from the replica that was left."""
+        """Records known to be committed that could not be read from the remaining replica."""
         self._without_quorum: set[int] | None = None
 
     def send(self, place: Key | str, number: int) -> None:
         """A record goes out, to a partition or to a topic that chooses one.
 
-        Its outcome is unknown until it is acknowledged or refused. A topic that is a name stands for all that have it.
+        Its outcome is unknown until it is acknowledged or refused. A topic given by name means all topics of that name.
         """
         self._open(place).add(number)
         if not isinstance(place, Key):
@@ -141,7 +141,7 @@ class History:
     def ack(self, place: Key | str, number: int, offset: int, key: Key | None = None) -> None:
         """It is stored at `offset`, in the partition `key` if it was sent to a topic."""
         key = place if isinstance(place, Key) else key
-        assert key is not None, "what is stored is in a partition"
+        assert key is not None, "a stored record is in a partition"
         self._open(place).remove(number)
         sent = self.sent[key]
         sent.acked.append(number)
@@ -167,7 +167,7 @@ class History:
         self._without_quorum = None
 
     def begin(self, reader: str, key: Key, offset: int, *, latest: int = 0) -> None:
-        """A reader begins here, and not at 0; perhaps behind that, at `latest` at most."""
+        """A reader begins here, and not at 0; possibly later, at `latest` at most."""
         self.begun[reader, key] = offset, max(offset, latest)
 
     def read(self, reader: str, key: Key, offset: int, numbers: Sequence[int]) -> None:
@@ -178,16 +178,16 @@ class History:
         runs[-1].numbers.extend(numbers)
 
     def read_to(self, reader: str, key: Key) -> int:
-        """Return the offset behind what a reader was given last, 0 at the beginning."""
+        """Return the offset after the last record that a reader got, 0 at the beginning."""
         runs = self.runs.get((reader, key))
         return runs[-1].end if runs else 0
 
     def lacks(self, reader: str, key: Key, of: str) -> bool:
-        """Whether another reader was given records, the broker's own aside, behind what this one was given last."""
+        """Whether another reader got client records after the last one of this reader."""
         return self.has_behind(of, key, self.read_to(reader, key))
 
     def has_behind(self, reader: str, key: Key, offset: int) -> bool:
-        """Whether a reader was given records, the broker's own aside, at or behind an offset."""
+        """Whether a reader got client records at or after an offset."""
         runs = self.runs.get((reader, key), [])
         return any(
             number != CONTROL
@@ -205,7 +205,7 @@ class History:
         self._answer(Answer(f"position of {group}", key, floor, answered))
 
     def told_record(self, key: Key, offset: int, next_offset: int) -> None:
-        """A record that was acknowledged at `offset` was asked for, and reading would go on at `next_offset`."""
+        """An acknowledged record at `offset` was requested; reading continues at `next_offset`."""
         self._answer(Answer("record asked for", key, offset + 1, next_offset))
 
     def told_partitions(self, topic: str, floor: int, answered: int) -> None:
@@ -213,7 +213,7 @@ class History:
         self._answer(Answer("number of partitions", topic, floor, answered))
 
     def complain(self, who: str, error: str, message: str, *, there: bool = True) -> None:
-        """A client met an error; `error` is its name. What it asked for was `there` all the time, or was not."""
+        """A client got an error; `error` is its name. `there`: whether the requested object existed all the time."""
         self.errors[f"{who}: {error}"] += 1
         if there and error in DENIALS:
             self.denials.append(f"{who}: {error}: {message}")

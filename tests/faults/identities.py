@@ -1,6 +1,6 @@
-"""Who asks in a secured run: an operator, clients that may do what they do and no more, the gateway, and a stranger.
+"""Identities in a secured run: an operator, clients with exactly the needed permissions, the gateway, and a stranger.
 
-Clients in this process and in others are told by the environment, which everything that a run starts inherits.
+Clients in this process and in others get them from the environment, which all processes of a run inherit.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _RULES: Final = (
     AccessRule(GATEWAY, ("impersonate",), "cluster"),
     AccessRule(STRANGER, ("produce", "consume"), "topic", "", prefix=True, deny=True),
 )
-"""What is denied is denied although it is allowed, so nothing of a rule may be forgotten anywhere."""
+"""Denied operations are also allowed by a rule, so each node must know all rules."""
 
 
 class Identities:
-    """The API keys of one run, each in a file, and each replaced while it goes on.
+    """The API keys of one run, each in a file, and each replaced during the run.
 
     Args:
         base: the directory of the run.
@@ -48,24 +48,24 @@ class Identities:
         os.environ[API_KEY_FILE_VARIABLE] = str(self.file_of(CLIENTS))
 
     def file_of(self, who: str) -> Path:
-        """Return where somebody's key lies."""
+        """Return the path of an identity's key."""
         return self._base / f"{who}.key"
 
     @property
     def operator(self) -> ApiKeyFile:
-        """What the operator shows."""
+        """Credentials of the operator."""
         return ApiKeyFile(self.file_of("operator"))
 
     @property
     def stranger(self) -> ApiKeyFile:
-        """What somebody shows who is known, and may not read or write."""
+        """Credentials of an authenticated principal that may neither read nor write."""
         return ApiKeyFile(self.file_of(STRANGER))
 
     async def enrol(self, operator: Client) -> None:
-        """Make everybody's key, and say what they may.
+        """Create all keys and permissions.
 
         Raises:
-            TidelogError: the cluster cannot be asked yet. What has been done is not done again.
+            TidelogError: the cluster cannot be asked yet. Completed steps are not repeated.
         """
         for who in (CLIENTS, WEB_CLIENTS, GATEWAY, STRANGER):
             if who not in self._key_ids:
@@ -76,7 +76,7 @@ class Identities:
                 await operator.security.grant(rule)
 
     async def another_key(self, operator: Client, who: str) -> str:
-        """Let somebody show another key from now on; return the id of the one before, which is good still.
+        """Give an identity another key; return the id of the previous one, which is still valid.
 
         Raises:
             TidelogError: it is not certain that there is another.

@@ -1,4 +1,4 @@
-"""The clients of a run, all writing down what they see.
+"""The clients of a run, all recording their observations.
 
 There are producers, readers, members of a group that share topics, stale clients, those of a topic that is made again,
 and those of the gateway's WebSocket. All are real clients, and all but one run in this process.
@@ -31,10 +31,10 @@ IDLE_WRITERS: Sequence[bool] = (False, False, True)
 
 
 class Through(NamedTuple):
-    """A reader that has to come to the end of partitions.
+    """A reader that has to reach the end of partitions.
 
     Attributes:
-        reader: what it is called.
+        reader: name of the reader.
         keys: the partitions.
         beside: another one of them, which is given the broker's own records as well; this one is at the end when it has
             everything else that the other one has. Empty for who has to come there itself.
@@ -51,16 +51,16 @@ class Load:
     Args:
         nodes: of the cluster.
         gateway: None for a run without clients of its WebSocket.
-        keys: the partitions that are there at the beginning.
+        keys: the partitions that exist at the beginning.
         history: takes what clients see.
         rng: decides.
         rate: records a second, all producers together.
-        identities: who everybody is; None where nobody says who asks.
-        place: what runs a command where a group member lives that can be cut off; None where there is no such place.
+        identities: the identities; None without authentication.
+        place: command that runs a group member on a machine that can be cut off; None if there is no such machine.
 
     Attributes:
-        client: what clients of this process share.
-        operator: what an operator asks by.
+        client: the client shared by clients of this process.
+        operator: the operator's client.
     """
 
     def __init__(  # noqa: PLR0917 # they are what clients are of
@@ -97,7 +97,7 @@ class Load:
 
     @property
     def keys(self) -> list[Key]:
-        """The partitions that are there by now, without those of the topic that is made again."""
+        """Existing partitions, without those of the topic that is recreated."""
         return self.world.keys
 
     @property
@@ -107,17 +107,17 @@ class Load:
 
     @property
     def labels(self) -> dict[bytes, str]:
-        """The topics that are there now, id -> what stands in their keys."""
+        """Existing topics: id -> topic in their keys."""
         named = {topic_id: topic for topic, topic_id in self.world.topic_ids.items()}
         return named | ({self.standing.topic_id: self.standing.label} if self.standing.label else {})
 
     @property
     def signs_expected(self) -> list[str]:
-        """The signs of life that there must be once all is healed, besides records of every partition."""
+        """Number of required signs of life after healing, besides records of every partition."""
         return [self.standing.sign(), *([] if self._gateway is None else [SIGN_OF_PUBLISHING])]
 
     def must_end(self, everywhere: bool) -> list[Through]:
-        """Return the readers that have to come to the end; `everywhere` if every node has everything."""
+        """Return the readers that have to reach the end; `everywhere` if every node has all partitions."""
         through = [Through(SUBSCRIBER, self.keys)]
         through += [Through(node_reader(node), self.keys, SUBSCRIBER) for node in self._nodes if everywhere]
         through.append(Through(self._follower.reader, self.standing.keys))
@@ -162,15 +162,15 @@ class Load:
             self._producing.append(self._task(publisher.run()))
 
     async def quiet(self) -> None:
-        """Send nothing more and wait until everything sent has an outcome; readers go on."""
+        """Send no more records and wait until each one has an outcome; readers continue."""
         self.world.be_quiet()
         await asyncio.gather(*self._producing)
 
     async def leave(self) -> None:
-        """Let the members that share topics leave their group, in good order where they do, and ask where it stands.
+        """Stop the members that share topics, gracefully where they do so, and read the group's positions.
 
         Raises:
-            TidelogError: nobody can tell.
+            TidelogError: the topics are unknown.
         """
         await _cancel(self._sharing)
         await self.sharing.settle()

@@ -2,11 +2,11 @@
 
     python -m tests.faults.measure_sharing [--members 100] [--clients 10] [--partitions 1000] [--rounds 3]
 
-Three nodes in processes of their own; all members and who publishes in this one, so that times are one clock's, and
-processor time that others take here counts as the group's. A record says when it was sent: what a pause is to a reader
-is how old the records are that it is handed. Each round publishes to some partitions of members that stay, for a while
+Three nodes in processes of their own; all members and publishers in this one, so that there is one clock, and
+processor time of others counts as the group's. A record has its time of sending: the length of a pause for a reader
+is the age of the records that it gets. Each round publishes to some partitions of members that stay, for a while
 with nothing else going on and for as long while one member leaves; then it joins again. In the end the node that
-coordinates is killed, and a member goes on when it has committed a record that was sent after that.
+coordinates is killed, and a member has recovered when it has committed a record that was sent after that.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ BEFORE_RATE: Final = 0.5
 KILL_RATE: Final = 2
 """Records a second, each probed partition: with the members' commits less than the machine can do, see `busy`."""
 QUIET: Final = 0.5
-"""Processors busy at most before anything is measured: what the joining has left behind is done by then."""
+"""Maximum of busy processors before measuring, so that the work after the joins has ended."""
 QUIET_WITHIN_S: Final = 30
 LOOK_S: Final = 4.0
 WAIT_S: Final = 90.0
@@ -49,7 +49,7 @@ _SENT_AT: Final = struct.Struct(">d")
 
 @dataclass(slots=True)
 class Member:
-    """A member, and what it saw."""
+    """A member and its observations."""
 
     name: str
     client: Client
@@ -63,7 +63,7 @@ class Member:
     proven_at: dict[float, float] = field(default_factory=dict[float, float])
     """Moment -> when a commit was acknowledged of a record that was sent after it."""
     again: int = 0
-    """Records that it was handed although it had committed them itself, or whoever had them before."""
+    """Records handed to a member that it, or their previous owner, had already committed."""
     complaints: int = 0
     consumer: Consumer | None = None
 
@@ -185,7 +185,7 @@ class Stand:
 
 
 def oldest_ms(members: Iterable[Member], since: float, until: float) -> float:
-    """Return how old the oldest record was that anybody was handed in a time, in ms."""
+    """Return the age of the oldest record that a member got in a time range, in ms."""
     return 1000 * max((age for member in members for at, age in member.ages if since <= at < until), default=0.0)
 
 
@@ -198,14 +198,14 @@ def probes(members: Iterable[Member]) -> list[TopicPartition]:
 
 
 def processor_s(nodes: Nodes) -> float:
-    """Return the processor time that the nodes and this process have used so far, in s."""
+    """Return the processor time used by the nodes and this process so far, in s."""
     return time.process_time() + sum(cpu_s(pid) for pid in nodes.pids.values())
 
 
 async def busy(nodes: Nodes, seconds: float) -> float:
     """Wait; return how many processors the nodes and this process kept busy meanwhile.
 
-    Where that is near to what the machine has, ages and times tell how fast it is, not how the group bears anything.
+    If that is near to the machine's capacity, ages and times measure the machine, not the group.
     """
     began, used = time.monotonic(), processor_s(nodes)
     await asyncio.sleep(seconds)
@@ -213,7 +213,7 @@ async def busy(nodes: Nodes, seconds: float) -> float:
 
 
 async def until_quiet(nodes: Nodes) -> None:
-    """Wait until little is done by anybody, or it takes too long."""
+    """Wait until the load is low, or a timeout."""
     deadline = time.monotonic() + QUIET_WITHIN_S
     while await busy(nodes, 1) > QUIET and time.monotonic() < deadline:
         pass
@@ -221,7 +221,7 @@ async def until_quiet(nodes: Nodes) -> None:
 
 @dataclass(slots=True)
 class Left:
-    """What became of members leaving, one entry a round. Times in s, ages in ms, processors busy in processors."""
+    """Results of members leaving, one entry a round. Times in s, ages in ms, processors busy in processors."""
 
     took: list[float] = field(default_factory=list[float])
     quiet: list[float] = field(default_factory=list[float])
@@ -241,7 +241,7 @@ class Left:
         row("partitions of others that moved or were taken away", f"{self.others}")
         row("processors busy, nothing going on (median, most)", _two(self.used, 2))
         row("oldest record handed out, nothing going on, ms (median, most)", _two(self.quiet, 0))
-        row("oldest record handed out to who keeps his, one leaves, ms", _two(self.leaving, 0))
+        row("oldest record handed out to staying members, one leaves, ms", _two(self.leaving, 0))
 
 
 async def measure_leaving(stand: Stand, rounds: int, look_s: float) -> Left:
@@ -284,14 +284,14 @@ def _two(values: Sequence[float], digits: int) -> str:
 
 @dataclass(slots=True)
 class Killed:
-    """What became of the members when their coordinator was killed. Times in s after that."""
+    """Results of the members after their coordinator was killed. Times in s after that."""
 
     members: int
     used: float
     handed: list[float]
-    """Until each that goes on was handed a record that was sent after that."""
+    """Wait until each surviving member got a record that was sent after that."""
     proven: list[float]
-    """Until each that goes on has committed such a record."""
+    """Wait until each surviving member has committed such a record."""
     lost: int
     changed: int
     again: int
@@ -301,16 +301,16 @@ class Killed:
     def show(self) -> None:
         """Print it."""
         row("processors busy before the coordinator is killed", f"{self.used:.2f}")
-        row("the coordinator is killed: members that go on", f"{len(self.proven)} of {self.members}")
-        row("until a member is handed what was sent after it, s (median, most)", _two(self.handed, 2))
-        row("until a member has committed what was sent after it, s (median, most)", _two(self.proven, 2))
-        row("members that lost what they read; changes of what is read", f"{self.lost}; {self.changed}")
+        row("the coordinator is killed: surviving members", f"{len(self.proven)} of {self.members}")
+        row("until a member gets a record sent after it, s (median, most)", _two(self.handed, 2))
+        row("until a member has committed a record sent after it, s (median, most)", _two(self.proven, 2))
+        row("members that lost partitions; changes of assignments", f"{self.lost}; {self.changed}")
         row("committed and handed out again, records", f"{self.again}")
         row("commits that failed, all in all", f"{self.failed}")
 
 
 async def measure_killing(stand: Stand, look_s: float) -> Killed:
-    """Kill the node that coordinates, and wait until all members have gone on, or `WAIT_S`."""
+    """Kill the coordinator, and wait until all members have recovered, or `WAIT_S`."""
     coordinator = (await stand.client.groups.describe(GROUP)).coordinator
     assert coordinator is not None
     again = sum(member.again for member in stand.members)
@@ -325,7 +325,7 @@ async def measure_killing(stand: Stand, look_s: float) -> Killed:
         deadline = began + WAIT_S
         while any(began not in member.proven_at for member in stand.members) and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(COMMITS_SHOW_S)
-        await asyncio.sleep(look_s / 2)  # what is handed out again comes soon after
+        await asyncio.sleep(look_s / 2)  # repeated records arrive soon after
     told = [what for member in stand.members for at, what, _ in member.told if at >= began]
     return Killed(
         members=len(stand.members),
@@ -342,7 +342,7 @@ async def measure_killing(stand: Stand, look_s: float) -> Killed:
 async def measure(
     members: int, clients: int, partitions: int, rounds: int, *, look_s: float = LOOK_S
 ) -> tuple[Left, Killed]:
-    """Measure all of it, print it as it comes, and return it."""
+    """Run all measurements, print each result, and return all."""
     async with own_cluster(NODES, None) as nodes:
         client = Client(nodes.bootstrap, request_timeout_s=60)
         used = [Client(nodes.bootstrap, client_id=f"measured-{number}") for number in range(clients)]
@@ -381,7 +381,7 @@ def main() -> None:
     parser.add_argument("--partitions", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=3, help="how often a member leaves")
     given = parser.parse_args()
-    logging.basicConfig(level=logging.ERROR)  # what clients say of a node that was killed on purpose
+    logging.basicConfig(level=logging.ERROR)  # clients log errors of the killed node
     asyncio.run(measure(given.members, given.clients, given.partitions, given.rounds))
 
 

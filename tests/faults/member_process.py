@@ -1,6 +1,6 @@
 """The process of one member of a group: started, told things, signalled, ended, and everything noted that it writes.
 
-What the member does in there is `sharer_process.py`. Only what was started here is ever signalled.
+The member's own behavior is in `sharer_process.py`. Only processes started here are signalled.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ class MemberProcess:
 
     Args:
         world: the run's.
-        tenures: takes what the member sees.
-        topics: what its group reads.
-        who: what the member is called.
+        tenures: takes the member's observations.
+        topics: the group's topics.
+        who: name of the member.
         first_life: which of the lives of `sharer.py` it begins with.
-        prefix: what runs a command in its place.
+        prefix: command that runs a command on its machine.
         blocking: whether it is written as programs that block are.
     """
 
-    def __init__(  # noqa: PLR0917 # they are what a member is of
+    def __init__(  # noqa: PLR0917 # the parameters of a member
         self,
         world: World,
         tenures: Tenures,
@@ -62,11 +62,11 @@ class MemberProcess:
 
     @property
     def returncode(self) -> int | None:
-        """What it ended with; None while it lives."""
+        """Its exit code; None while it runs."""
         return None if self._process is None else self._process.returncode
 
     async def start(self) -> None:
-        """Start it; nobody waits until it has joined."""
+        """Start it, without waiting until it has joined."""
         tying = [sys.executable, "-S", tied.__file__, str(os.getpid())]
         module = [sys.executable, "-m", "tests.faults.sharer_process", *([BLOCKING] if self._blocking else [])]
         member = [self.who, self._tenures.group, ",".join(self._topics), str(self._first_life)]
@@ -77,7 +77,7 @@ class MemberProcess:
         self._listening = asyncio.create_task(self._listen(self._process))
 
     def say(self, word: Word) -> None:
-        """Tell it how to go on; nothing happens where it has ended."""
+        """Set its mode; has no effect after its end."""
         if self._process is not None and self._process.stdin is not None and self._process.returncode is None:
             self._process.stdin.write(f"{word}\n".encode())
 
@@ -91,11 +91,11 @@ class MemberProcess:
         self._process.send_signal(number)
 
     async def ended(self) -> None:
-        """Wait until it has ended by itself, which it should not.
+        """Wait until it has ended without a request, which it should not.
 
         Raises:
             RuntimeError: it has.
-            ValueError: it wrote what nobody takes down.
+            ValueError: it wrote a line of an unknown kind.
         """
         assert self._process is not None
         assert self._listening is not None

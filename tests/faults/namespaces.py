@@ -1,4 +1,4 @@
-"""Puts a run into network, mount and process namespaces of its own, where that is permitted.
+"""Runs in network, mount and process namespaces of its own, if permitted.
 
 Inside, the run may cut networks and fill file systems as it likes: nothing of the machine is touched, nothing is left
 over, and when the run ends, however it ends, the kernel ends every process in there. Outside of them (containers
@@ -15,7 +15,7 @@ from typing import Final
 INSIDE: Final = "--inside-namespaces"
 _KINDS: Final = ("--net", "--mount", "--pid", "--fork", "--kill-child=SIGKILL", "--mount-proc")
 _WAYS: Final = (("unshare", *_KINDS), ("unshare", "--user", "--map-root-user", *_KINDS))
-"""As root, and as anybody where users may make namespaces."""
+"""Works as root, and for all users if they may create namespaces."""
 
 _PROBE: Final = """
 set -e
@@ -30,7 +30,7 @@ echo 1 > /proc/sys/net/ipv4/ip_forward
 
 
 def way_in() -> tuple[tuple[str, ...], str]:
-    """Return the command that runs another one inside, or an empty one and the reason why there is none."""
+    """Return the command that runs another one inside; or an empty one and the reason."""
     reason = ""
     for way in _WAYS:
         try:

@@ -1,8 +1,8 @@
-"""Does harm: faults drawn from a seed, one after the other, each healed and followed by a look whether things go on.
+"""Injects faults drawn from a seed, one after the other; heals each and checks that all partitions recover.
 
-Which faults come, in which order, how long they last and whom they hit as far as numbers can say is a function of the
-seed; who owns a partition at that moment, and what the machine makes of it, is not. So a seed repeats a run's plan.
-A run can also be given its faults in a row; then the seed decides how long they last and whom they hit.
+Which faults come, in which order, how long they last and, by number, their target, is a function of the
+seed; the owner of a partition at that moment, and the machine's timing, are not. So a seed repeats a run's plan.
+A run can also be given a sequence of faults; then the seed decides their duration and their targets.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ async def follow(stage: Stage, row: Sequence[str]) -> None:
     """Do the faults of a row, in its order; those that cannot be done here are left out.
 
     Args:
-        stage: what they act on.
+        stage: the target of the faults.
         row: names in `FAULTS`.
 
     Raises:
@@ -170,7 +170,7 @@ async def inflict(stage: Stage, fault: Fault) -> None:
 
 
 async def _recovered(stage: Stage, name: str, began: float) -> None:
-    """Wait until everybody has taken a record after the healing; write down who has not in time."""
+    """Wait until every partition has taken a record after the healing; record those that have not in time."""
     world, keys = stage.load.world, list(stage.load.keys)
     seen, signs = dict(world.acks_seen), dict(world.signs)
     deadline = time.monotonic() + RECOVERY_S

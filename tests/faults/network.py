@@ -2,17 +2,17 @@
 
     node i, eth0 10.77.i.2  <-- veth -->  10.77.i.1 (for clients), 10.77.i.254 (the way to other nodes)
 
-The place behind the last node is a gateway's, and the one behind that a group member's. To nodes they are clients: what
-keeps clients away keeps them away.
+The place after the last node is a gateway's, and the one after it a group member's. For nodes they are clients: cuts of
+clients apply to them.
 
-Every cut has one direction and is silent, as a broken switch is: nobody gets an error, packets just go nowhere.
+Every cut has one direction and is silent, like a broken switch: packets are lost without an error.
 
 - from node to node: a policy rule of the router, `ip rule add from A to B blackhole`;
 - from a node to the clients: the node's neighbour entry for 10.77.i.1 becomes an address that no card has, and rules
   of the router keep the gateway and the member from it;
-- from everybody to a node: the router's neighbour entry for 10.77.i.2 becomes one.
+- from all to a node: the router's neighbour entry for 10.77.i.2 becomes one.
 
-What a node sends can also be squeezed through a queue that takes seconds (tbf). Healing drops what is in the queue.
+A node's packets can also be delayed in a queue for seconds (tbf). Healing drops the packets in the queue.
 
 Cutting needs no packet filter and no kernel module beyond veth. Rejected: taking links down (both directions, and the
 stack sees it at once), blackhole routes in a node (its own sockets get errors), netem (not in every kernel).
@@ -41,7 +41,7 @@ class Network:
         self._mute: set[int] = set()
         self._squeezed: set[int] = set()
         self.can_squeeze = False
-        """Whether the kernel has what it takes; known once it is built."""
+        """Whether the kernel supports it; known after it was built."""
 
     def build(self) -> None:
         """Make namespaces and links, for the gateway and the member as for nodes."""
@@ -88,14 +88,14 @@ class Network:
         self._misdirect((), f"10.77.{node}.2", f"to{node}")
 
     def cut_from(self, node: int) -> None:
-        """Let nothing from a node reach anybody, neither nodes nor clients."""
+        """Drop all packets from a node, to nodes and to clients."""
         for other in range(1, self.nodes + 1):
             if other != node:
                 self.cut(node, other)
         self.cut_replies(node)
 
     def cut_replies(self, node: int) -> None:
-        """Let nothing from a node reach clients any more; what they send still reaches it."""
+        """Drop packets from a node to clients; packets from clients still reach it."""
         self._mute.add(node)
         for client in (self.gateway, self.member):
             if client != node:
@@ -110,12 +110,12 @@ class Network:
                 self.cut(other, node)
 
     def squeeze(self, node: int) -> None:
-        """Let what a node sends, to nodes and to clients, trickle through a long queue: round trips take seconds."""
+        """Delay the packets of a node, to nodes and to clients, in a long queue: round trips take seconds."""
         _run("tc", "-n", f"n{node}", "qdisc", "add", "dev", "eth0", "root", *_SQUEEZE)
         self._squeezed.add(node)
 
     def cut_off(self, node: int) -> None:
-        """Cut a node, or the member, off everybody, nodes and clients, in both directions."""
+        """Cut a node, or the member, off from all nodes and clients, in both directions."""
         self.cut_to(node)
         self.cut_from(node)
 

@@ -36,7 +36,7 @@ class Node:
         self.data = home / "data"
         self.disk: SmallDisk | None = None
         self.node_id = self.name
-        """What the cluster calls it: a replacement has another id."""
+        """Node id in the cluster: a replacement has another id."""
         self.protection: Protection | None = None
         """Gives it certificates; None: nothing is encrypted."""
         self.process = Process(self.name, prefix, home.parent / f"{self.name}.log")
@@ -58,7 +58,7 @@ class Node:
         return ("--config", str(self.home.parent / f"{self.name}.toml"))
 
     async def start(self, *options: str) -> None:
-        """Start it and wait until it says that it serves.
+        """Start it and wait until it logs that it serves.
 
         Raises:
             RuntimeError: it ended, or took too long.
@@ -67,13 +67,13 @@ class Node:
         self.node_id = ready["node_id"]
 
     async def kill(self) -> None:
-        """End it without a warning; what it has written stays in the page cache."""
+        """Kill it; its writes stay in the page cache."""
         await self.process.kill()
 
     async def removed(self) -> None:
         """Wait until it ends because the cluster has removed it; that it does not counts as a failure of the node."""
         self._expected.add(_REMOVED)
-        late, other = f"it went on for {STOP_S} s after it was removed", "when it was removed it ended"
+        late, other = f"it ran for {STOP_S} s after it was removed", "when it was removed it ended"
         await self.process.ends(os.EX_CONFIG, late, other)
 
     async def replace(self, seeds: Sequence[str]) -> str:
@@ -92,7 +92,7 @@ class Node:
         settings.write_text("\n".join([*kept, f"seeds = {json.dumps(list(seeds))}"]) + "\n")
         replaces = ("--replace", "--node-id", gone)
         if self.protection is not None:
-            # It says which certificate it lacks and ends; as an operator does, one of that id is issued to it.
+            # It logs which certificate it lacks and ends; the operator issues one for its id.
             await self.process.ends_at_start("node", *self._settings, *replaces)
             self.protection.renew(self.name, json.loads((self.data / "node.json").read_text())["node_id"])
         await self.start(*replaces)
@@ -100,13 +100,13 @@ class Node:
         return gone
 
     def copy_data(self) -> Path:
-        """Copy its data directory, as it is now, to a place beside its disk; return where."""
+        """Copy its current data directory to a directory on another disk; return that."""
         copy = self.home.parent / f"{self.name}-copy"
         shutil.rmtree(copy, ignore_errors=True)
         return Path(shutil.copytree(self.data, copy))
 
     async def refused_with(self, copy: Path) -> None:
-        """Start it twice with an older copy of its data directory; it has to end both times, and to say why.
+        """Start it twice with an older copy of its data directory; it has to end both times, with the reason.
 
         Raises:
             RuntimeError: it serves, or ends for another reason.
@@ -131,11 +131,11 @@ class Node:
         self.process.pause()
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Resume it."""
         self.process.resume()
 
     def failures(self) -> list[str]:
-        """Return what went wrong with the node itself: ends that nobody asked for, and alarming lines of its log."""
+        """Return faults of the node itself: unexpected ends, and alarming lines of its log."""
         return self.process.failures(self._expected)
 
 
@@ -149,7 +149,7 @@ def make_nodes(
     """Return the nodes of a new cluster with their configuration written; the last one gets the small disk.
 
     Args:
-        count: how many; one alone is no cluster.
+        count: number of nodes; at least two.
         base: an empty directory.
         network: where they live; None for this machine's own loopback.
         small_disk_mib: the size of that disk, None for no such disk.
@@ -178,7 +178,7 @@ def make_nodes(
             "retention_interval_ms": 1000,
         }
         if network is not None:
-            settings["insecure"] = True  # a network of its own, which nobody else reaches
+            settings["insecure"] = True  # an isolated network
         if count > 1:
             settings |= {
                 "node_id": node.name,

@@ -1,4 +1,4 @@
-"""What operators do, on a good day and on a bad one, while everybody works: move, replace, grow, delete and make."""
+"""Acts of operators under load, normal and exceptional: move, replace, grow, delete and create."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.faults.stage import Stage
 GROWTH_MAX: Final = 3
 """How many partitions a topic may get more than it began with."""
 NOTICED_S: Final = (4.0, 7.0)
-"""How long a node runs on after its directory was copied: so long that all others have heard of it again."""
+"""How long a node runs after its directory was copied: long enough for all others to receive a new heartbeat."""
 ALONE: Final = 0.5
-"""How likely a node hears nothing of a topic that is changed."""
+"""Probability that a node is cut off while a topic is changed."""
 
 
 async def rebalance(stage: Stage) -> None:
-    """No fault: what an operator does on a good day, under load."""
+    """No fault: a normal act of an operator, under load."""
     stage.tell("rebalance")
     await stage.insist(stage.load.operator.rebalance)
     await stage.hold(1, 4)
@@ -79,7 +79,7 @@ async def put_back_copy(stage: Stage) -> None:
 
 
 async def replace_node(stage: Stage) -> None:
-    """No fault either: a node is drained, removed, which it is told and ends by, and another one joins in its place."""
+    """No fault either: a node is drained and removed, learns that and ends, and another one joins in its place."""
     node = stage.some()[0]
     stage.tell(f"drain and remove {node.name}, and let another node join")
     await stage.insist(partial(stage.load.operator.drain_node, node.node_id))
@@ -90,7 +90,7 @@ async def replace_node(stage: Stage) -> None:
 
 
 async def grow_topic(stage: Stage) -> None:
-    """A partition more; half of the time a node does not hear of it for a while."""
+    """Add a partition; half of the time a node learns of it late."""
     load = stage.load
     grown = {topic: len(load.world.partitions_of(topic)) for topic in load.topics}
     growing = [topic for topic, count in grown.items() if count < load.world.first_count(topic) + GROWTH_MAX]
@@ -106,7 +106,7 @@ async def grow_topic(stage: Stage) -> None:
 
 
 async def make_topic_again(stage: Stage) -> None:
-    """A topic is deleted, and another one made under its name; half of the time a node hears of it late."""
+    """A topic is deleted and recreated; half of the time a node learns of it late."""
     standing, copies = stage.load.standing, min(3, len(stage.nodes))
     async with _somebody_alone(stage, f"delete {NAME} and make it again"):
         pause_s = stage.rng.choice([0.0, stage.rng.uniform(0, 2)])
@@ -116,7 +116,7 @@ async def make_topic_again(stage: Stage) -> None:
 
 @asynccontextmanager
 async def _somebody_alone(stage: Stage, what: str) -> AsyncIterator[None]:
-    """Tell what is done, while one node is cut off the others or none is."""
+    """Print the operation, while one node is cut off from the others or none is."""
     node = stage.some()[0]
     if stage.network is None or len(stage.nodes) == 1 or stage.rng.random() >= ALONE:
         stage.tell(what)

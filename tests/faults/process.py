@@ -1,7 +1,7 @@
 """A process of a run, a node or a gateway: started, killed, stopped, woken and watched.
 
-Only what was started here is ever signalled, by its process object. What it logs goes to a file of its own, in which
-what a healthy process never says is looked for in the end.
+Only processes started here are signalled, by their process object. Each logs to a file of its own, which is searched
+in the end for lines that a healthy process never logs.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Process:
     """One process at a time, with all that came of those before it.
 
     Args:
-        name: for who reads of it.
-        prefix: what runs a command in its place.
+        name: name in reports.
+        prefix: command that runs a command on its machine.
         log: the file that takes its stderr.
     """
 
@@ -52,11 +52,11 @@ class Process:
         return self._process is not None and self._process.returncode is None
 
     async def start(self, *command: str, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """Start a command of `tidelog` and wait until it says that it serves; return what it says.
+        """Start a command of `tidelog` and wait until it logs that it serves; return that line.
 
         Args:
             command: its words.
-            environment: what is set for it besides what it inherits.
+            environment: variables besides the inherited ones.
 
         Raises:
             RuntimeError: it ended, or took too long.
@@ -84,7 +84,7 @@ class Process:
         return ready
 
     async def ends_at_start(self, *command: str) -> None:
-        """Start a command that says what it lacks, and wait until it has ended.
+        """Start a command that reports a missing file, and wait until it has ended.
 
         Raises:
             RuntimeError: it serves.
@@ -95,10 +95,10 @@ class Process:
             self._expected = True
         else:
             await self.kill()
-            raise RuntimeError(f"{self.name} serves, and should have said what it lacks")
+            raise RuntimeError(f"{self.name} serves, and should have reported the missing file")
 
     async def kill(self) -> None:
-        """End it without a warning; what it has written stays in the page cache."""
+        """Kill it; its writes stay in the page cache."""
         if self._process is not None and self.running:
             self._expected = True
             self._process.kill()
@@ -106,12 +106,12 @@ class Process:
         self.paused = False
 
     async def ends(self, code: int, late: str, other: str) -> None:
-        """Wait until it ends by itself; what it does instead counts as its failure.
+        """Wait until it ends by itself; otherwise that counts as its failure.
 
         Args:
-            code: what it should end with.
-            late: what is said of it when it has not ended in time.
-            other: what is said of it when it ends with another code, which is said as well.
+            code: expected exit code.
+            late: failure text if it has not ended in time.
+            other: failure text if it ends with another code, which is added.
         """
         assert self._process is not None
         self._expected = True
@@ -144,16 +144,16 @@ class Process:
             self.paused = True
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Resume it."""
         if self.paused and self.running and self._process is not None:
             self._process.send_signal(signal.SIGCONT)
         self.paused = False
 
     def failures(self, besides: Collection[str] = ()) -> list[str]:
-        """Return what went wrong with it: ends that nobody asked for, and alarming lines of its log.
+        """Return faults of the process: unexpected ends, and alarming lines of its log.
 
         Args:
-            besides: parts of lines that look alarming and are expected.
+            besides: parts of alarming lines that are expected.
         """
         self._note_end()
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []

@@ -47,7 +47,7 @@ TEMPERS: Final = (
 
 
 class Pending(NamedTuple):
-    """A record whose receipt is awaited. `place` is what it was sent to."""
+    """A record with a pending receipt. `place` is the topic or partition that it was sent to."""
 
     place: Key | str
     number: int
@@ -65,7 +65,7 @@ async def enqueue(
         place: the partition, or the topic that chooses one; a topic that is made again by its label.
         number: of the record.
         key: of the record.
-        there: whether the topic is there for certain.
+        there: whether the topic exists for certain.
     """
     world.history.send(place, number)
     partition = place.partition if isinstance(place, Key) else None
@@ -101,7 +101,7 @@ async def produce(world: World, client: Client, topic: str, temper: Temper, rng:
             topic, acks=temper.acks, delivery_timeout_s=temper.delivery_timeout_s, buffer_bytes=BUFFER_BYTES
         )
         await _publish(world, producer, temper, settling, rng)
-        with contextlib.suppress(TidelogError):  # whoever settles a record has written down how it ended
+        with contextlib.suppress(TidelogError):  # the settling task has recorded the outcome
             await producer.close()
         await asyncio.gather(*settling)
 

@@ -1,4 +1,4 @@
-"""Files of secrets that are replaced while somebody reads them."""
+"""Secret files that are replaced while processes read them."""
 
 from __future__ import annotations
 

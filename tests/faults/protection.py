@@ -1,6 +1,6 @@
-"""A run in which all is encrypted, nodes prove themselves by certificates, and callers say who they are.
+"""A run with encryption, certificates of nodes, and authentication of callers.
 
-Clients are told by the environment, which everything that a run starts inherits.
+Clients get them from the environment, which all processes of a run inherit.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Protection:
-    """The certificates, the keys and the cluster's secret of one run, each replaced while it goes on.
+    """The certificates, the keys and the cluster's secret of one run, each replaced during the run.
 
     Args:
         base: the directory of the run.
@@ -40,7 +40,7 @@ class Protection:
         os.environ[CA_FILE_VARIABLE] = str(self._authority.ca)
 
     def settings_of(self, name: str, host: str) -> Mapping[str, str]:
-        """Issue a node's certificate, and return the settings that it has besides."""
+        """Issue a node's certificate, and return its additional settings."""
         self._hosts[name] = host
         self.renew(name, name)
         return {
@@ -55,7 +55,7 @@ class Protection:
         return self._base / f"{name}.pem"
 
     def gateway_environment(self, host: str) -> Mapping[str, str]:
-        """Issue the gateway's certificate, and return what it is told: its own key lets it ask for callers only."""
+        """Issue the gateway's certificate, and return its settings; its own key only lets it act for callers."""
         made = issue(self._authority.made, "server", "gateway", [host], days=1)
         put(self._cert("gateway"), made.cert + made.key)
         return {
@@ -96,7 +96,7 @@ async def renew_certificates(stage: Stage) -> None:
 
 
 async def replace_secret(stage: Stage) -> None:
-    """In three steps, as the manual says; the last ends every connection between nodes."""
+    """In three steps, as documented; the last one closes every connection between nodes."""
     protection = stage.protection
     assert protection is not None
     stage.tell("another secret for the cluster, in three steps")

@@ -1,8 +1,8 @@
 """Two of three nodes are lost for a while, and the one that is left is looked at.
 
-What the survivor holds and knows to be committed stays readable, by consuming and by fetching, for clients that know
-nothing yet; nothing is acknowledged that was sent meanwhile. What it has to know is what was acknowledged some seconds
-before the loss and is in its files: an owner tells its followers at once, and there is always something to tell.
+Records that the survivor has and knows to be committed stay readable, by consuming and by fetching, for new clients;
+records sent meanwhile are not acknowledged. It must know records acknowledged some seconds
+before the loss and in its files: an owner notifies its followers at once, and traffic never stops.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ NODES: Final = 3
 KNOWN_S: Final = 3.0
 """How long before the loss that was acknowledged which the survivor has to know."""
 HELD_S: Final = 20.0
-"""How long the survivor may take to hold what is acknowledged, before all is as it is."""
+"""Maximum time until the survivor has all acknowledged records."""
 READABLE_S: Final = 30.0
-"""How long reading may take in all. Generous: machines are slow; what hangs, hangs for longer."""
+"""Maximum time for all reads. Generous, because machines are slow; a hanging read takes longer."""
 BACK: Final = 50
 """How many records before the end are read."""
 
@@ -51,7 +51,7 @@ async def cut_off_two_of_three(stage: Stage) -> None:
     survivor, *lost = stage.some(NODES)
 
     async def lose() -> None:
-        stage.tell(f"cut {' and '.join(node.name for node in lost)} off everybody, read from {survivor.name}")
+        stage.tell(f"cut {' and '.join(node.name for node in lost)} off from all, read from {survivor.name}")
         for node in lost:
             stage.cuttable.cut_off(node.number)
 
@@ -88,7 +88,7 @@ async def _without_quorum(
 
 
 async def _known_to(stage: Stage, survivor: Node) -> dict[Key, int]:
-    """Return partition -> what of it is acknowledged by now and in the survivor's files."""
+    """Return partition -> acknowledged offset that is in the survivor's files."""
     known = {key: stage.load.history.sent[key].end for key in stage.load.keys}
     deadline = time.monotonic() + HELD_S
     while True:
@@ -100,11 +100,11 @@ async def _known_to(stage: Stage, survivor: Node) -> dict[Key, int]:
 
 
 class _Reading:
-    """A new client that reads what came last of what is known.
+    """A new client that reads the newest known records.
 
     Args:
         world: of the run.
-        reader: what it is called.
+        reader: name of the reader.
         known: partition -> how far to read.
     """
 
@@ -117,7 +117,7 @@ class _Reading:
             world.history.begin(reader, key, offset)
 
     def missing(self) -> list[str]:
-        """Return what was not read, in words."""
+        """Return the records that were not read, as text."""
         return [
             f"{self._reader}: {key} to {self._at[key]} of {end} in {READABLE_S:.0f} s"
             for key, end in self._known.items()
@@ -156,7 +156,7 @@ class _Reading:
             else:
                 for batch in got.batches:
                     self._take(key, batch)
-                if got.next_offset > self._at[key]:  # behind the broker's own records, too
+                if got.next_offset > self._at[key]:  # also after the broker's own records
                     self._at[key] = got.next_offset
                     continue
             await asyncio.sleep(PAUSE_S)

@@ -1,8 +1,8 @@
-"""Readers: subscribers, members of groups, those that fetch from one node, and those that ask for ends.
+"""Readers: subscribers, members of groups, readers of one node, and clients that request log ends.
 
 - subscribers are pushed everything from the beginning, one a topic, through whatever happens to owner and topic;
 - members of a group commit, leave and come back where they committed;
-- node readers FETCH from one certain node, owner or not: what a replica gives must be as good. They speak the protocol
+- node readers FETCH from one given node, owner or not: a replica must return the same records. They speak the protocol
   by hand, because a client goes to owners.
 """
 
@@ -65,12 +65,12 @@ async def subscribe(world: World, client: Client, topic: str) -> None:
 
 
 async def told_positions(world: World, client: Client, topic: str) -> dict[int, int]:
-    """Ask where the topic's group stands, which may not be before what it committed; return partition -> offset.
+    """Read the group's positions of a topic, which may not be before its commits; return partition -> offset.
 
     To leave out where the group has committed is a fault while the client can have the partitions confirmed.
 
     Raises:
-        TidelogError: nobody can tell.
+        TidelogError: the position is unknown.
     """
     group, calm = group_of(topic), world.calm
     floors = {key: world.history.committed[group, key] for key in world.partitions_of(topic)}
@@ -93,13 +93,13 @@ async def be_member(world: World, client: Client, topic: str) -> None:
             held = await told_positions(world, client, topic)
             for partition, offset in held.items():
                 key = Key(topic, partition)
-                # A commit without an outcome may come about after the position was told, and before it is a member.
+                # A commit without an outcome may succeed after the position was read, and before the member joins.
                 latest = 0 if session % 2 else world.history.tried[group, key]
                 world.history.begin(reader, key, offset, latest=latest)
             if session % 2:
                 start = {key.partition: held.get(key.partition, 0) for key in world.partitions_of(topic)}
                 consumer = client.consumer(topic, start=start, partitions="all")
-            else:  # it is to find out by itself where the group stands
+            else:  # the consumer looks up the group's position
                 consumer = client.consumer(topic, group=group)
             async with consumer:
                 await _read_session(world, client, consumer, topic, reader)
@@ -109,7 +109,7 @@ async def be_member(world: World, client: Client, topic: str) -> None:
 
 
 async def _read_session(world: World, client: Client, consumer: Consumer, topic: str, reader: str) -> None:
-    """Read for a while, committing what was read."""
+    """Read for a while, and commit."""
     group = group_of(topic)
     until = time.monotonic() + SESSION_S
     while (left_s := until - time.monotonic()) > 0:
@@ -127,7 +127,7 @@ async def _read_session(world: World, client: Client, consumer: Consumer, topic:
 
 
 async def _commit(client: Client, consumer: Consumer, group: str, where: TopicPartition, offset: int) -> int:
-    """Commit a position, as the member if the consumer is one: nobody else may then. Return where the group stands.
+    """Commit a position, as the member if the consumer is one: others may not commit then. Return the group's position.
 
     Raises:
         TidelogError: it is not certain that it is committed.
@@ -138,7 +138,7 @@ async def _commit(client: Client, consumer: Consumer, group: str, where: TopicPa
 
 
 async def ask(world: World, client: Client, topic: str, rng: Random) -> None:
-    """Ask where partitions end: never before what was acknowledged when the question left."""
+    """Request log ends: never before the records acknowledged at the time of the request."""
     while True:
         key = rng.choice(world.partitions_of(topic))
         floor = world.history.sent[key].end
@@ -151,13 +151,13 @@ async def ask(world: World, client: Client, topic: str, rng: Random) -> None:
 
 
 def node_reader(node: Node) -> str:
-    """Return what the reader is called that reads from a node."""
+    """Return the name of the reader of a node."""
     return f"reader-{node.name}"
 
 
 async def read_from(world: World, node: Node) -> None:
-    """Read every partition from one node, for as long as there is something that answers at its address."""
-    tls, api_key = Trust(tls_of(None)), asked_each_time(None)  # as clients are told by the environment
+    """Read every partition from one node, while a node answers at its address."""
+    tls, api_key = Trust(tls_of(None)), asked_each_time(None)  # from the environment, as for all clients
     while True:
         try:
             async with asyncio.timeout(FETCH_S):
@@ -188,7 +188,7 @@ async def _fetch(world: World, peer: Peer, reader: str, key: Key) -> None:
     kind = frame.envelope.WhichOneof("kind")
     error = frame.envelope.error if kind == "error" else frame.envelope.fetch_reply.results[0].error
     if error.code:
-        # A node hears late that a topic has grown; whoever it denies a partition has that confirmed, but not here.
+        # A node learns late of added partitions; a client that gets this error can have it confirmed, but not here.
         late = error.code == pb.UNKNOWN_PARTITION and world.is_grown(key)
         message = f"{reader}, {key}: {error.message}"
         world.history.complain("node reader", pb.ErrorCode.Name(error.code), message, there=not late)

@@ -1,9 +1,9 @@
 """A topic that is deleted and made again under its name, time and again, while those who use it live on.
 
 Each time it is another topic, told by its *label* (`history.label_of`). A writer is bound to a topic once a record of
-it was stored in a time in which the name stood for that topic and for no other; from then on its producer's number says
+it was stored while the name meant that topic and no other; from then on its producer's number marks
 which topic its records are meant for, and it stays with its producer however often the topic is made again: the
-producer has to get an error, or success for its own topic. Who reads says by what it was given which topic it reads.
+producer has to get an error, or success for its own topic. A reader learns from its records which topic it reads.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BURST: Final = 12
 
 
 class Standing:
-    """Which topic the name stands for. It stands while nobody has begun to delete it."""
+    """The topic that a name means. It is valid until a client has begun to delete it."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -45,7 +45,7 @@ class Standing:
         """How often it was made."""
 
     def made(self, topic_id: bytes) -> None:
-        """The name stands for this topic now."""
+        """The name means this topic from now on."""
         self.label, self.topic_id = label_of(NAME, topic_id), topic_id
         self.times += 1
         self.changing = False
@@ -63,11 +63,11 @@ class Standing:
     name = NAME
 
     def since(self, times: int) -> bool:
-        """Whether the name has stood for one topic since it had been made so many times."""
+        """Whether the name has meant one topic since the given number of creations."""
         return not self.changing and self.times == times
 
     def sign(self) -> str:
-        """Return what a record of it that is stored is a sign of."""
+        """Return the sign of life that a stored record of the topic is."""
         return f"records of {NAME}"
 
 
@@ -84,7 +84,7 @@ async def make_again(standing: Standing, client: Client, copies: int, pause_s: f
         try:
             await client.delete_topic(NAME)
         except UnknownTopicError as error:
-            history.complain("operator", type(error).__name__, f"{standing.label} stands: {error}", there=sure)
+            history.complain("operator", type(error).__name__, f"{standing.label} exists: {error}", there=sure)
         await asyncio.sleep(pause_s)
     try:
         made = await client.create_topic(NAME, partitions=PARTITIONS, replication_factor=copies)
@@ -109,7 +109,7 @@ async def write(standing: Standing, client: Client, rng: Random, *, idle: bool) 
 
 
 async def _bind(standing: Standing, producer: Producer) -> str:
-    """Send a record by which the producer comes to belong to a topic; return that, empty when that is not certain."""
+    """Send a record that binds the producer to a topic; return the topic, empty when it is uncertain."""
     world, times, sure = standing.world, standing.times, not standing.changing
     number = number_of(world.next_producer("first record of a writer"), 0)
     pending = await enqueue(world, producer, NAME, number, there=False)
@@ -148,9 +148,9 @@ async def _write_bound(standing: Standing, producer: Producer, label: str, rng: 
 
 
 class Session:
-    """One reader's time with the topic: whatever it is given is of one topic, which the records tell.
+    """One reader's session with the topic: all its records are of one topic, which the records identify.
 
-    What comes before a record that tells is kept until one does.
+    Records before the first one that identifies the topic are kept until then.
     """
 
     def __init__(self, world: World, reader: str) -> None:
@@ -180,7 +180,7 @@ class Follower:
     """Reads the topic from the beginning in sessions, each as long as a consumer lives.
 
     Attributes:
-        reader: what the session is called that goes on.
+        reader: name of the continuing session.
     """
 
     def __init__(self, standing: Standing, client: Client) -> None:

@@ -2,7 +2,7 @@
 
     python -m tests.faults.run --minutes 10 --seed 7
 
-Ends with a table of what was done and what was found; the exit code is 1 if anything is wrong. Every line names the
+Ends with a table of the faults and the violations; the exit code is 1 if anything is wrong. Every line names the
 seed's plan, and the directory with the nodes' files and logs is kept when something was found.
 """
 
@@ -57,7 +57,7 @@ T = TypeVar("T")
 
 
 class Plan(NamedTuple):
-    """What a run is asked to do: what its `row` names, or where that is empty whatever comes in `seconds`."""
+    """Parameters of a run: the faults in its `row`, or random ones for `seconds` if that is empty."""
 
     seed: int
     seconds: float
@@ -73,7 +73,7 @@ class Run:
     """One run, from an empty directory to the verdict.
 
     Args:
-        plan: what was asked for.
+        plan: the parameters.
         base: an empty directory.
         skipped: why networks and disks must be left alone, empty when they need not.
     """
@@ -149,7 +149,7 @@ class Run:
 
     @property
     def must_end(self) -> list[Through]:
-        """The readers that must have come to the end: with spare nodes, not everybody has everything."""
+        """The readers that must have reached the end: with spare nodes, not every node has all partitions."""
         return self.load.must_end(everywhere=len(self.nodes) <= COPIES)
 
     async def _create_topics(self) -> None:
@@ -283,7 +283,7 @@ async def _go(plan: Plan, base: Path, skipped: str) -> bool:
 
 
 def main() -> int:
-    """Run what the command line asks for; the exit code says whether something was found."""
+    """Run with the arguments of the command line; the exit code is 1 if violations were found."""
     parser = argparse.ArgumentParser(description="Run a cluster of real processes under faults, and judge it.")
     parser.add_argument("--minutes", type=float, default=10, help="how long harm is done; the end takes longer")
     parser.add_argument("--seed", type=int, default=None, help="repeat a plan")
@@ -320,7 +320,7 @@ def main() -> int:
 
 
 def _run(plan: Plan, base: Path, skipped: str) -> int:
-    # What clients say of trouble that was made on purpose is for who looks for a reason.
+    # Clients log errors of injected faults, for the search of causes.
     logging.basicConfig(filename=base / "clients.log", format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         return 0 if asyncio.run(_go(plan, base, skipped)) else 1

@@ -1,7 +1,7 @@
 """One member of a group that shares topics: it joins, reads in one of the ways there are, commits, and is gone again.
 
-It runs among the others in the run's process, or alone in a process of its own (`sharer_process.py`) that is stopped
-and killed. What it sees goes to whoever takes notes.
+It runs with others in the run's process, or alone in a process of its own (`sharer_process.py`) that is stopped
+and killed. Its observations go to a note taker.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ STAY_S: Final = (4.0, 12.0)
 AWAY_S: Final = (0.1, 1.5)
 POLLED: Final = 200
 DAWDLE_S: Final = 0.2
-"""Who dawdles waits so long before it asks for more, and is handed `DAWDLE_POLLED` records at most."""
+"""Pause of a slow member before it asks for more; it gets `DAWDLE_POLLED` records at most."""
 DAWDLE_POLLED: Final = 5
 READS: Final[tuple[Reads, ...]] = ("batches", "records", "poll")
 COMMITS: Final[tuple[CommitWhen, ...]] = ("auto", "processed", "manual")
@@ -59,7 +59,7 @@ def life(number: int) -> Life:
 
 
 class Notes(Protocol):
-    """Takes what a member sees. Times are the machine's monotonic clock, which all its processes have in common."""
+    """Takes a member's observations. Times are the machine's monotonic clock, which all its processes share."""
 
     def begin(self, who: str, key: Key, *, position: int, generation: int, at: float) -> None:
         """It was assigned a partition."""
@@ -87,7 +87,7 @@ class Given(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Behind the last one."""
+        """The offset after the last one."""
         return self.first + len(self.numbers)
 
 
@@ -96,11 +96,11 @@ class Sharer:
     """A member that comes and goes.
 
     Attributes:
-        who: what it is called.
-        topics: what its group reads.
+        who: name of the member.
+        topics: the group's topics.
         group: the group's name.
         client: its own.
-        notes: takes what it sees.
+        notes: takes its observations.
         complain: takes errors that it meets.
         stays: whether it is to stay now, and leave no more.
         rng: decides.
@@ -155,7 +155,7 @@ class Sharer:
         """Read until the clock shows so much.
 
         Raises:
-            TidelogError: what reading ended with.
+            TidelogError: the error that ended reading.
         """
         async with aclosing(self._given(consumer, how)) as giving:
             while (left_s := until - time.monotonic()) > 0:
@@ -168,7 +168,7 @@ class Sharer:
                 for each in given:
                     self.notes.hand(self.who, Key(*each.where), each.first, each.numbers, at=at)
                 if how.commits == "manual" and given:
-                    await self._commit(consumer)  # of the other two only those who ask where the group stands hear
+                    await self._commit(consumer)  # the other two are seen only by readers of the group's positions
                 if self.dawdles():
                     await asyncio.sleep(DAWDLE_S)
 
@@ -183,7 +183,7 @@ class Sharer:
             self.notes.committed(Key(*where), each.next_offset, at=at)
 
     async def _given(self, consumer: Consumer, how: Life) -> AsyncGenerator[list[Given], None]:
-        """Yield what is handed out, in the way that this life reads; after a while without anything an empty list."""
+        """Yield the records of polls in the way that this life reads; an empty list after a while without records."""
         if how.reads == "batches":
             async for batch in consumer.batches():
                 where = TopicPartition(batch.topic, batch.partition)
@@ -208,7 +208,7 @@ class Sharer:
 
 
 class Joined(Protocol):
-    """What a member's consumer tells of itself, one that blocks as well."""
+    """Observations of a member's consumer, also of a blocking one."""
 
     @property
     def generation(self) -> int:
@@ -220,7 +220,7 @@ class Joined(Protocol):
         ...
 
 
-def group_of(  # noqa: PLR0917 - they are what a member is of
+def group_of(  # noqa: PLR0917 - the parameters of a member
     name: str,
     who: str,
     how: Life,
@@ -231,7 +231,7 @@ def group_of(  # noqa: PLR0917 - they are what a member is of
     *,
     lost_after_s: float = 0.0,
 ) -> Group:
-    """Return the group as a member joins it for a life, with callbacks that take down what becomes of its partitions.
+    """Return the group options of a member for a life, with callbacks that record changes of its partitions.
 
     Args:
         name, who, how, notes, instance_id: the group's name; the member, its life, what takes it down, its instance.

@@ -2,9 +2,9 @@
 
     python -m tests.faults.sharer_process [--blocking] WHO GROUP TOPIC,TOPIC FIRST_LIFE ADDRESS…
 
-What it sees it writes as lines of JSON, each before it goes on, so that nothing of what it was handed is missing when
-it is killed: whoever reads has read to the end of the pipe by then. It lives by its monotonic clock, which is the
-machine's. A line on its input says that it is to stay, or to stay and dawdle, or to go on as before; the end of its
+It writes its observations as lines of JSON, each before it continues, so that none is missing when
+it is killed: the reader has read to the end of the pipe by then. It uses its monotonic clock, which is the
+machine's. A line on its input sets its mode: stay, stay and read slowly, or continue as before; the end of its
 input, that it is to leave. One that is `--blocking` never dawdles.
 """
 
@@ -32,7 +32,7 @@ Word = Literal["stay", "dawdle", "go on"]
 STDOUT: Final = 1
 BLOCKING: Final = "--blocking"
 _KEY_AT: Final = {"begin": 1, "hand": 1, "end": 1, "committed": 0}
-"""What is noted, and where the partition stands in it."""
+"""Kind of a note -> the position of the partition in it."""
 
 
 class Lines:
@@ -69,16 +69,16 @@ class Lines:
 
 
 def replay(line: bytes, notes: Notes) -> tuple[str, str] | None:
-    """Take a line of `Lines` down in other notes; return the error that it tells of, its name and text.
+    """Copy a line of `Lines` to other notes; return the name and text of the error in it.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the line is not valid.
     """
     what, about, told = json.loads(line)
     if what == "complain":
         return about[0], about[1]
     if what not in _KEY_AT:
-        raise ValueError(f"nobody takes notes of {what!r}")
+        raise ValueError(f"unknown kind of note: {what!r}")
     topic, partition = about[_KEY_AT[what]]
     about[_KEY_AT[what]] = Key(topic, partition)
     getattr(notes, what)(*about, **told)
@@ -131,8 +131,8 @@ def _listen(sharer: BlockingSharer) -> None:
 
 
 def main() -> None:
-    """Live as the command line says."""
-    logging.basicConfig(level=logging.ERROR)  # a session that is over is what it is there for
+    """Run with the arguments of the command line."""
+    logging.basicConfig(level=logging.ERROR)  # ended sessions are intended
     blocking = sys.argv[1] == BLOCKING
     who, group, topics, first_life, *addresses = sys.argv[1 + blocking :]
     told = (who, group, topics.split(","), int(first_life), addresses)

@@ -1,9 +1,9 @@
-"""A group whose members share topics, while nodes fail under them and they themselves come, go, idle, stop and die.
+"""A group whose members share topics, while nodes fail and members join, leave, idle, stop and die.
 
 Three members live in this process, one of them a static one that comes back under its instance; a fourth has a process
 of its own, which is stopped for longer than its session lasts, killed, and started again, every second time as a
-program that blocks. Where networks may be cut a fifth lives in a place of its own, see `far_member.py`. Somebody keeps
-asking where the group stands. What they see is judged in `tenures.py`.
+program that blocks. Where networks may be cut a fifth runs on a machine of its own, see `far_member.py`. A task keeps
+asking for the group's positions. The observations are judged in `tenures.py`.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Sharing:
 
     Args:
         world: the run's.
-        topics: what may be shared; the first ones of them are.
+        topics: topics that may be shared; the first ones are.
         rng: decides.
-        place: what runs a command in the place of a member that can be cut off; None where there is no such place.
+        place: command that runs a member on a machine that can be cut off; None if there is no such machine.
 
     Attributes:
         far: the member that lives there; None where there is no place, or too few partitions for one more member.
@@ -64,13 +64,13 @@ class Sharing:
             self.far = FarMember(world, self.tenures, self.topics, place)
 
     def lives(self) -> list[Coroutine[Any, Any, None]]:
-        """Return what is to run until it is cancelled; each fails only with what a member must not meet."""
+        """Return the tasks to run until cancelled; each fails only with errors that a member must not get."""
         lives = [self._sharer(number, client).run(number) for number, client in enumerate(self._clients)]
         far = [] if self.far is None else [self.far.life()]
         return [*lives, self._run_alone(), *far, self._ask()]
 
     def late(self, ends: Mapping[Key, int], subscriber: str) -> list[str]:
-        """Return what nobody was handed yet of what a subscriber of everything was."""
+        """Return records that a subscriber of everything got, and no member yet."""
         history, tenures = self.world.history, self.tenures
         return [
             f"{GROUP} was handed {key} to {tenures.read_to(key):,} of {end:,}"
@@ -79,15 +79,15 @@ class Sharing:
         ]
 
     async def settle(self) -> None:
-        """Ask a last time where the group stands, when its members have left.
+        """Read the group's positions a last time, after its members have left.
 
         Raises:
-            TidelogError: nobody can tell.
+            TidelogError: the positions are unknown.
         """
         await self._ask_once()
 
     async def stop(self) -> None:
-        """End what is left of the members, and their clients."""
+        """Stop the remaining members, and their clients."""
         for process in (self._alone, self.far):
             if process is not None:
                 await process.kill()
@@ -118,7 +118,7 @@ class Sharing:
             await asyncio.sleep(PAUSE_S)
 
     async def _ask_once(self) -> None:
-        """Ask where the group stands; what is left out counts only while that can be confirmed."""
+        """Ask for the group's positions; a missing one counts only while that can be confirmed."""
         for topic in self.topics:
             calm, keys, asked_at = self.world.calm, self.world.partitions_of(topic), time.monotonic()
             held = {each.partition: each.next_offset for each in await self._asker.committed(GROUP, topic)}

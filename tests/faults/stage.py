@@ -1,4 +1,4 @@
-"""What faults act on: nodes, gateway, network and clients of a run, and what came of the faults."""
+"""Targets of faults: nodes, gateway, network and clients of a run; and the effects of the faults."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOOK_S: Final = 0.05
 
 @dataclass(slots=True)
 class Stage:
-    """What faults act on, and what has been done.
+    """Targets of faults, and the faults so far.
 
     Attributes:
         nodes: of the cluster.
@@ -39,9 +39,9 @@ class Stage:
         network: None where it cannot be cut.
         rng: decides.
         done: how often each fault was done.
-        longest_s: fault -> the longest time in which a partition took nothing, from its begin until all went on.
-        stuck: what did not go on in time.
-        tell: what is going on, for who watches.
+        longest_s: fault -> the longest time in which a partition took nothing, from its begin until all had recovered.
+        stuck: partitions and members that did not continue in time.
+        tell: prints progress.
         only: names of faults, when not all are wanted.
         protection: of a run that is encrypted; None of others.
     """
@@ -81,7 +81,7 @@ class Stage:
         return self.rng.sample(list(self.nodes), min(count, len(self.nodes)))
 
     def is_stuck(self, what: str) -> None:
-        """Note what did not go on in time."""
+        """Record partitions and members that did not recover in time."""
         self.stuck.append(what)
         self.tell(f"STUCK: {what}")
 
@@ -113,7 +113,7 @@ class Stage:
                 return True
 
     async def heal(self) -> None:
-        """Undo what is undone by nobody else: cuts, pauses, full disks, nodes and gateways that are down.
+        """Undo the remaining damage: cuts, pauses, full disks, stopped nodes and gateways.
 
         Raises:
             RuntimeError: a process does not start.
@@ -145,12 +145,14 @@ class Stage:
                 late = await self._lacking(gone, ends)
                 if not late:
                     return
-                await self.load.operator.rebalance()  # what began before all nodes knew the new one left that out
+                await (
+                    self.load.operator.rebalance()
+                )  # a rebalance that began before all nodes knew the new one ignores it
             await asyncio.sleep(1)
         self.is_stuck(f"{', '.join(map(str, late))} had not all copies {REFILL_S:.0f} s after {gone} was gone")
 
     async def spans(self, node: Node) -> dict[Key, Span]:
-        """Return what a node's files hold of the topics that are there."""
+        """Return the content of a node's files for existing topics."""
         return await asyncio.to_thread(stored_spans, node.data, self.load.labels)
 
     async def _lacking(self, gone: str, ends: Mapping[Key, int]) -> list[Key]:

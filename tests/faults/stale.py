@@ -1,4 +1,4 @@
-"""Clients that live through the whole run and are used rarely, so that what they know is old whenever they act.
+"""Clients that exist during the whole run and are rarely used, so that their knowledge is outdated at each use.
 
 Each learns what there is at the beginning; most of them have one node only to begin with, which may lag, be cut off or
 be stopped when they ask it something. Then they are idle for up to a minute, while partitions move, nodes are replaced,
@@ -37,8 +37,8 @@ class StaleClient:
     Args:
         world: of the run.
         standing: of the topic that is made again.
-        name: what it is called.
-        bootstrap: the nodes that it is told of.
+        name: name of the client.
+        bootstrap: its bootstrap nodes.
         rng: decides.
     """
 
@@ -118,7 +118,7 @@ class StaleClient:
                 self._world.history.told_end(key, floor, -1)
 
     async def _describe(self, topic: str) -> None:
-        """Describe a topic, which may have no fewer partitions than are known, unless nobody could be asked."""
+        """Describe a topic, which may not have fewer partitions than are known; skipped if no node answers."""
         calm, floor = self._world.calm, len(self._world.partitions_of(topic))
         described = await self.client.topic(topic)
         if calm and self._world.calm:
@@ -134,17 +134,17 @@ class StaleClient:
             return
         if calm and world.calm and stood and standing.since(times) and described.topic_id != standing.topic_id:
             answered = label_of(NAME, described.topic_id)
-            world.history.denials.append(f"{self._name}: {NAME} was said to be {answered}, and is {standing.label}")
+            world.history.denials.append(f"{self._name}: {NAME} was reported as {answered}, and is {standing.label}")
 
     async def _fetch(self, topic: str) -> None:
-        """Fetch the newest record before the end that this client was told: it is there."""
+        """Fetch the newest record before the end that this client got; it must exist."""
         for partition, told in (await self.client.list_offsets(topic, "latest")).items():
             if told.offset:
                 got = await self.client.fetch(topic, partition, told.offset - 1)
                 self._world.history.told_record(Key(topic, partition), told.offset - 1, got.next_offset)
 
     async def _consume(self, topic: str) -> None:
-        """Read what came last of every partition."""
+        """Read the newest record of every partition."""
         history, reader = self._world.history, f"{self._name}#{self._times}"
         floors = self._floors(topic)
         start = {key.partition: max(0, end - BACK) for key, end in floors.items()}

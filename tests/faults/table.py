@@ -1,4 +1,4 @@
-"""The table that a run ends with: what was done, what clients saw, and how often each fault was found."""
+"""The table at the end of a run: the faults, the clients' observations, and the violations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WIDTH: Final = 76
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a run was.
+    """Summary of a run.
 
     Attributes:
         seed: of its plan.
@@ -38,7 +38,7 @@ class Summary:
 
 
 def table(summary: Summary, history: History, verdict: Verdict) -> str:
-    """Return the table as text, with examples of what was found."""
+    """Return the table as text, with examples of violations."""
     named, routed = history.sent.values(), history.anywhere.values()
     refused = sum(len(each.refused) for each in named) + sum(len(each.refused) for each in routed)
     unknown = sum(len(each.unknown) for each in named) + sum(len(each.unknown) for each in routed)

@@ -3,15 +3,15 @@
     python -m tests.faults.takeover --rounds 10
 
 `tidelog bench failover --fault cut` stops the owner's process, which needs no privileges and is gentler than a network:
-nothing else in that machine goes wrong, and its kernel goes on answering. Here packets go nowhere and nobody gets an
+its kernel still answers, and everything else on the machine works. Here packets are lost without an
 error (see `network.py`), in three ways:
 
 - isolated: the owner reaches clients and they reach it, but it has no way to the other nodes, nor they to it;
-- silent: nothing comes to it, nothing comes from it;
-- mute: it hears everybody, and nobody hears it.
+- silent: no packet arrives, no packet leaves;
+- mute: it receives everything, and its packets are lost.
 
 The time runs from the moment before the cut is begun to the first acknowledgement, at the client, of records that were
-appended after it; the same load as that of the benchmark goes on meanwhile, over a connection to the owner. All that
+appended after it; the same load as that of the benchmark runs meanwhile, over a connection to the owner. All that
 was acknowledged is read back in the end. The exit code is 1 if a round took longer than `BOUND_S`, or a record is lost.
 """
 
@@ -98,7 +98,7 @@ async def measure(base: Path, rounds: int) -> tuple[dict[str, list[float]], Audi
 
 
 async def _round(client: Client, ledger: Ledger, nodes: list[Node], network: Network, way: str) -> float:
-    """Cut the owner off, wait until somebody else serves, and heal; return the seconds without an acknowledgement."""
+    """Cut the owner off, wait until another node serves, and heal; return the seconds without an acknowledgement."""
     await _whole(nodes)
     owner = await _owner(nodes)
     survivor = next(node for node in nodes if node is not owner)
@@ -114,8 +114,8 @@ async def _round(client: Client, ledger: Ledger, nodes: list[Node], network: Net
         acknowledged = await load.first_ack(0, appended_after_us)
         async with view_of((survivor.host, survivor.port)) as view:
             told = (await view.routes(TOPIC)).partitions[0].owner
-        assert owner.running, "who was cut off lives"
-        assert told not in {"", owner.node_id}, "somebody else has taken over"
+        assert owner.running, "the node that was cut off runs"
+        assert told not in {"", owner.node_id}, "another node has taken over"
         network.heal()
     return (acknowledged - began) / 1e9
 
@@ -136,14 +136,14 @@ def _report(seconds: Mapping[str, list[float]], found: Audit) -> bool:
     for way, each in seconds.items():
         print(f"{way:>14} {len(each):>8} {statistics.median(each) * 1000:>7,.0f} ms {max(each) * 1000:>7,.0f} ms")
     worst_s = max(max(each) for each in seconds.values())
-    print(f"{found.lost} of {found.acked:,} acknowledged records are lost, {found.twice} are there twice")
+    print(f"{found.lost} of {found.acked:,} acknowledged records are lost, {found.twice} are duplicate")
     if worst_s > BOUND_S:
         print(f"TOO LONG: {worst_s:.1f} s; {BOUND_S:g} s are allowed")
     return worst_s <= BOUND_S and found.acked > 0 and not found.lost and not found.twice
 
 
 def main() -> int:
-    """Run what the command line asks for."""
+    """Run with the arguments of the command line."""
     parser = argparse.ArgumentParser(description="Cut owners off and measure how long nothing can be published.")
     parser.add_argument("--rounds", type=int, default=10, help="of each way to cut")
     parser.add_argument(INSIDE, action="store_true", help=argparse.SUPPRESS)

@@ -1,11 +1,11 @@
-"""What the members of a group that shares topics saw, and what is wrong with it. No I/O; all times are one clock's.
+"""Observations of members of a group that shares topics, and their violations. No I/O; all times are one clock's.
 
 A *tenure* is a partition in a member's hands, from `on_assigned` on. It ends in good order (`on_revoked`: nothing more
 is handed out, and the coordinator has not heard of it yet), or it is lost: by `on_lost`, by death. When a tenure that
-was lost ended nobody else can tell but by what was handed out in it: nothing may be once another member has begun.
+was lost ended is known only from the records handed out in it: none may be handed out once another member has begun.
 
 Each tenure is a reader of its own in the `History`, so that its records, their order and its holes are judged as those
-of all readers are. What is about the group as a whole is judged here.
+of all readers are. Violations of the group as a whole are found here.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ always, as records come all the time."""
 
 @dataclass(slots=True)
 class Tenure:
-    """A partition in a member's hands. `ended_at` is None until it ended; `lost` says that it was not in good order."""
+    """A member's ownership of a partition. `ended_at` is None until its end; `lost`: it was not revoked gracefully."""
 
     reader: str
     who: str
@@ -45,7 +45,7 @@ class Tenure:
 
 @dataclass(slots=True)
 class Stop:
-    """When a member's process stood still, and whether it has noted anything that it was handed since."""
+    """When a member's process was stopped, and whether it has recorded any records since."""
 
     since: float
     until: float
@@ -53,30 +53,30 @@ class Stop:
 
 
 class Acked(NamedTuple):
-    """A position that was said to be committed, by the acknowledgement of the commit or to somebody who asked."""
+    """A position reported as committed, by the acknowledgement of the commit or in an answer."""
 
     at: float
     offset: int
 
 
 class Told(NamedTuple):
-    """Where somebody who asked at a time was told that the group stands."""
+    """A group's position in an answer, with the time of the request."""
 
     asked_at: float
     offset: int
 
 
 class Findings(NamedTuple):
-    """What is wrong, a line each."""
+    """Violations, a line each."""
 
     double: list[str]
     """Two members had a partition at once."""
     forgotten: list[str]
     """A committed position was lost, or went back."""
     passed: list[str]
-    """What lies below the group's position and was never handed to anybody."""
+    """Records below the group's position that were never handed to a member."""
     again: list[str]
-    """What had been committed before a member began, and was handed to it."""
+    """Records committed before a member began that were handed to it."""
 
 
 class Tenures:
@@ -84,7 +84,7 @@ class Tenures:
 
     Args:
         group: its name.
-        history: takes what they are given.
+        history: takes the records that they get.
     """
 
     def __init__(self, group: str, history: History) -> None:
@@ -112,7 +112,7 @@ class Tenures:
         """A member was handed records, the first of them at an offset."""
         tenure = self._newest.get((who, key))
         if tenure is None:
-            self.outside.append(f"{key}: {who} was handed {first} before it was assigned anything of it")
+            self.outside.append(f"{key}: {who} was handed {first} before the partition was assigned to it")
             return
         if tenure.ended_at is not None:
             how = "lost" if tenure.lost else "given up"
@@ -133,7 +133,7 @@ class Tenures:
         return stop.since
 
     def stop(self, who: str, *, since: float, until: float) -> None:
-        """A member's process, which is stopped once in its life, stood still; said before it notes anything again."""
+        """A member's process, which is stopped once in its life, was stopped; called before it takes notes again."""
         self._stops[who] = Stop(since, until)
 
     def end(self, who: str, key: Key, *, lost: bool, at: float) -> None:
@@ -143,7 +143,7 @@ class Tenures:
             tenure.ended_at, tenure.lost = at, lost
 
     def die(self, who: str, *, at: float) -> None:
-        """A member ended without anybody hearing of it."""
+        """A member ended without a notification."""
         for name, key in list(self._newest):
             if name == who:
                 self.end(who, key, lost=True, at=at)
@@ -153,7 +153,7 @@ class Tenures:
         self._acked[key].append(Acked(at, offset))
 
     def told(self, key: Key, offset: int, *, asked_at: float, at: float) -> None:
-        """Somebody asked where the group stands, and was told so; 0 where it was said to stand nowhere."""
+        """An answer with the group's position; 0 if the group has none."""
         self._told[key].append(Told(asked_at, offset))
         self._acked[key].append(Acked(at, offset))
 
@@ -171,11 +171,11 @@ class Tenures:
         return max((each.offset for each in self._acked[key]), default=0)
 
     def read_to(self, key: Key) -> int:
-        """Return the offset behind the last record that was handed to anybody."""
+        """Return the offset after the last record that was handed to a member."""
         return self._read_to[key]
 
     def judge(self, truths: Mapping[Key, Sequence[int]]) -> Findings:
-        """Return what is wrong.
+        """Return the violations.
 
         Args:
             truths: the record at each offset of every partition, CONTROL where it is the broker's own.
@@ -197,7 +197,7 @@ class Tenures:
             for told in self._told[key]:
                 if told.offset < floor_at(told.asked_at):
                     known = floor_at(told.asked_at)
-                    found.forgotten.append(f"{key}: {self.group} was said to stand at {told.offset}, {known} was known")
+                    found.forgotten.append(f"{key}: {self.group} was reported at {told.offset}, but {known} was known")
             found.passed.extend(self._passed(key, truths.get(key, ())))
         return found
 
@@ -206,7 +206,7 @@ class Tenures:
         return min(run.first for run in runs) if runs else None
 
     def _passed(self, key: Key, truth: Sequence[int]) -> Iterable[str]:
-        """Find what lies below the position and was handed to nobody."""
+        """Find records below the position that were not handed to a member."""
         position = min(self.position(key), len(truth))
         handed = bytearray(position)
         for tenure in self.by_key[key]:
@@ -220,7 +220,7 @@ class Tenures:
 
 
 def _double(key: Key, tenures: Sequence[Tenure]) -> Iterable[str]:
-    """Find who had a partition while another one did; the tenures are in the order in which they began."""
+    """Find members that had a partition at the same time; the tenures are in the order in which they began."""
     owners: dict[int, str] = {}
     for tenure in tenures:
         other = owners.setdefault(tenure.generation, tenure.who)
@@ -239,7 +239,7 @@ def _double(key: Key, tenures: Sequence[Tenure]) -> Iterable[str]:
 
 
 def _floors(acked: Sequence[Acked]) -> Callable[[float], int]:
-    """Return what says how far was known to be committed before a time."""
+    """Return a function for the position that was known to be committed before a time."""
     ordered = sorted(acked)
     times = [each.at for each in ordered]
     highest = list(accumulate((each.offset for each in ordered), max))

@@ -1,4 +1,4 @@
-"""The checker finds each fault that it is there for, and nothing in a run without one."""
+"""The checker finds each kind of fault, and none in a run without faults."""
 
 from __future__ import annotations
 
@@ -255,7 +255,7 @@ def test_each_fault_is_found(spoil: Callable[[Scene], None], fault: Fault) -> No
     assert verdict.examples[fault]
 
 
-def test_what_is_acknowledged_without_a_quorum_is_found_and_what_was_sent_before_is_none_of_it() -> None:
+def test_acknowledgement_without_a_quorum_is_found_and_earlier_records_do_not_count() -> None:
     scene = Scene()
     acknowledge_without_a_quorum(scene)
     verdict = scene.judge()
@@ -278,14 +278,14 @@ def test_a_reader_that_begins_late_has_skipped_unless_it_says_so() -> None:
 
 
 @pytest.mark.parametrize(("latest", "skipped"), [(2, 1), (3, 0), (4, 0)])
-def test_a_member_may_begin_where_an_earlier_one_tried_to_commit(latest: int, skipped: int) -> None:
+def test_a_member_may_begin_at_an_attempted_commit_of_an_earlier_one(latest: int, skipped: int) -> None:
     scene = Scene()
     scene.history.begin("r3", KEY, 1, latest=latest)
     scene.history.read("r3", KEY, 3, numbers(2, 0, 1))
     assert scene.judge().counts[Fault.SKIPPED] == skipped
 
 
-def test_values_tell_their_record_and_nothing_else_does() -> None:
+def test_only_values_of_records_identify_their_record() -> None:
     values = {number_of(producer, sequence): None for producer in (1, 77) for sequence in range(300)}
     assert len({value_of(number) for number in values}) == len(values)
     assert len({len(value_of(number)) for number in values}) > 10
@@ -320,7 +320,7 @@ def test_a_partition_that_was_added_is_as_good_as_any_other() -> None:
     assert verdict.total == 0, verdict.examples
 
 
-def test_what_is_lost_or_unread_in_a_partition_that_was_added_is_found() -> None:
+def test_lost_or_unread_records_of_an_added_partition_are_found() -> None:
     scene = Scene()
     copies = grown(scene)
     scene.history.send(GROWN, number_of(6, 0))
@@ -362,7 +362,7 @@ def made_again(in_the_new: Sequence[int]) -> tuple[History, dict[Key, Copies]]:
     return history, {NEW: Copies(len(in_the_new), frozenset(NODES), {n: [stored(1, 0, in_the_new)] for n in NODES})}
 
 
-def test_a_topic_that_was_made_again_begins_anew() -> None:
+def test_a_recreated_topic_starts_at_offset_zero() -> None:
     history, copies = made_again([*numbers(2, 0, 1), number_of(3, 0)])
     assert judge(history, copies, must_end={"reader#2": [NEW]}).total == 0
 
@@ -383,7 +383,7 @@ def test_a_record_that_was_lost_with_the_new_topic_is_found() -> None:
     assert (verdict.counts[Fault.LOST], verdict.total) == (1, 1)
 
 
-def test_readers_of_a_topic_that_is_gone_were_given_its_records_in_order() -> None:
+def test_readers_of_a_deleted_topic_got_its_records_in_order() -> None:
     history, copies = made_again(numbers(2, 0, 1))
     history.read("reader#3", OLD, 0, [*numbers(1, 0), *numbers(2, 0)])
     history.read("reader#4", OLD, 0, numbers(1, 0))
@@ -393,7 +393,7 @@ def test_readers_of_a_topic_that_is_gone_were_given_its_records_in_order() -> No
     assert (verdict.counts[Fault.NAMESAKE], verdict.counts[Fault.REPEATED], verdict.total) == (2, 1, 3)
 
 
-def test_a_topic_may_be_denied_while_it_is_not_there() -> None:
+def test_a_topic_may_be_denied_while_it_does_not_exist() -> None:
     history = History()
     history.complain("writer", "UnknownTopicError", "there is no topic 'r'", there=False)
     assert judge(history, {}).total == 0
@@ -401,7 +401,7 @@ def test_a_topic_may_be_denied_while_it_is_not_there() -> None:
     assert judge(history, {}).counts[Fault.DENIED] == 1
 
 
-def test_what_one_reader_has_and_another_lacks() -> None:
+def test_records_that_one_reader_has_and_another_lacks() -> None:
     history = History()
     history.read("r1", KEY, 0, [*numbers(1, 0, 1), CONTROL])
     history.read("r2", KEY, 0, numbers(1, 0))

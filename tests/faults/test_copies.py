@@ -1,4 +1,4 @@
-"""A replica's files are drained as they are: what was published is in them, and damage shows."""
+"""A replica's files are read completely: published records are found, and damage is detected."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def fill(base: Path) -> tuple[Path, Mapping[bytes, str]]:
     return node.data, {topic.topic_id: "t"}
 
 
-async def test_what_was_published_is_found_and_a_flipped_byte_shows(tmp_path: Path) -> None:
+async def test_published_records_are_found_and_a_flipped_byte_is_detected(tmp_path: Path) -> None:
     data, known = await fill(tmp_path)
     other = {bytes(16): "t"}
     batches = drain(data, known)[KEY]
@@ -57,7 +57,7 @@ async def test_what_was_published_is_found_and_a_flipped_byte_shows(tmp_path: Pa
     assert stored_spans(data, known) == {KEY: (0, 500)}
 
 
-async def test_an_end_that_nobody_asked_for_is_noticed(tmp_path: Path) -> None:
+async def test_an_unexpected_end_is_detected(tmp_path: Path) -> None:
     (node,) = make_nodes(1, tmp_path, None, None)
     await node.start()
     try:

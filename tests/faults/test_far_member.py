@@ -1,4 +1,4 @@
-"""The member that is cut off the cluster: when the fault does what, what it says when nothing goes on, and dawdling."""
+"""The member that is cut off: the steps of the fault, the report when nothing continues, and slow reading."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Scene:
         await doing
 
 
-async def test_it_is_cut_off_with_something_in_hand_until_others_have_begun_and_then_goes_on(
+async def test_a_member_with_records_at_hand_is_cut_off_until_others_have_begun_and_then_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene = Scene(tmp_path, monkeypatch)
@@ -91,7 +91,7 @@ async def test_it_is_cut_off_with_something_in_hand_until_others_have_begun_and_
     assert scene.stage.stuck == []
 
 
-async def test_it_is_said_that_nobody_took_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_missing_takeover_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(tmp_path, monkeypatch)
     await scene.go(
         lambda: scene.hand(FAR, KEYS[0]),
@@ -99,10 +99,10 @@ async def test_it_is_said_that_nobody_took_over(tmp_path: Path, monkeypatch: pyt
         lambda: None,
         lambda: scene.hand(FAR, KEYS[0]),
     )
-    assert scene.stage.stuck == [f"nobody has taken over t/0 from {FAR}, which was cut off"]
+    assert scene.stage.stuck == [f"no member has taken over t/0 from {FAR}, which was cut off"]
 
 
-async def test_it_is_said_that_it_was_handed_nothing_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_member_without_further_records_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(tmp_path, monkeypatch)
     await scene.go(lambda: scene.hand(FAR, KEYS[0]), lambda: scene.begin("sharer-0", KEYS[0]))
     assert scene.stage.stuck == [f"{FAR} was handed nothing after it was cut off and healed"]
@@ -115,7 +115,7 @@ async def test_a_member_that_has_nothing_is_not_cut_off(tmp_path: Path, monkeypa
     assert scene.stage.stuck == [f"{FAR} was handed nothing, and was not cut off"]
 
 
-def test_there_is_one_where_it_has_a_place_and_something_to_read(tmp_path: Path) -> None:
+def test_a_far_member_exists_if_it_has_a_machine_and_topics(tmp_path: Path) -> None:
     nodes = make_nodes(1, tmp_path, None, None)
 
     def sharing(keys: Sequence[Key], place: Sequence[str] | None) -> Sharing:
@@ -140,7 +140,7 @@ class HandedAt(Tenures):
 
 
 @pytest.mark.e2e
-async def test_who_dawdles_takes_little_at_a_time_and_goes_on_when_told(tmp_path: Path) -> None:
+async def test_a_slow_member_takes_few_records_at_a_time_and_continues_on_request(tmp_path: Path) -> None:
     (node,) = make_nodes(1, tmp_path, None, None)
     await node.start()
     key, history = Key("t", 0), History()
@@ -155,7 +155,7 @@ async def test_who_dawdles_takes_little_at_a_time_and_goes_on_when_told(tmp_path
             process.say("dawdle")
             while len(handed.counts) < 7:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
-            dawdled = sorted(handed.counts)[1:]  # the first poll may have begun before it was told
+            dawdled = sorted(handed.counts)[1:]  # the first poll may have begun before the request
             process.say("go on")
             while handed.read_to(key) < count:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)

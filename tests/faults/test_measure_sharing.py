@@ -11,19 +11,19 @@ from tests.faults.measure_sharing import Killed, Left, measure
 
 GOES_ON_S = 20.0
 PAUSE_MS = 5_000.0
-"""The aims are 2 s and 100 ms, of a machine that does nothing else; one with much to do stands still for seconds."""
+"""The goals are 2 s and 100 ms on an idle machine; a busy one stops for seconds."""
 LARGE_GOES_ON_S = 40.0
 LARGE_PAUSE_MS = 9_000.0
 
 
 def check_left(left: Left, *, pause_ms: float) -> None:
     assert left.moved == left.theirs > 0
-    assert left.others == 0, "what the others have is moved, or taken away for a while"
+    assert left.others == 0, "partitions of the others moved or were paused"
     assert max(left.leaving) < max(left.quiet) + pause_ms, (left.quiet, left.leaving)
 
 
 def check_killed(killed: Killed, *, goes_on_s: float) -> None:
-    assert killed.again == 0, "what was committed is handed out again"
+    assert killed.again == 0, "committed records were handed out again"
     assert len(killed.proven) == killed.members, "some commit no more"
     assert max(killed.proven) < goes_on_s, killed.proven
 

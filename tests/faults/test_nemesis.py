@@ -1,4 +1,4 @@
-"""What is on the menu of faults, and in which order it comes."""
+"""The available faults, and their order."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def stage(path: Path, count: int, *, network: Network | None = None, seed: int =
     return Stage(nodes, gateway, load, network, Random(seed), lambda _: None, frozenset(only))
 
 
-async def test_what_cannot_be_done_is_not_on_the_menu(tmp_path: Path) -> None:
+async def test_impossible_faults_are_not_available(tmp_path: Path) -> None:
     always = {*PROCESS_FAULTS, *OPERATIONS, *TOPIC_CHANGES, *GATEWAY_FAULTS}
     assert set(menu(stage(tmp_path, 3))) == {*always, QUORUM_LOSSES[0]}
     assert set(menu(stage(tmp_path, 3, network=Network(3)))) == {*always, *QUORUM_LOSSES, *NETWORK_FAULTS}
@@ -54,7 +54,7 @@ async def test_what_cannot_be_done_is_not_on_the_menu(tmp_path: Path) -> None:
     assert [fault.__name__ for fault in menu(stage(tmp_path, 3, only=["kill_all"]))] == ["kill_all"]
 
 
-async def test_a_member_is_cut_off_where_one_has_a_place_of_its_own(tmp_path: Path) -> None:
+async def test_a_member_is_cut_off_if_one_has_a_machine_of_its_own(tmp_path: Path) -> None:
     made = stage(tmp_path, 3, network=Network(3))
     assert not set(menu(made)) & set(MEMBER_CUTS)
     keys = [Key("t", number) for number in range(MEMBERS_MAX)]
@@ -80,7 +80,7 @@ async def plan(path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> list[s
     return done
 
 
-async def test_a_seed_is_a_plan_in_which_everything_comes_once_before_it_comes_again(
+async def test_a_seed_is_a_plan_in_which_no_fault_repeats_before_all_have_occurred(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, again, other = [await plan(tmp_path, seed, monkeypatch) for seed in (1, 1, 2)]
@@ -89,7 +89,7 @@ async def test_a_seed_is_a_plan_in_which_everything_comes_once_before_it_comes_a
     assert len(set(first[:half])) == len(set(first[half:])) == half
 
 
-async def test_a_row_is_done_in_its_order_without_what_cannot_be_done(
+async def test_a_row_is_executed_in_order_without_impossible_faults(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
@@ -103,7 +103,7 @@ async def test_a_row_is_done_in_its_order_without_what_cannot_be_done(
     assert done == ["mute", "kill_owner", "drain", "mute"], "there is no small disk"
 
 
-async def test_what_does_not_go_on_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stuck_partitions_are_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nemesis, "RECOVERY_S", 0.2)
     made = stage(tmp_path, 3)
     world = made.load.world

@@ -1,4 +1,4 @@
-"""Cuts of the network are what they say, each in its direction, and healing undoes them."""
+"""Network cuts drop the packets of their direction only, and healing undoes them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Places:
         self.network = network
 
     def arrives(self, source: int, target: int) -> bool:
-        """Send a datagram, and behind it another one that the target sends itself: is it alone?"""
+        """Send a datagram, and after it another one that the target sends itself: is it alone?"""
         receiving = self.sockets[target]
         address = self.network.address(target) if target else CLIENT_ADDRESS.format(source)
         own = self.network.address(target) if target else "127.0.0.1"
@@ -63,7 +63,7 @@ class Places:
         return {(a, b) for a in everybody for b in everybody if a != b and self.arrives(a, b)}
 
     def meet(self) -> None:
-        """Let everybody find everybody's address, so that nothing is late for that reason."""
+        """Let all nodes resolve all addresses, so that this delays nothing later."""
         for source, opened in self.sockets.items():
             for target, receiving in self.sockets.items():
                 if source != target:
@@ -73,7 +73,7 @@ class Places:
 
 
 def inside() -> None:
-    """What runs in the namespaces."""
+    """Commands that run in the namespaces."""
     network = Network(3)
     network.build()
     places = Places(network)

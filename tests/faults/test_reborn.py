@@ -1,4 +1,4 @@
-"""Readers of a topic that is made again tell by what they are given which one it is; the name stands for one only."""
+"""Readers of a recreated topic learn from their records which one it is; the name means one topic at a time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def world() -> World:
     return made
 
 
-def test_a_session_keeps_what_comes_before_it_is_known_which_topic_it_reads() -> None:
+def test_a_session_keeps_records_until_its_topic_is_known() -> None:
     shared = world()
     session = Session(shared, "reader")
     session.take(0, 0, [CONTROL, number_of(7, 0)])
@@ -40,7 +40,7 @@ def test_a_session_that_gets_into_a_namesake_is_found() -> None:
     assert shared.history.read_to("reader", Key(OLD, 0)) == 1
 
 
-def test_the_name_stands_for_one_topic_until_somebody_begins_to_delete_it() -> None:
+def test_the_name_means_one_topic_until_a_client_begins_to_delete_it() -> None:
     shared = world()
     standing = Standing(shared)
     assert not standing.since(standing.times)

@@ -30,7 +30,7 @@ def test_all_ways_to_read_commit_and_leave_come_with_each_other() -> None:
     assert len({life(number) for number in range(count)}) == count
 
 
-def test_every_way_to_read_and_to_commit_comes_soon() -> None:
+def test_all_ways_to_read_and_to_commit_occur_soon() -> None:
     soon = [life(number) for number in range(3)]
     assert {each.reads for each in soon} == set(READS)
     assert {each.commits for each in soon} == set(COMMITS)

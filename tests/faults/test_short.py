@@ -33,13 +33,13 @@ ROW: Final = (
 
 
 def faults_done(printed: str) -> dict[str, int]:
-    """Return how often each fault was done, as the table at the end says it."""
+    """Return the number of each fault, from the table at the end."""
     rows = printed.partition("\nfault ")[2].partition("\nall faults ")[0].splitlines()[2:]
     return {name.strip().replace(" ", "_"): int(times) for name, times in (row.rsplit(maxsplit=1) for row in rows)}
 
 
 def run(directory: Path, row: Sequence[str], *options: str) -> str:
-    """Do a row of faults, and return what was printed: nothing was found."""
+    """Execute a sequence of faults, and return the output: no violation was found."""
     command = [sys.executable, "-m", "tests.faults.run", "--topics", "2", "--rate", "600", "--row", ",".join(row)]
     ended = subprocess.run(
         [*command, *options, "--seed", SEED, "--data", str(directory)],
@@ -54,7 +54,7 @@ def run(directory: Path, row: Sequence[str], *options: str) -> str:
 
 
 @pytest.mark.long
-def test_a_short_run_with_identities_refuses_nobody_but_the_stranger(tmp_path: Path) -> None:
+def test_a_short_run_with_identities_refuses_only_the_stranger(tmp_path: Path) -> None:
     row = ("replace_keys", "kill_owner", "renew_certificates", "replace_secret")
     printed = run(tmp_path, row, "--secure")
     assert faults_done(printed) == dict.fromkeys(row, 1), printed

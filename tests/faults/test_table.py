@@ -1,4 +1,4 @@
-"""The table says everything that was found, and that nothing was."""
+"""The table lists all violations, or that none was found."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_good_run() -> None:
     assert all(rows[fault.value] == "0" for fault in Fault)
 
 
-def test_a_bad_run_is_told_with_examples() -> None:
+def test_a_failed_run_is_reported_with_examples() -> None:
     verdict = Verdict()
     for number in range(9):
         verdict.add(Fault.LOST, f"record {number}")

@@ -18,7 +18,7 @@ ROUNDS = 2
 
 
 @pytest.mark.long
-def test_somebody_else_serves_soon_after_a_silent_cut() -> None:
+def test_another_node_serves_soon_after_a_silent_cut() -> None:
     way, reason = way_in()
     if not way:
         pytest.skip(f"the network cannot be cut here: {reason}")

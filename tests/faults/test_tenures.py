@@ -1,4 +1,4 @@
-"""What is wrong with how a group shares its partitions is found, and nothing where nothing is."""
+"""Violations of a group that shares its partitions are found, and none in a correct run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RECORDS: Sequence[int] = [*numbers(1, 0, 1, 2, 3), CONTROL, *numbers(1, 4, 5, 6)
 
 
 class Scene:
-    """A group whose members had a partition one after the other; tests spoil it."""
+    """A group whose members had a partition one after the other; tests modify it."""
 
     def __init__(self) -> None:
         self.history = History()
@@ -211,7 +211,7 @@ def test_each_fault_is_found(spoil: Callable[[Scene], None], faults: dict[Fault,
     assert {fault: count for fault, count in verdict.counts.items() if count} == faults, verdict.examples
 
 
-def test_what_a_busy_machine_notes_late_is_no_fault() -> None:
+def test_late_notes_of_a_busy_machine_are_not_a_fault() -> None:
     scene = Scene()
     scene.begin("a", 0, 1.0)
     scene.begin("b", 0, 2.0)

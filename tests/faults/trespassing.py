@@ -1,7 +1,7 @@
-"""Somebody whom the cluster knows and who may neither read nor write, and tries it of every node for a whole run.
+"""An authenticated principal without read and write permission that tries both at every node during a whole run.
 
-Nodes lose their disks, join, are cut off and take partitions over meanwhile: whatever they have not heard of yet, they
-may not do it for somebody who was never allowed to ask.
+Nodes lose their disks, join, are cut off and take partitions over meanwhile: even with outdated rules, they
+must not serve a principal that never had a permission.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ ASK_S: Final = 5.0
 
 
 class Stranger:
-    """Tries to publish and to read, and notes what came of it.
+    """Tries to publish and to read, and records the outcome.
 
     Args:
         world: of the run.
-        key: what is shown.
+        key: credentials of the principal.
         rng: decides.
     """
 

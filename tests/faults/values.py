@@ -1,6 +1,6 @@
-"""Values that say who sent them: a record's number is in its bytes, and every other byte follows from it.
+"""Values that identify their sender: a record's number is in its bytes, and determines every other byte.
 
-So a reader, or a replica's file, needs no list of what was sent to tell a record from a damaged one.
+So a reader, or a replica's file, can distinguish records from damaged ones without a list of sent records.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import Final
 
 SEQUENCE_BITS: Final = 40
 CONTROL: Final = -1
-"""Stands for the broker's own records, which readers skip."""
+"""Represents the broker's own records, which readers skip."""
 CORRUPT: Final = -2
-"""Stands for bytes that nobody sent."""
+"""Represents bytes that no client sent."""
 
 _U64: Final = struct.Struct(">Q")
 _REPEATS_MAX: Final = 25
@@ -36,7 +36,7 @@ def value_of(number: int) -> bytes:
 
 
 def number_in(value: bytes | None) -> int:
-    """Return the number of the record that these bytes are, CORRUPT if they are none."""
+    """Return the number of the record in these bytes, CORRUPT if they are not a record."""
     if value is None or len(value) < _U64.size:
         return CORRUPT
     (number,) = _U64.unpack_from(value)
@@ -48,5 +48,5 @@ def show(number: int) -> str:
     if number == CONTROL:
         return "a control record"
     if number == CORRUPT:
-        return "bytes that nobody sent"
+        return "bytes that no client sent"
     return f"record {number & (1 << SEQUENCE_BITS) - 1} of producer {producer_of(number)}"

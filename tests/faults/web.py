@@ -1,8 +1,8 @@
 """Clients of the gateway's WebSocket: publishers that pipeline, and a subscriber that resumes where it was.
 
-When the gateway ends, or says nothing any more, they connect again. What a publisher sent before that and was not
-answered has an unknown outcome, so it goes on under a new producer's number. The subscriber names the offsets that it
-has come to, and may miss nothing and be given nothing twice.
+When the gateway ends, or does not answer any more, they reconnect. A record sent before that without an answer has an
+unknown outcome, so the publisher continues under a new producer's number. The subscriber resumes at its offsets, and
+must get each record exactly once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PAUSE_S: Final = 0.5
 SILENCE_S: Final = 60.0
 """How long nothing may come although an answer is due, before the connection is given up."""
 UNKNOWN_STATUSES: Final = frozenset({500, 504})
-"""Errors that do not say that nothing was written."""
+"""Errors that leave open whether records were written."""
 _GONE: Final = (WebSocketException, OSError, TimeoutError)
 
 
@@ -49,7 +49,7 @@ class WebPublisher:
 
     Args:
         world: of the run.
-        gateway: what it connects to.
+        gateway: the gateway to connect to.
         topic: where to.
         standing: of that topic when it is one that is made again, else None.
         rng: decides.
@@ -142,13 +142,13 @@ class WebSubscriber:
 
     Args:
         world: of the run.
-        gateway: what it connects to.
+        gateway: the gateway to connect to.
         standing: of the topic that is made again.
     """
 
     def __init__(self, world: World, gateway: Gateway, standing: Standing) -> None:
         self.reborn_reader = ""
-        """What its session with the topic that is made again is called."""
+        """Name of its session with the topic that is recreated."""
         self._world = world
         self._gateway = gateway
         self._standing = standing
@@ -157,7 +157,7 @@ class WebSubscriber:
         self._session = Session(world, "")
         self._sessions = 0
         self._stood = (False, 0)
-        """Whether the topic that is made again stood when it was subscribed to, and how often it had been made."""
+        """Whether the topic that is recreated existed at the subscription, and how often it had been created."""
 
     async def run(self) -> None:
         """Read for ever."""
@@ -176,7 +176,7 @@ class WebSubscriber:
     async def _subscribe(self, socket: ClientConnection, sid: int) -> None:
         topic = self._topics[sid]
         resume = {str(partition): offset for partition, offset in self._positions.get(topic, {}).items()}
-        if topic == NAME:  # nobody can resume in a topic that may be another one by now
+        if topic == NAME:  # the topic may have been recreated, so the positions are void
             self._sessions += 1
             self.reborn_reader = f"{NAME} {WEB_SUBSCRIBER}#{self._sessions}"
             self._session = Session(self._world, self.reborn_reader)
@@ -197,7 +197,7 @@ class WebSubscriber:
                 await self._subscribe(socket, sid)
 
     def _ended(self, message: Any) -> int | None:
-        """Write down that a subscription ended, or never began; return which, None for what is about none."""
+        """Record that a subscription ended, or never began; return which, None for a message about none."""
         if "end" in message:
             sid, problem = message["end"]["sid"], message["end"]["error"]
         elif "id" in message:

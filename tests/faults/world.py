@@ -1,4 +1,4 @@
-"""What all clients of a run share: which partitions there are by now, what they see, and when they are to be quiet."""
+"""Shared state of all clients of a run: existing partitions, their observations, and when they must be quiet."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ class World:
 
     Args:
         nodes: of the cluster.
-        keys: the partitions that are there at the beginning.
+        keys: the partitions that exist at the beginning.
         history: takes what clients see.
         rng: decides.
         rate: records a second, all that publish to these partitions together.
 
     Attributes:
-        keys: the partitions that are there by now, without those of topics that are made again.
+        keys: existing partitions, without those of recreated topics.
         topic_ids: of the topics of these partitions.
         last_ack: when a record of a partition was acknowledged last, by the monotonic clock.
         acks_seen: how many records of a partition were acknowledged.
-        signs: how often those gave a sign of life who must go on when all is healed, besides partitions.
-        calm: whether a majority of nodes is well and can be reached, so that whoever asks can have it confirmed.
-        crashes: what went wrong with clients themselves.
+        signs: number of signs of life of clients that must continue after healing, besides partitions.
+        calm: whether a majority of nodes is healthy and reachable, so that answers can be confirmed.
+        crashes: failures of clients themselves.
     """
 
     def __init__(self, nodes: Sequence[Node], keys: Sequence[Key], history: History, rng: Random, rate: float) -> None:
@@ -93,7 +93,7 @@ class World:
         return sum(key not in self._grown for key in self.partitions_of(topic))
 
     def is_grown(self, key: Key) -> bool:
-        """Whether the partition was not there at the beginning."""
+        """Whether the partition was added after the beginning."""
         return key in self._grown
 
     async def idle(self, seconds: float) -> None:
@@ -111,7 +111,7 @@ class World:
             self.acks_seen[key] += 1
 
     def failed(self, who: str, place: Key | str, number: int, error: TidelogError, *, there: bool = True) -> None:
-        """A record was not acknowledged. What it was sent to was `there` all the time, or was not."""
+        """A record was not acknowledged. `there`: whether its topic existed all the time."""
         if error.definite:
             self.history.refuse(place, number)
         self.complain(who, error, there=there)

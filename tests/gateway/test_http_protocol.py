@@ -207,7 +207,7 @@ AMBIGUOUS = {
     "chunked twice": POST + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n" + CHUNKED,
     "chunks in HTTP/1.0": POST.replace(b"1.1", b"1.0") + b"Transfer-Encoding: chunked\r\n\r\n" + CHUNKED,
     "a chunk of negative length": POST + b"Transfer-Encoding: chunked\r\n\r\n-1\r\n" + BODY,
-    "a chunk longer than it says": POST + b"Transfer-Encoding: chunked\r\n\r\n3\r\n" + BODY + b"\r\n0\r\n\r\n",
+    "a chunk longer than its size line": POST + b"Transfer-Encoding: chunked\r\n\r\n3\r\n" + BODY + b"\r\n0\r\n\r\n",
     "a folded length": POST + b"Content-Length: 1\r\n 9\r\n\r\n" + BODY,
     "a list of one length": POST + b"Content-Length: 19, 19\r\n\r\n" + BODY,
     "the same length twice": POST + b"Content-Length: 19\r\nContent-Length: 19\r\n\r\n" + BODY,

@@ -22,7 +22,7 @@ def engine() -> Engine:
         pytest.skip("no engine: neither docker with its daemon nor podman answers here")
     if found.refuses("image", "inspect", BASE) and (why := found.refuses("pull", BASE)):
         pytest.skip(f"no base image: {BASE} is not here and cannot be pulled ({why})")
-    # Whoever may not start containers here, as in many containers, learns nothing about the image.
+    # Without permission to start containers, as in many containers, the image cannot be tested.
     if why := found.refuses("run", "--rm", "--network", "none", *found.sealed(), BASE, "true"):
         pytest.skip(f"{found.name} starts no container here ({why})")
     return found
@@ -30,7 +30,7 @@ def engine() -> Engine:
 
 @pytest.fixture(scope="session")
 def image(engine: Engine) -> Iterator[str]:
-    """Build the image, unless one is named that is there already."""
+    """Build the image, unless an existing one is named."""
     if there := os.environ.get("TIDELOG_TEST_IMAGE"):
         yield there
         return

@@ -1,4 +1,4 @@
-"""Docker or podman, whichever runs containers here: containers, volumes and networks that are gone behind a test."""
+"""Docker or podman, whichever can run containers here: containers, volumes and networks are removed after a test."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ HEALTH_CHECK: Final = (
     .partition("CMD ")[2]
     .partition("\n")[0]
 )
-"""What the engine runs in a container to learn whether it is well."""
+"""Health check command of the image."""
 
 
 class EngineError(Exception):
-    """The engine refused; the message is what it said."""
+    """The engine refused; the message is its output."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Engine:
     name: str
 
     def call(self, *arguments: str, given: str | None = None, timeout_s: float = CALL_TIMEOUT_S) -> str:
-        """Return what the engine prints.
+        """Return the engine's output.
 
         Raises:
             EngineError: it failed.
@@ -76,11 +76,11 @@ def find_engine() -> Engine | None:
 
 
 class Place:
-    """What a test has of an engine, under names of its own; `with` removes it, and nothing else.
+    """Objects of one test in an engine, under names of its own; `with` removes them, and nothing else.
 
     Args:
         engine: that runs it.
-        image: what containers are made of.
+        image: image of the containers.
     """
 
     def __init__(self, engine: Engine, image: str) -> None:
@@ -97,7 +97,7 @@ class Place:
         self._left.close()
 
     def named(self, name: str) -> str:
-        """Return what a thing is called outside."""
+        """Return an object's name outside of the test."""
         return f"{self._prefix}-{name}"
 
     def volume(self, name: str) -> None:
@@ -110,7 +110,7 @@ class Place:
             self._net = f"10.{random.randrange(100, 250)}.{random.randrange(250)}"
             try:
                 self._make("network", "net", "--internal", "--subnet", f"{self._net}.0/24")
-            except EngineError:  # somebody has these addresses, or there are no networks at all
+            except EngineError:  # the addresses are in use, or the engine has no networks
                 if at == NETWORKS_TRIED - 1:
                     raise
             else:
@@ -130,15 +130,15 @@ class Place:
         self._left.callback(self.engine.refuses, kind, "rm", self.named(name))
 
     def start(self, name: str, options: Sequence[str] = (), command: Sequence[str] = ()) -> None:
-        """Start a sealed container in the background, with what it is to be run with besides."""
-        # Volumes without a name are gone with it. It is known by its name before it is made, so that none is left.
+        """Start a sealed container in the background, with additional options."""
+        # Unnamed volumes are removed with it. The name is registered before creation, so that no container is left.
         self._left.callback(self.engine.refuses, "rm", "--force", "--volumes", self.named(name))
         self._left.callback(self._tell, name)
         sealed = [*self.engine.sealed(), *options]
         self.engine.call("run", "--detach", "--pull=never", "--name", self.named(name), *sealed, self.image, *command)
 
     def _tell(self, name: str) -> None:
-        """Print what a container has said last: pytest shows it of tests that fail."""
+        """Print the last output of a container: pytest shows it for failed tests."""
         command = [self.engine.name, "logs", "--timestamps", self.named(name)]
         said = subprocess.run(command, capture_output=True, text=True, timeout=CALL_TIMEOUT_S, check=False)
         lines = sorted((said.stdout + said.stderr).splitlines())[-LOG_LINES:]
@@ -163,7 +163,7 @@ class Place:
         self.engine.call("kill", "--signal", "KILL", self.named(name))
 
     def stop(self, name: str) -> int:
-        """End a container as the image says, and return its exit code."""
+        """Stop a container with the image's signal, and return its exit code."""
         self.engine.call("stop", "-t", "20", self.named(name))
         return self.exit_code(name)
 
@@ -172,11 +172,11 @@ class Place:
         return int(self.engine.call("wait", self.named(name)))
 
     def log(self, name: str) -> str:
-        """Return what a container's process has printed: events, not what goes to its standard error."""
+        """Return the standard output of a container's process, which has events."""
         return self.engine.call("logs", self.named(name))
 
     def ready(self, name: str, times: int = 1) -> None:
-        """Wait until a node or a gateway has said that it is ready, for so many starts of the container."""
+        """Wait until a node or a gateway has logged that it is ready, for this number of starts of the container."""
         deadline = time.monotonic() + READY_TIMEOUT_S
         while self.log(name).count('"event": "ready"') < times:
             if time.monotonic() > deadline:

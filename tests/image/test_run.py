@@ -1,4 +1,4 @@
-"""The image is built, and run as docs/containers.md and compose.yaml say: sealed, as nobody special."""
+"""The image is built, and run as in docs/containers.md and compose.yaml: read-only, as an unprivileged user."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def test_a_node_serves_is_healthy_stops_in_order_and_has_its_records_again(place
     place.ready("node", times=2)
     assert values(place, "node") == ["one", "three", "two"]
     assert place.stop("node") == 0
-    # What is on the volume belongs to no container.
+    # The data on the volume does not depend on a container.
     place.start("other", options)
     place.ready("other")
     assert values(place, "other") == ["one", "three", "two"]
 
 
-def test_it_runs_as_nobody_special_and_only_its_data_can_be_written(place: Place) -> None:
+def test_it_runs_unprivileged_and_only_its_data_can_be_written(place: Place) -> None:
     place.start("node", ["--network", "none"])
     place.ready("node")
     status = dict(line.split(":\t", 1) for line in place.inside("node", "cat", "/proc/1/status").splitlines())
@@ -61,13 +61,13 @@ def test_it_runs_as_nobody_special_and_only_its_data_can_be_written(place: Place
 
 def test_the_image_holds_nothing_that_it_does_not_need(place: Place) -> None:
     allowed = {"/tmp", "/var/tmp", "/run/lock", "/var/lock", "/data", "/var/lib/tidelog"}
-    assert set(place.once(WRITABLE)) <= allowed, "also where it is not read-only nobody can change the program"
+    assert set(place.once(WRITABLE)) <= allowed, "the program cannot be changed even without read-only"
     packages = place.once("ls /opt/tidelog/lib/python3.13/site-packages")
     assert "tidelog_broker" in packages
     assert not {"pip", "setuptools", "wheel", "hatchling", "pytest", "tests"} & set(packages)
     names = ("*.whl", "*.key", ".git", ".cache", ".netrc", "id_*", "test_*idelog*")
     wanted = " -o ".join(f"-name '{name}'" for name in names)
-    # What the base image has is its own matter.
+    # The content of the base image is not checked.
     added = "/opt /data /var/lib/tidelog /root /home"
     assert place.once(f"find {added} {wanted}", ["--user", "0"]) == []
     secret = re.compile("SECRET|PASSWORD|TOKEN|API_KEY", re.IGNORECASE)
@@ -75,7 +75,7 @@ def test_the_image_holds_nothing_that_it_does_not_need(place: Place) -> None:
 
 
 def start_service(place: Place, name: str, *, detached: bool = True) -> None:
-    """Start a service as compose.yaml says."""
+    """Start a service with the options in compose.yaml."""
     options = place.joined(name, SERVICES)
     for volume in list_of(name, "volumes"):
         options += ["--volume", place.named(volume)]
@@ -106,7 +106,7 @@ def status_of(place: Place, name: str) -> dict[str, Any]:
     return answer
 
 
-def test_the_cluster_of_compose_goes_on_without_a_node_that_is_killed(place: Place) -> None:
+def test_the_cluster_of_compose_continues_without_a_killed_node(place: Place) -> None:
     try:
         place.network()
         place.engine.call("run", "--rm", "--network", place.named("net"), BASE, "true")

@@ -1,4 +1,4 @@
-"""Nodes and a gateway in containers with certificates and keys, started as docs/containers.md says."""
+"""Nodes and a gateway in containers with certificates and keys, started as documented in docs/containers.md."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.machine, pytest.mar
 PAGE = (Path(__file__).parents[2] / "docs" / "containers.md").read_text()
 NODES = ("log1", "log2", "log3")
 
-# The image's own user makes the files, so they belong to whom they have to. A machine would get its own alone.
+# The image's own user creates the files, so their owner is right. A real machine would get only its own files.
 FOUND = """
 cd /data
 tidelog cluster init orders --node log1=log1 --node log2=log2 --node log3=log3
@@ -26,7 +26,7 @@ tidelog certs issue orders server gateway --host gateway
 mv orders/* .
 """
 
-# Who asks, and what the gateway answers: with the administrator's key, and without any.
+# Request to the gateway, and its answer: with the administrator's key, and without any.
 ASK = """
 import ssl, sys, urllib.error, urllib.request
 trusted = ssl.create_default_context(cafile="/etc/tidelog/ca.pem")
@@ -59,7 +59,7 @@ def start(place: Place, name: str, which: str, options: list[str]) -> None:
     place.start(name, [*options, *files, *network, *words[:at]], words[at + 1 :])
 
 
-def test_a_secured_cluster_and_its_gateway_as_the_page_says(place: Place) -> None:
+def test_a_secured_cluster_and_its_gateway_work_as_documented(place: Place) -> None:
     try:
         place.network()
     except EngineError as error:

@@ -15,7 +15,7 @@ CLIENT = Path(__file__).parents[2] / "clients" / "javascript"
 
 
 @pytest.mark.e2e
-def test_each_script_prints_what_is_shown(node_command: list[str], node_address: str, tmp_path: Path) -> None:
+def test_each_script_prints_the_shown_output(node_command: list[str], node_address: str, tmp_path: Path) -> None:
     index = (CLIENT / "src" / "index.js").as_uri()
     script = tmp_path / "script.mjs"
     with process("gateway", "--bootstrap", node_address, "--http-port", "0") as (_, ready):

@@ -30,7 +30,7 @@ def test_the_node_is_one_and_the_rest_is_new(tidelog_client):
 def test_a_test_may_delete_its_topic(tidelog_client, tidelog_topic):
     tidelog_client.delete_topic(tidelog_topic)
 
-def test_a_test_may_leave_what_cannot_be_published(tidelog_node, tidelog_client, tidelog_topic):
+def test_a_test_may_leave_unpublishable_records(tidelog_node, tidelog_client, tidelog_topic):
     tidelog_client.producer(tidelog_topic).enqueue(b"v").result()
     tidelog_node.kill()
     tidelog_client.producer(tidelog_topic).enqueue(b"v")

@@ -110,7 +110,7 @@ def check_wheel(wheel: Path, version: str, directory: Path) -> None:
         if up.poll() is None:
             up.kill()
     bare.run("pip", "uninstall", "--quiet", "--yes", "tidelog")
-    _equal("what is left of the package", (bare.has("tidelog"), bare.packages()), (False, []))
+    _equal("rest of the package", (bare.has("tidelog"), bare.packages()), (False, []))
 
 
 def _document(up: subprocess.Popen[str]) -> str:

@@ -64,7 +64,7 @@ def check_source_distribution(sdist: Path, wheel: Path, directory: Path) -> None
 
 
 def check_sources(*, dirty: bool) -> None:
-    """Refuse sources that are no release.
+    """Refuse sources that are not those of a release.
 
     Raises:
         ReleaseError: files are not committed, the changelog has no such release, or it lists unreleased changes.

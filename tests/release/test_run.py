@@ -26,7 +26,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_committed_sources_whose_changelog_names_the_version_are_taken(project: Path) -> None:
+def test_committed_sources_with_the_version_in_the_changelog_are_accepted(project: Path) -> None:
     run.check_sources(dirty=False)
     assert project.exists()
 
@@ -54,7 +54,7 @@ def test_sums_are_those_that_sha256sum_checks(tmp_path: Path) -> None:
     subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=tmp_path, check=True)
 
 
-def test_wheels_are_compared_by_what_their_files_hold(tmp_path: Path) -> None:
+def test_wheels_are_compared_by_the_content_of_their_files(tmp_path: Path) -> None:
     for name, text in (("one", "x"), ("other", "y")):
         with zipfile.ZipFile(tmp_path / name, "w") as archive:
             archive.writestr("a.py", text)

@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 FORGOTTEN = {pb.SEQUENCE_GAP, pb.UNKNOWN_PRODUCER}
-"""What is said of a producer whose newest batches are not known."""
+"""Errors for a producer whose newest batches are unknown."""
 
 _VOTES = pb.ReplicationAck | pb.SealReply | pb.OpenEpochReply
 
 
 class Checks:
-    """See the module. Every method is called by the world when what its name says has just happened."""
+    """See the module. The world calls each method right after the event that it is named after."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -53,9 +53,9 @@ class Checks:
         """The first of each partition: after an operator's recovery there is another one, see `forks`."""
         self._in_memory: dict[Copy, Truth] = {}
         self._on_disk: dict[tuple[PartitionKey, str], Truth] = {}
-        """Which truth holds for a node, by what it knows, and by what its disk does."""
+        """The truth that holds for a node, by its knowledge and its disk."""
         self._to_tell: list[tuple[Copy, Fork]] = []
-        """Which losses nodes have come to know in this step."""
+        """Losses that nodes have learned of in this step."""
         self._told: set[tuple[Process, str]] = set()
         self.deletions = {key: Deletions(truth, world.scenario, world.clock) for key, truth in self.truths.items()}
         config = world.topic.config
@@ -102,21 +102,21 @@ class Checks:
         return truth
 
     def truth_by(self, key: PartitionKey, epoch: int) -> Truth:
-        """Return what holds for those who have taken part in every recovery so far, before the end of an epoch."""
+        """Return the truth for nodes that have taken part in every recovery before the end of an epoch."""
         truth = forks.newest(self.truths[key])
         return truth if truth.fork is None or truth.fork.epoch < epoch else truth.fork.parent
 
     def recovered(self, copy: Copy, said: pb.ClusterChangeReply) -> None:
-        """An operator is told what has become of it: what was decided, and whether something may be lost (I21)."""
+        """An operator gets the result of a recovery: the decision, and whether records may be lost (I21)."""
         decided = copy.replica.state.decision(said.epoch)
         self.require(
             said.end_offset == decided.end_offset and (said.unsafe or not decided.unsafe),
             "I21",
-            f"an operator is told {said}, decided was {decided}",
+            f"the operator got {said}, but the decision is {decided}",
         )
 
     def _by_disk(self, key: PartitionKey, node: str) -> Truth:
-        """Return what holds for a node that knows what is on the disk of this one."""
+        """Return the truth for a node with the knowledge on this node's disk."""
         return self._on_disk.get((key, node)) or self.truths[key]
 
     def _go_over(self, key: PartitionKey, node: str, decision: bytes) -> None:
@@ -131,18 +131,18 @@ class Checks:
         self._told.add((process, text))
 
     def _tell(self) -> None:
-        """See that a loss is told where it becomes known (I21)."""
+        """Check that a loss is logged at each node that learns of it (I21)."""
         pending, self._to_tell = self._to_tell, []
         for copy, fork in pending:
             name = copy.partition.name
             text = f"DATA_LOSS: {name}: an operator ended epoch {fork.epoch} at offset {fork.end_offset}"
             told = any(process is copy.process and said.startswith(text) for process, said in self._told)
-            self.require(told, "I21", f"{copy.name} knows that epoch {fork.epoch} was cut short, and does not say so")
+            self.require(told, "I21", f"{copy.name} knows that epoch {fork.epoch} was cut short, and did not report it")
 
     def is_overruled(self, copy: Copy) -> bool:
         """Whether a copy has stopped for good, rightly: it knows another end of an epoch than an operator's recovery.
 
-        So one that has stopped must know that epoch as decided, and there must be somebody who goes on without it.
+        So a stopped node must know the decision about that epoch, and another replica must continue without it.
         """
         known = self.truth_of(copy).forks.values()
         return copy.replica.state.halted_for_good and any(
@@ -181,7 +181,7 @@ class Checks:
             truth.reopened(node, {epoch: found[0] for epoch in truth.epochs() if (found := copy.view.epoch_end(epoch))})
 
     def _found(self, copy: Copy) -> None:
-        """See what a write that was cut short has left, all the same."""
+        """Check the remains of a write that was cut short."""
         truth, node = self.truth_of(copy), copy.process.node_id
         for log in copy.log.epochs:
             known = truth.durable.get((node, log.epoch), log.start_offset)
@@ -193,14 +193,14 @@ class Checks:
                 except ProtocolError:
                     if not self._bad(node):
                         raise
-                    continue  # it has rotted meanwhile, which whoever reads it will notice
+                    continue  # it has rotted meanwhile, which the next reader detects
                 if not any(header.flags & Flags.DERIVED for header in headers):  # else its digest tells, once compared
                     truth.wrote(node, log.epoch, from_offset, headers)
                     truth.payloads(batches)
                 truth.made_durable(node, log.epoch, log.end_offset)
 
     def _written_anew(self, name: str, process: Process, files: Sequence[tuple[Path, int]]) -> None:
-        """See that what a node counts on is on its disk, although a sync of it may have failed (I17)."""
+        """Check that data that a node relies on is on its disk, although a sync of it may have failed (I17)."""
         disk = process.sim_disk
         if disk.any_lost:
             lost = [path for path, size_bytes in files if disk.node(path).lacks(size_bytes)]
@@ -209,7 +209,7 @@ class Checks:
     def booted(
         self, process: Process, chains: TypedJournal[pb.ChainEntry], fences: TypedJournal[pb.FenceEntry]
     ) -> None:
-        """A node has read its journals: what they hold counts, whether or not the node was told so before it died."""
+        """A node has read its journals: their content counts, even if the node died before it learned of the writes."""
         self._written_anew(process.node_id, process, [(META / name, sys.maxsize) for name in ("journal", "fences")])
         known = [
             ((entry.topic_id, entry.partition), entry.decision)
@@ -291,7 +291,7 @@ class Checks:
 
     def _able(self, copy: Copy, message: fx.PeerMessage) -> None:
         damage = copy.limbo()
-        self.require(damage is None, "I14", f"{copy.name} is damaged ({damage}) and says {type(message).__name__}")
+        self.require(damage is None, "I14", f"{copy.name} is damaged ({damage}) and sends {type(message).__name__}")
 
     # ------------------------------------------------------------------------------------------ clients
 
@@ -326,13 +326,13 @@ class Checks:
             )
 
     def is_forgotten(self, copy: Copy, publish: Publish, said: PublishReply) -> bool:
-        """Whether a producer is not known because a recovery that this node knows has cut off what it had stored."""
+        """Whether a producer is unknown because a recovery that this node knows has truncated its batches."""
         return said.error in FORGOTTEN and forks.lost_of(
             self.truth_of(copy), publish.producer_id, publish.base_sequence
         )
 
     def _may_have_forgotten(self, copy: Copy, publish: Publish, said: PublishReply) -> bool:
-        """Whether a node may know a producer less well, because retention was there before it."""
+        """Whether a node may lack a part of a producer's state, because retention deleted it before the node had it."""
         truth, node = self.truths[copy.key], copy.process.node_id
         if said.error == pb.UNKNOWN_PRODUCER:
             return truth.may_forget(publish.producer_id, node)
@@ -343,7 +343,7 @@ class Checks:
         self.truths[publish.key].tried(publish)
 
     def says_deleted(self, copy: Copy, log_start: int) -> None:
-        """A node says that what lies before an offset is deleted (I10)."""
+        """A node reports that records before an offset are deleted (I10)."""
         self.deletions[copy.key].tells(copy.name, log_start)
 
     def deleted(self, copy: Copy, offset: int) -> None:
@@ -351,11 +351,15 @@ class Checks:
         self._world.clock.note("deleted", copy.name, offset, checksum=offset)
         state = copy.replica.state
         shown_from = max(state.deleted_below, copy.partition.state.log_start)
-        self.require(shown_from >= offset, "I26", f"{copy.name} says that all below {offset} is deleted, and shows it")
+        self.require(
+            shown_from >= offset,
+            "I26",
+            f"{copy.name} reports that all records below {offset} are deleted, and shows them",
+        )
         self.truth_of(copy).shows_from(state.active.epoch, shown_from, copy.name)
 
     def reads(self, copy: Copy, offset: int, shown_from: int) -> None:
-        """A node gives a reader what lies at an offset; when it was asked it showed what lies behind another."""
+        """A node delivers records at an offset; `shown_from` was its first visible offset at the request."""
         self.require(offset >= shown_from, "I26", f"{copy.name} gives {offset}, all below {shown_from} is deleted")
 
     def locates(self, copy: Copy) -> tuple[int, Callable[[int | None, BaseException | None], None]]:
@@ -371,10 +375,10 @@ class Checks:
             cuts = [fork.end_offset for fork in forks.between(self.truth_of(copy), asked)]
             known = min([committed, *cuts])
             if isinstance(error, ProtocolError) and error.code == pb.OFFSET_OUT_OF_RANGE:
-                self.require(known < committed, "I20", f"{copy.name} says that {committed} was never given out")
+                self.require(known < committed, "I20", f"{copy.name} reports that {committed} was never given out")
             if end is not None:
                 self._world.clock.note("end", copy.name, end, checksum=end)
-                self.require(end >= known, "I20", f"{copy.name} says {end}, {known} was committed before")
+                self.require(end >= known, "I20", f"{copy.name} returned {end}, but {known} was committed before")
 
         return committed, answered
 
@@ -400,7 +404,7 @@ class Checks:
         return "".join(f"\n  partition {key[1]}: {unequal(self._world, key)}" for key in self.truths)
 
     def final(self) -> None:
-        """Hold all logs against each other and against what clients were told."""
+        """Compare all logs with each other and with the answers to clients."""
         for key, root in self.truths.items():
             log = compare_logs(self._world, key)
             compare = compare_compacted if self._world.scenario.compacts else compare_with_history

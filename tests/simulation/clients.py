@@ -1,6 +1,6 @@
 """Clients of the simulated cluster: producers that retry until they know, consumers that read at any node.
 
-A producer with an id numbers its batches and repeats one until it is told that it is stored: at most once, whatever
+A producer with an id numbers its batches and repeats one until it is acknowledged: at most once, whatever
 was lost on the way. Where requests have keys each batch has an id of its own. A producer without an id tries a batch
 until a node may have taken it: after a no nothing of it is stored, and it tries again or gives up. Where ids are shared
 a producer now and then is a copy of another one of its partition.
@@ -33,16 +33,16 @@ CALM_PUBLISHES = 2
 
 
 PRODUCERS_MAX = 1 << 16
-"""The distance between the ids of a producer that begins anew."""
+"""Distance between the ids of a restarted producer."""
 
 DELETED = {pb.UNKNOWN_PRODUCER, pb.DUPLICATE_OUT_OF_WINDOW}
-"""What is said where retention has deleted what was stored, before a copy could have it."""
+"""Errors after retention has deleted stored records before a copy had them."""
 
 COPIES = 0.15
 """Before how many of its batches a producer becomes a copy of another one, where ids are shared."""
 
 OF_ANOTHER = {pb.PRODUCER_ID_SHARED, pb.DUPLICATE_OUT_OF_WINDOW}
-"""What is said there of a batch whose numbers another producer has used."""
+"""Errors for a batch whose sequence another producer has used."""
 
 _DIGESTS = 2654435761
 DIGEST_MAX = 2**62 - 1
@@ -113,7 +113,7 @@ class Producer:
         return self._producer_id, self._open[0].base_sequence if self._open else self._sequence
 
     def _become(self, other: Producer) -> None:
-        """Go on as a copy of another one would that was started a moment ago; what is open here is given up."""
+        """Continue as a copy of another producer that started a moment ago; open batches are given up."""
         producer_id, sequence = other.copied()
         if other is self or not self._producer_id or not producer_id:
             return
@@ -167,7 +167,7 @@ class Producer:
             publish.outcome, publish.base_offset, publish.epoch = "stored", said.base_offset, said.epoch
             self._ended(publish)
         elif said.error == pb.STORED_ON_QUORUM and self._producer_id:
-            publish.acks = pb.QUORUM  # that is what can still be said of it: tried again, the batch is found
+            publish.acks = pb.QUORUM  # the strongest possible ack of a retry, which finds the stored batch
             self._retry(publish)
         elif said.error in OF_ANOTHER and self._world.scenario.shares_ids:
             self._begin_anew(publish if publish.attempts == 1 else None)
@@ -194,8 +194,8 @@ class Producer:
             self._ended(publish)
 
     def _begin_anew(self, refused: Publish | None = None) -> None:
-        """Go on as another producer, as `tidelog.produce.partition_queue` does: nobody knows what became of what is
-        open.
+        """Continue as another producer, as `tidelog.produce.partition_queue` does: the outcome of open batches is
+        unknown.
 
         A recovery has cut off what precedes it, or retention has deleted that before a copy could have it, or the id is
         shared: then `refused` has not been stored.
@@ -262,9 +262,9 @@ class Consumer:
         self._may_be_inside = False
         """Whether its position may lie inside a batch, which is given as a whole: it is where the log begins."""
         self.truth = world.checks.truths[key]
-        """By what it goes: after a recovery without a quorum it reads again from where that cut the log."""
+        """The truth it follows: after a recovery without a quorum it reads again from the truncation point."""
         self.table: dict[bytes, KeyedRecord] = {}
-        """What it knows of each key, where records have keys."""
+        """The newest record of each key, where records have keys."""
         self.seen = Delivered(key)
         world.history.consumers.append(self.seen)
 
@@ -294,7 +294,7 @@ class Consumer:
     def _read(
         self, copy: Copy, truth: Truth, asked: int, found: Sequence[memoryview], error: BaseException | None
     ) -> None:
-        """A node has read, or says why it has not; what it found may be other content than it was."""
+        """A node has read, or returns an error; its content may differ from the decided one."""
         log_start = 0
         if isinstance(error, ProtocolError) and error.code == pb.OFFSET_OUT_OF_RANGE:
             log_start = error.log_start_offset
@@ -313,9 +313,9 @@ class Consumer:
             self._ask()
 
     def _goes_by(self, truth: Truth) -> bool:
-        """Whether an answer continues what was read: not if it is of a log that a recovery has cut since, or just now.
+        """Whether an answer continues the read records: not if a recovery has truncated its log since.
 
-        As an application does that is told of the loss, it forgets what was cut off, and goes on from there.
+        Like an application that learns of the loss, it forgets the truncated records and continues from there.
         """
         parted = forks.between(truth, self.truth)
         if parted:
@@ -335,10 +335,10 @@ class Consumer:
             self.position, self._may_be_inside = log_start, True
         for data in batches:
             header = unpack_header(data)
-            derived = bool(header.flags & Flags.DERIVED)  # such a one may begin earlier than what it was made from
+            derived = bool(header.flags & Flags.DERIVED)  # such a batch may begin earlier than its source
             inside = self._may_be_inside and header.base_offset < self.position < header.end_offset
             is_next = inside or header.base_offset == self.position or (derived and header.base_offset < self.position)
-            self._world.checks.require(is_next, "I10", "a consumer was given something else than what comes next")
+            self._world.checks.require(is_next, "I10", "a consumer got other records than the next ones")
             self._may_be_inside = False
             if self._world.scenario.compacts:
                 self.table.update((each.key, each) for each in keyed_records(data) if each.offset >= self.position)

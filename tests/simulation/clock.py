@@ -52,7 +52,7 @@ class Clock:
         self.now_us = max(self.now_us, end_us)
 
     def note(self, *what: object, checksum: int = 0) -> None:
-        """Remember an event; `checksum` stands for what its objects say."""
+        """Record an event; `checksum` covers the state of its objects."""
         self._trace.append((self.now_us, what))
         text = b"%d %d %a" % (self.now_us, checksum, what[0])
         self.checksum = crc32c(text, self.checksum)

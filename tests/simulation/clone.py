@@ -1,4 +1,4 @@
-"""Copies a whole small world, callbacks included, so that a search can go on from one state in many ways.
+"""Copies a whole small world, callbacks included, so that a search can continue from one state in many ways.
 
 `copy.deepcopy` takes functions for constants; the core's callbacks hold on to the replica that they belong to, and a
 copy of a world in which they still do would change the original.

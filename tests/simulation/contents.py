@@ -1,7 +1,7 @@
-"""What a partition's log says record by record, where the topic drops duplicates: its invariant, I29.
+"""Invariant I29 of a partition whose topic drops duplicates, checked record by record.
 
-Within the window no content is twice in the committed log, and what is said to be stored or to be a duplicate is there:
-each content of an acknowledged batch is in the batch that it became, or in the window in front of that.
+Within the window no content is twice in the committed log, and all records acknowledged as stored or duplicate exist:
+each content of an acknowledged batch is in the stored batch, or in the window before it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidelog_proto.batch.header import BatchHeader, Flags
 from tidelog_proto.batch.record_batch import RecordBatch
 
 AGAIN: Final = 0.6
-"""How often a record says what one of the newest has said."""
+"""Probability that a record repeats the content of one of the newest."""
 NEWEST: Final = 12
 CLOCK_ERROR_US: Final = 100_000
 """How long before it is stamped a batch may be looked at, and a little more."""
@@ -31,7 +31,7 @@ class _Record(NamedTuple):
 
 
 class Drawn:
-    """What producers publish to one partition: contents that are new, or were published shortly before."""
+    """Contents that producers publish to one partition: new ones, or ones that were published shortly before."""
 
     def __init__(self, random: Random, partition: int) -> None:
         self._random = random
@@ -52,7 +52,7 @@ class Drawn:
 
 
 class LoggedContents:
-    """The contents of what is committed of a partition, in the log's order."""
+    """The committed contents of a partition, in the log's order."""
 
     def __init__(self, *, records_max: int, age_us: int, require: Callable[[bool, str, str], None]) -> None:
         self._records_max = records_max
@@ -61,7 +61,7 @@ class LoggedContents:
         self._written: dict[tuple[int, int], tuple[int, ...]] = {}
         self._records: list[_Record] = []
         self._before: dict[tuple[int, int], int] = {}
-        """How many records lie in front of a committed batch."""
+        """Number of records before a committed batch."""
 
     def wrote(self, header: BatchHeader, batch: memoryview) -> None:
         """A batch is on some disk."""
@@ -79,9 +79,9 @@ class LoggedContents:
         self._records += [_Record(content, header.base_offset, stamp_us) for content in contents]
 
     def acknowledged(self, publish: Publish, said: PublishReply, header: BatchHeader) -> None:
-        """A publish is said to be at a committed batch."""
+        """A publish was acknowledged with a position in a committed batch."""
         where = (said.epoch, said.base_offset)
-        self._require(where in self._before, "I29", f"{publish} is said to be at {said}, which is not committed")
+        self._require(where in self._before, "I29", f"{publish} was acknowledged at {said}, which is not committed")
         dropped = duplicates_in(header)
         self._require(said.duplicates == dropped, "I29", f"{publish}: {said}, {dropped} records were dropped")
         self._require(len(self._written[where]) + dropped == publish.records, "I29", f"{publish} has become {header}")
@@ -97,7 +97,7 @@ class LoggedContents:
 
 
 def contents_of(header: BatchHeader, batch: bytes | memoryview) -> tuple[int, ...]:
-    """Return what the records of a batch say; nothing of one for the broker."""
+    """Return the contents of a batch's records; none for a batch of the broker."""
     if header.flags & Flags.CONTROL:
         return ()
     return tuple(int.from_bytes(value or b"", "big") for value in RecordBatch.parse(batch).values())

@@ -32,7 +32,7 @@ class Copy:
     """See the module.
 
     Attributes:
-        partition: what serves clients; only there once the replica takes part.
+        partition: the replica's partition for clients; exists once the replica takes part.
     """
 
     partition: Partition
@@ -100,25 +100,25 @@ class Copy:
         if hot is not None:
             return [entry.data for entry in hot]
         found = await partition.reader.read_to_send(offset, READ_BYTES, is_prompt=True)
-        # What is sent out of a mapping leaves later, and much later where the reader is slow.
+        # Bytes of a mapping are sent later, and much later to a slow reader.
         slow = SLOW_TIMES if self.process.world.clock.random.random() < SLOW else 1
         await asyncio.sleep(self.process.read_us() * slow / 1e6)
         return found.batches
 
     async def latest(self, waits_at: int) -> int:
-        """Return the end of what is committed, as LIST_OFFSETS does: nobody has committed more before this was called.
+        """Return the committed end, as LIST_OFFSETS does; no node has committed more before the call.
 
         Before that a reader is let wait at an offset, as FETCH and SUBSCRIBE do.
 
         Raises:
-            ProtocolError: why that cannot be said here: OFFSET_OUT_OF_RANGE where nobody has given that offset out.
+            ProtocolError: the end is unknown: OFFSET_OUT_OF_RANGE if no node has given that offset out.
         """
         await self.partition.access.ensure_readable()
         await self.partition.access.ensure_given_out(waits_at)
         await self.partition.access.confirm_owner()
         return self.partition.state.high_watermark
 
-    # ------------------------------------------------------------------------------------------ what is done to it
+    # ------------------------------------------------------------------------------------------ operations
 
     def roll_over(self, plan: Plan) -> None:
         """Let an owner end its epoch by plan."""
@@ -132,7 +132,7 @@ class Copy:
         return not self.driver._queue
 
     def limbo(self) -> str | None:
-        """Why the log is damaged now; None when it is not, or only lacks what is being fetched."""
+        """The reason why the log is damaged; None if it is intact, or only lacks history that is being fetched."""
         log = self.log
         damaged = log.unreadable_epoch is not None or any(held.damage is not None for held in log.epochs)
         return log.limbo if damaged and not self.view.repairing else None

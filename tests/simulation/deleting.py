@@ -1,6 +1,6 @@
-"""An operator who has records deleted, and who now and then holds the topic so that nothing is.
+"""An operator who requests deletions, and who now and then holds the topic, so that nothing is deleted.
 
-What is asked for is any offset, also one behind the end. An answer is held against what holds afterwards: see I26.
+Deletion requests have any offset, also one after the end. Answers are checked against the later state: see I26.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Deleter:
 
 
 class Holder:
-    """Holds the topic for a while, and lets it go again; every node hears of it in its own time."""
+    """Holds the topic for a while, and releases it; every node learns of it at another time."""
 
     def __init__(self, world: World) -> None:
         self._world = world

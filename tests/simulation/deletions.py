@@ -1,11 +1,11 @@
-"""What retention has deleted of one partition, where, and what a copy may have forgotten with it (I12, I22).
+"""Records deleted by retention in one partition, and the producer state that a copy may have lost with them (I12, I22).
 
 An owner decides where the log begins: past the topic's bound, below the commit, and in the open epoch only what every
-replica of it has. The others delete after it. What lies below is excused wherever something is missed; nothing else is.
+replica of it has. The others delete after it. Missing records and state below that offset are allowed; no others are.
 
 A copy that held a producer's batches knows the producer for good: a snapshot outlives what retention deletes. Only a
-copy that began late, because what lies in front was deleted before it came to that, may know less. What it never had
-it may have forgotten, and who asks it about producers may have forgotten that with it.
+copy that began late, because the records before were deleted first, may know less. It may have forgotten the state that
+it never had, and so may a node that requests producer state from it.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class Deletions:
         self.wanted = 0
         """Below this an owner wants records deleted for readers."""
         self._asked: set[int] = set()
-        """What somebody has asked for."""
+        """Offsets in deletion requests of clients."""
         self._stamped_us: dict[tuple[int, int], int] = {}
         """The epoch and the end of a batch -> when it got its offsets, by a clock that is right."""
         self._noted: dict[str, int] = {}
-        """Node -> below which it has deleted by itself, so that what was there before was there without a hole."""
+        """Node -> offset below which it has deleted by itself, so its copy had no gap before that offset."""
         self._kept: dict[str, int] = {}
         """Node -> where its log is to begin, as it has written down; it may begin later, where something is missing."""
         self._began: dict[str, int] = {}
@@ -64,14 +64,14 @@ class Deletions:
             self._stamped_us[header.epoch, header.end_offset] = self._clock.now_us
 
     def asks(self, offset: int) -> None:
-        """Somebody asks that records below an offset be deleted."""
+        """A client requests to delete records below an offset."""
         self._asked.add(offset)
 
     def wants(self, copy: Copy, below: int) -> None:
         """An owner is about to have records below an offset deleted for readers."""
         require = self._truth.require
         require(not copy.process.is_held, "I22", f"{copy.name} wants all below {below} deleted, and the topic is held")
-        require(below <= self._truth.settled_end, "I22", f"{copy.name} deletes what is not committed: {below}")
+        require(below <= self._truth.settled_end, "I22", f"{copy.name} deletes uncommitted records: below {below}")
         if below > self.wanted:
             is_due = below in self._asked or self._is_past_bytes(copy, below) or self._is_old(copy, below)
             require(is_due, "I22", f"{copy.name} wants all below {below} deleted, which its topic keeps")
@@ -90,7 +90,7 @@ class Deletions:
         self._truth.require(not copy.process.is_held, "I22", f"{copy.name} deletes a file, and the topic is held")
 
     def decides(self, copy: Copy, below: int) -> None:
-        """A node is about to delete what lies below an offset: an owner what nobody sees any more, others after one."""
+        """A node is about to delete below an offset: an owner only invisible records, others only after an owner."""
         if below > self.log_start:
             self._judge(copy, below)
             self.log_start = below
@@ -106,9 +106,11 @@ class Deletions:
 
     def _judge(self, copy: Copy, below: int) -> None:
         truth, require = self._truth, self._truth.require
-        require(below <= truth.settled_end, "I22", f"{copy.name} deletes what is not committed: {below}")
+        require(below <= truth.settled_end, "I22", f"{copy.name} deletes uncommitted records: below {below}")
         seen_from = copy.replica.state.deleted_below
-        require(below <= seen_from, "I22", f"{copy.name} deletes below {below} what readers see from {seen_from} on")
+        require(
+            below <= seen_from, "I22", f"{copy.name} deletes below {below}, but readers see records from {seen_from}"
+        )
         epoch = truth.newest_decided + 1
         if below > truth.start_of(epoch) and not copy.process.disk.spares.has_ended:
             replicas, holders = len(truth.descriptors[epoch].placement), truth.holders(epoch, below)
@@ -116,7 +118,7 @@ class Deletions:
             require(holders == replicas, "I22", lacking)
 
     def _is_past_bytes(self, copy: Copy, below: int) -> bool:
-        """Whether what lies in front of an offset is past the topic's bytes, where a node's segments end."""
+        """Whether the records before an offset exceed the topic's size limit, at the ends of a node's segments."""
         if not self._bytes_max:
             return False
         segments = [segment for log in copy.log.epochs for segment in log.segments]
@@ -124,25 +126,21 @@ class Deletions:
         newest = max((segment.end_offset for segment in segments if segment.end_offset <= below), default=-1)
         last = [segment for segment in segments if segment.end_offset == newest]
         size_bytes = sum(segment.size_bytes for segment in [*last, *kept])
-        # A log that has left the partition since, because an epoch began behind a hole, counted when it was decided.
+        # A log that has left the partition since, because an epoch began after a gap, counted when it was decided.
         return size_bytes > self._bytes_max or not last or copy.log.start_offset > below
 
     def says(self, name: str, log_start: int) -> None:
-        """A node says where the log begins: nowhere behind what was decided."""
+        """A node reports its log start, which is never after the decided one."""
         truth = self._truth
-        truth.require(
-            log_start <= self.log_start, "I22", f"{name} says that the log begins at {log_start}, not {self.log_start}"
-        )
+        truth.require(log_start <= self.log_start, "I22", f"{name} reports log start {log_start}, not {self.log_start}")
 
     def tells(self, name: str, log_start: int) -> None:
-        """A node tells a reader where the log begins: nowhere behind what an owner wanted."""
+        """A node returns its log start to a reader, which is never after that of an owner."""
         wanted = max(self.wanted, self.log_start)
-        self._truth.require(
-            log_start <= wanted, "I22", f"{name} tells that the log begins at {log_start}, not {wanted}"
-        )
+        self._truth.require(log_start <= wanted, "I22", f"{name} returns log start {log_start}, after {wanted}")
 
     def remembers(self, copy: Copy) -> None:
-        """A node has started again: what it has deleted is not missing."""
+        """A node has restarted: records that it has deleted are not missing."""
         kept, known = self._kept.get(copy.process.node_id, 0), copy.replica.state.log_start
         self._truth.require(known >= kept, "I22", f"{copy.name} has deleted below {kept}, and knows of {known}")
 
@@ -153,25 +151,25 @@ class Deletions:
         return max(began, log.start_offset) if log.start_offset > self._noted.get(node, 0) else began
 
     def told(self, copy: Copy, to: str) -> None:
-        """A node tells another one what it knows of producers."""
+        """A node sends its producer state to another one."""
         self._told[to] = max(self._told.get(to, 0), self.lacks(copy))
 
     def lost(self, node: str) -> None:
-        """A node may have lost what it held: whatever it begins with, it begins late."""
+        """A node may have lost its records: from now on its copy began late."""
         self._noted.pop(node, None)
         self._kept.pop(node, None)
 
     def lacks(self, copy: Copy) -> int:
-        """Below which offset a copy may never have had what was there."""
+        """Offset below which a copy may never have had the records."""
         node = copy.process.node_id
         return max(self._beginning(node, copy.log), self._told.get(node, 0))
 
 
 def log_start_of(message: object) -> int:
-    """Return where a message says that the log begins, 0 where it says nothing of it."""
+    """Return the log start in a message, 0 if it has none."""
     return message.log_start_offset if isinstance(message, pb.AppendBatch | pb.BackfillReply) else 0
 
 
 def tells_of_producers(message: object) -> bool:
-    """Whether a message answers what was asked about producers."""
+    """Whether a message answers the request for producer state."""
     return isinstance(message, pb.BackfillReply) and message.status == pb.HELD and not message.source_end_offset

@@ -1,6 +1,6 @@
-"""Goes through all states of the small cluster within bounds, breadth first, so that what it finds is the shortest way.
+"""Explores all states of the small cluster within limits, breadth first, so that it finds the shortest way.
 
-Far more states of the cluster than of a node: what an event does to a node is computed once for each state of that node
+The cluster has far more states than a node: an event's effect on a node is computed once for each state of that node
 and looked up from then on, together with what it sends and what of it is to be checked; likewise what a check makes of
 the observer's knowledge. Two states are one when their nodes, messages, remaining bounds, and what is committed and
 decided are the same.
@@ -39,7 +39,7 @@ SPENT_BY = {
 
 @dataclass(slots=True)
 class Found:
-    """What a search has seen. `trace` leads to a violation, if there is one."""
+    """Result of a search. `trace` leads to a violation, if one was found."""
 
     states: int = 0
     steps: int = 0
@@ -68,7 +68,7 @@ class Event(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What an event does to a node: the node after it, what it sends, what is to be checked."""
+    """Outcome of an event at a node: the node's new state, its messages, and the checks to run."""
 
     number: int
     node: int
@@ -78,7 +78,7 @@ class Outcome(NamedTuple):
 
 
 class Recorder:
-    """Stands in for the observer while an outcome is computed: notes what it is told."""
+    """Replaces the observer while an outcome is computed, and records its calls."""
 
     def __init__(self, watermark: int) -> None:
         self.checks: list[Callable[[Truth], object]] = []
@@ -207,7 +207,7 @@ class Search:
         world.bounds, world.nodes, world.flying, world.trace = bounds, {node.node_id: node}, [], []
         return world
 
-    # ------------------------------------------------------------------------------------------ what comes of it
+    # ------------------------------------------------------------------------------------------ results
 
     def _after(self, state: State, truth: int, event: Event) -> tuple[State, int]:
         bounds = state.bounds
@@ -256,7 +256,7 @@ class Search:
         return Outcome(len(self._outcomes), self._node(node), sent, world.now_ms, recorder.checks)
 
     def _judge(self, truth: int, outcome: Outcome) -> int:
-        """Return what the observer knows after an outcome; raises ViolationError where it should not be."""
+        """Return the observer's knowledge after an outcome; raises ViolationError for an invalid one."""
         if not outcome.checks:
             return truth
         key = (truth, outcome.number)

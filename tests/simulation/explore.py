@@ -48,7 +48,7 @@ def walk(seed: int, *, steps: int = WALK_STEPS) -> Found:
             ticks=random.choice([0, 5, 20]),
         )
     )
-    # Each walk has its own likes: what mostly waits in it (a link, the writes of a node) gets late and out of order.
+    # Each walk has random weights: events of low weight (a link, a node's writes) become late and out of order.
     likes: dict[str, float] = {}
     try:
         for _ in range(steps):
@@ -73,7 +73,7 @@ def _show(found: Found) -> None:
 
 
 def main() -> int:
-    """Search as the command line says; the exit code says whether something was found."""
+    """Search with the arguments of the command line; the exit code is 1 if a violation was found."""
     parser = argparse.ArgumentParser(description="Try every order of events in a small cluster.")
     for bound, usual in (("publishes", 1), ("takeovers", 1), *((name, 0) for name in FURTHER_BOUNDS)):
         parser.add_argument(f"--{bound.replace('_', '-')}", type=int, default=usual)

@@ -1,7 +1,7 @@
-"""What goes wrong, and when: crashes, cuts, pauses, full and failing disks, lost disks, new nodes, planned changes.
+"""Faults and their schedule: crashes, cuts, pauses, full and failing disks, lost disks, new nodes, planned changes.
 
-Each fault is drawn with its own undoing. What loses durable data for good happens only to the machines that the
-scenario gives up (see there); they are drawn once, at the start.
+Each fault is drawn with its repair. Only the machines that the scenario gives up lose durable data for good; they are
+drawn once, at the start (see `scenario`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Faults:
         self._scripts = Scripts(world, self)
         self._joins = world.scenario.joins
         self.lied = False
-        """Whether some node has served wrong content: what was made of it is set aside."""
+        """Whether a node has served wrong content: logs made of it are set aside."""
         self._bad = set(
             self._random.sample(
                 [machine.name for machine in world.machines], min(world.scenario.bad_machines, len(world.machines))
@@ -94,7 +94,7 @@ class Faults:
         self._later(self._world.scenario.fault_gap_ms, self._next)
 
     def stop(self) -> None:
-        """Undo everything: all machines run, no disk is full, nobody is paused."""
+        """Undo all faults: all machines run, no disk is full, no process is paused."""
         self._stopped = True
         self._scripts.stop()
         for machine in self._world.machines:
@@ -105,7 +105,7 @@ class Faults:
             machine.start()
 
     def may_lose(self, machine: Machine) -> bool:
-        """Whether a machine may lose what it called durable."""
+        """Whether a machine may lose data that it reported as durable."""
         return machine.name in self._bad
 
     def _later(self, mean_ms: float, action: Callable[[], None]) -> None:
@@ -124,7 +124,7 @@ class Faults:
         return self._random.choice(owners if owners and self._random.random() < 0.5 else self._world.machines)
 
     def loser(self) -> Machine | None:
-        """Draw a machine that may lose what it called durable; None where none may."""
+        """Draw a machine that may lose data that it reported as durable; None if none may."""
         losers = [machine for machine in self._world.machines if self.may_lose(machine)]
         return self._random.choice(losers) if losers else None
 
@@ -274,7 +274,7 @@ class Faults:
     def _disk_fails(self) -> None:
         """Let a sync fail, of the process or of its next start, or all from there on; perhaps cut the power after that.
 
-        What it covered can be read until then, see `SimDisk`.
+        Until then the bytes of a failed sync can be read, see `SimDisk`.
         """
         machine = self._machine()
         left, once = self._random.choice([0, 0, 1, 3]), self._random.random() < 0.7

@@ -1,4 +1,4 @@
-"""The last look at a run: are all copies complete and equal byte by byte, and is what clients were told true?"""
+"""Final checks of a run: all copies are complete and equal byte by byte, and the answers to clients were true."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def unequal(world: World, key: PartitionKey) -> str | None:
     goal = forks.newest(world.checks.truths[key])
     for copy in copies:
         if world.checks.truth_of(copy) is not goal:
-            return f"{describe(copy)} has not heard of what an operator had decided, or knows better"
+            return f"{describe(copy)} does not know an operator's decision, or has another one"
     newest = max(copy.replica.state.active.epoch for copy in copies)
     members = [copy for copy in copies if _stores(copy, newest)]
     owner = next((copy for copy in members if copy.replica.state.owner is not None), None)
@@ -62,12 +62,12 @@ def unequal(world: World, key: PartitionKey) -> str | None:
         if copy.partition.compaction.is_behind:
             return f"{describe(copy)} has not been compacted as decided"
         if copy.log.start_offset > copy.replica.state.log_start:
-            return f"{describe(copy)} lacks what lies before {copy.log.start_offset}"
+            return f"{describe(copy)} lacks the records before {copy.log.start_offset}"
     if world.scenario.scrubs and (rotten := [copy.name for copy in members if _rots(copy)]):
-        return f"{rotten} hold what has rotted in epochs that have ended"
+        return f"{rotten} have bit rot in epochs that have ended"
     for one in world.consumers:
         if one.key == key and (one.position < end or one.truth is not goal):
-            return f"a consumer is at {one.position} of {end}, or of what was given up"
+            return f"a consumer is at {one.position} of {end}, or in given-up records"
     return None
 
 
@@ -83,7 +83,7 @@ def describe(copy: Copy) -> str:
 
 
 def _sound_log(copy: Copy) -> list[bytes] | None:
-    """Return a log; None where bits have rotted that nobody has read since: their CRC tells whoever reads them."""
+    """Return a log; None if it has undetected bit rot, which the CRC reports at the next read."""
     try:
         log = copy.all_batches()
     except DamagedError:
@@ -97,7 +97,7 @@ def _sound_log(copy: Copy) -> list[bytes] | None:
 
 
 def _rots(copy: Copy) -> bool:
-    """Whether an epoch that has ended holds what has rotted; while one is open, nobody else is asked for it."""
+    """Whether an ended epoch has bit rot; an open epoch is not repaired from other nodes."""
     for held in copy.log.epochs:
         try:
             batches = held.reader.read(held.start_offset, 1 << 20, limit_offset=held.end_offset).batches
@@ -128,9 +128,9 @@ def compare_logs(world: World, key: PartitionKey) -> list[bytes]:
 
 
 def compare_compacted(world: World, key: PartitionKey, truth: Truth, log: list[bytes]) -> None:
-    """Hold a compacted log against what producers and consumers were told: the latest of each key is there (I27).
+    """Compare a compacted log with the answers to producers and consumers: the newest record of each key exists (I27).
 
-    What retention has deleted for readers is excused, wherever it still lies.
+    Records deleted by retention may be missing, wherever they are still stored.
     """
     offset = _beginning(world, key, log) if world.scenario.deletes else 0
     shown_from = max([offset if log else 0, *(copy.replica.state.deleted_below for copy in _copies(world, key))])
@@ -178,7 +178,7 @@ def _as_produced(payload: int, records: int) -> bytearray:
 
 
 def _later_tombstone(truth: Truth, key: bytes, offset: int) -> bool:
-    """Whether a tombstone of a key was written behind an offset."""
+    """Whether a tombstone of a key was written after an offset."""
     for (epoch, base), payload in truth.by_digest.items():
         header = truth.batches[epoch][base]
         if base > offset:
@@ -196,7 +196,7 @@ def _beginning(world: World, key: PartitionKey, log: list[bytes]) -> int:
 
 
 def compare_with_history(world: World, key: PartitionKey, truth: Truth, log: list[bytes]) -> None:
-    """Hold the log against what producers and consumers were told (I3, I6, I10, I12)."""
+    """Compare the log with the answers to producers and consumers (I3, I6, I10, I12)."""
     at: dict[int, int] = {}
     digests: dict[int, int] = {}
     stamp_us = 0

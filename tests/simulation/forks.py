@@ -1,10 +1,10 @@
-"""What an operator's recovery without a quorum makes of the truth about a partition: from there on there are two.
+"""Effect of an operator's recovery without a quorum on the truth about a partition: there are two truths after it.
 
-Until it, all that was acknowledged counts. It ends an epoch where its node and those whom that reached say, and from
-then on another `Truth` holds for whoever knows that decision: it has the past up to that end, and nothing behind it.
-For those who have not heard of it, the old one goes on, and so it does for those who had decided otherwise. A node goes
-over from the old truth to the new one when it learns the decision, and never back. So nothing is excused but what lies
-behind the end that was decided, and only where that is known.
+Before it, all acknowledged records count. It ends an epoch at the end of the nodes that it reaches, and from
+then on another `Truth` holds for all nodes that know the decision: the past up to that end, and nothing after it. For
+nodes that have not learned the decision, or that had decided otherwise, the old truth remains. A node changes
+from the old truth to the new one when it learns the decision, and never back. So records may be lost only after the
+decided end, and only where the decision is known.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Fork:
 
     Attributes:
         parent, truth: the old one and the new one.
-        epoch, end_offset, raw: what was decided.
+        epoch, end_offset, raw: the decision.
         kept: base offset and digest of every batch before that end.
-        taken: whether anybody has acted on it; until then those who come back may decide otherwise.
+        taken: whether a node has acted on it; until then returning nodes may decide otherwise.
     """
 
     def __init__(self, parent: Truth, truth: Truth, chosen: Chosen) -> None:
@@ -70,19 +70,21 @@ def part(parent: Truth, chosen: Chosen, ballot: BallotKey) -> Fork:
 
 
 def _judge(truth: Truth, chosen: Chosen) -> None:
-    """See that an operator has said so, that all who could answer were heard, and that nothing of theirs is lost."""
+    """Check that an operator requested it, that all reachable nodes were asked, and that their records are kept."""
     epoch = chosen.value.epoch
     # Others may adopt it under higher ballots, before or after it is decided.
     ballot = min(one for (about, one), raw in truth.proposals.items() if about == epoch and raw == chosen.raw)
     node = ballot.node_id
     reached = truth.named.get(node)
-    truth.require(reached is not None, "I21", f"{node} ends epoch {epoch} without a quorum, and nobody told it to")
+    truth.require(
+        reached is not None, "I21", f"{node} ends epoch {epoch} without a quorum and without an operator's request"
+    )
     assert reached is not None
     held = truth.start_of(epoch)
     for one in (node, *reached):
         promised = truth.persisted.get((one, epoch))
         truth.require(
-            promised is not None and promised >= ballot, "I21", f"{node} ends epoch {epoch} without having heard {one}"
+            promised is not None and promised >= ballot, "I21", f"{node} ends epoch {epoch} without having asked {one}"
         )
         held = max(held, truth.durable.get((one, epoch), held))
     kept = min(held, truth.committed.get(epoch, truth.start_of(epoch)))
@@ -96,7 +98,7 @@ def _through(known: dict[int, T], epoch: int) -> dict[int, T]:
     return {key: value for key, value in known.items() if key <= epoch}
 
 
-# ---------------------------------------------------------------------------------------------- who knows what
+# ---------------------------------------------------------------------------------------------- knowledge
 
 
 def truth_of(truth: Truth, chain: EpochChain) -> Truth:
@@ -119,7 +121,7 @@ def past(truth: Truth) -> Iterator[Fork]:
 
 
 def newest(truth: Truth) -> Truth:
-    """Return the truth in which all are to meet in the end: behind every decision that anybody has acted on."""
+    """Return the truth that all nodes must reach in the end: after every decision that a node has acted on."""
     while True:
         fork = next((fork for fork in reversed(truth.forks.values()) if fork.taken), None)
         if fork is None:
@@ -138,9 +140,9 @@ def between(truth: Truth, before: Truth) -> list[Fork]:
 
 
 def adopt(truth: Truth, before: Truth, node: str) -> None:
-    """A node that knew the old truth knows the new one: what it did in the epochs that they have in common counts."""
+    """A node moves from the old truth to the new one; its acts in common epochs count."""
     parted = between(truth, before)
-    assert parted, "nobody forgets a decision"
+    assert parted, "no node forgets a decision"
     fork = parted[-1]
     for one in parted:
         one.taken = True
@@ -149,7 +151,7 @@ def adopt(truth: Truth, before: Truth, node: str) -> None:
     _hand_on(before.promised, truth.promised, node, fork)
     _hand_on(before.persisted, truth.persisted, node, fork)
     _hand_on(before.accepted, truth.accepted, node, fork)
-    if node in before.watermarks:  # here, and nowhere else, it may go back
+    if node in before.watermarks:  # the only case in which a watermark may go back
         truth.watermarks[node] = min([before.watermarks[node], *(one.end_offset for one in between(truth, before))])
 
 
@@ -161,7 +163,7 @@ def _hand_on(old: dict[tuple[str, int], T], new: dict[tuple[str, int], T], node:
 
 
 def was_cut(truth: Truth, publish: Publish) -> bool:
-    """Whether a publish that was said to be stored is among what was given up on the way to a truth."""
+    """Whether an acknowledged publish is among the records given up on the way to a truth."""
     said = (publish.payload, publish.epoch, publish.base_offset)
     truths = [truth]
     for fork in past(truth):
@@ -172,7 +174,7 @@ def was_cut(truth: Truth, publish: Publish) -> bool:
 
 
 def denied(truth: Truth) -> set[int]:
-    """Return what is not to be stored: it was said so, and not by somebody who went by what was given up."""
+    """Return payloads that must not be stored: those denied by nodes that did not know the given-up records."""
     found = set(truth.denials)
     for fork in past(truth):
         found |= {payload for payload, epoch in fork.parent.denials.items() if epoch <= fork.epoch}
@@ -180,7 +182,7 @@ def denied(truth: Truth) -> set[int]:
 
 
 def overruled_denials(truth: Truth) -> set[int]:
-    """Return what was said not to be stored by those who had decided otherwise, and by nobody else."""
+    """Return payloads that were denied only by nodes that had decided otherwise."""
     every = {payload for fork in past(truth) for payload in fork.parent.denials}
     return every - denied(truth)
 

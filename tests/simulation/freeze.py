@@ -1,4 +1,4 @@
-"""A fingerprint of a state: two states with the same one will behave the same, so only one needs to be gone on from.
+"""A fingerprint of a state: states with equal fingerprints behave the same, so only one needs to be explored further.
 
 Everything that hangs on an object counts, also what callbacks have closed over. Left out are times (names that end in
 `_ms`), because the explorer has none.
@@ -17,7 +17,7 @@ _LEFT_OUT = {"_handlers", "_cluster_hints", "cluster_hints"}
 
 
 def fingerprint(value: Any) -> bytes:
-    """Return 16 bytes that stand for a value and everything that hangs on it."""
+    """Return a 16-byte digest of a value and all values that it refers to."""
     out: list[bytes] = []
     _freeze(value, out, {})
     return hashlib.blake2b(b"\0".join(out), digest_size=16).digest()

@@ -1,6 +1,6 @@
-"""Where each mutant was noticed when somebody last looked: tests begin there, which saves them the way up to it.
+"""Where each mutant was detected last; tests begin there, which saves the runs before that point.
 
-A hint that is out of date costs one run more. `python -m tests.simulation.hints` writes them anew, in some minutes.
+An outdated hint costs one additional run. `python -m tests.simulation.hints` writes them again, in some minutes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FILE: Final = Path(__file__).with_name("hints.json")
 
 
 def hint(room: str, name: str) -> tuple[str, int] | None:
-    """Return a way ("seed", "walk") and a number; None: nobody has looked.
+    """Return a kind of run ("seed", "walk") and a number; None without a hint.
 
     Args:
         room: "core", "whole" or "groups".
@@ -33,7 +33,7 @@ def hint(room: str, name: str) -> tuple[str, int] | None:
 
 
 def _found(job: tuple[str, str]) -> tuple[str, str, str]:
-    from tests.simulation import kill  # noqa: PLC0415 - they ask for hints themselves
+    from tests.simulation import kill  # noqa: PLC0415 - it imports this module
     from tests.simulation.groups import mutants as groups  # noqa: PLC0415
     from tests.simulation.whole import kill as whole  # noqa: PLC0415
 
@@ -47,7 +47,7 @@ def _found(job: tuple[str, str]) -> tuple[str, str, str]:
 
 
 def main() -> int:
-    """Look where each mutant is noticed, and write it down; the exit code says whether one never was."""
+    """Find where each mutant is detected, and write it down; the exit code is 1 if one never was."""
     from tests.simulation import mutants  # noqa: PLC0415
     from tests.simulation.groups import mutants as groups  # noqa: PLC0415
     from tests.simulation.whole import mutants as whole  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""What clients asked for and what they were told: the evidence against which the final logs are held."""
+"""Requests of clients and the answers: the evidence for the checks of the final logs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Outcome = Literal["pending", "stored", "not written", "unknown"]
 
 
 class PublishReply(NamedTuple):
-    """What a client is told. "denied": nothing was written by this attempt, and never will be; "unknown": who knows."""
+    """Answer to a client. "denied": this attempt has written nothing and never will; "unknown": no statement."""
 
     kind: Literal["stored", "denied", "unknown"]
     base_offset: int = -1
@@ -38,7 +38,7 @@ class Publish:
     base_offset: int = -1
     epoch: int = -1
     contents: tuple[int, ...] = ()
-    """What its records say, where that decides."""
+    """Contents of the records, where they matter."""
 
 
 class Seen(NamedTuple):
@@ -52,7 +52,7 @@ class Seen(NamedTuple):
 
 @dataclass(slots=True)
 class Delivered:
-    """What one consumer has read of a partition, batch by batch in order."""
+    """Batches of a partition that one consumer has read, in order."""
 
     key: PartitionKey
     batches: list[Seen] = field(default_factory=list)
@@ -66,5 +66,5 @@ class History:
     consumers: list[Delivered] = field(default_factory=list)
 
     def acked(self) -> int:
-        """How many publishes were said to be stored."""
+        """Number of acknowledged publishes."""
         return sum(publish.outcome == "stored" for publish in self.publishes)

@@ -1,4 +1,4 @@
-"""A node's two journals on its simulated disk, watched: what is durable counts, whether or not the node is told."""
+"""A node's two journals on its simulated disk, observed: durable entries count, even if the node has not learned it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Watched(TypedJournal[E]):
 
 
 def open_journals(process: Process) -> tuple[TypedJournal[pb.ChainEntry], TypedJournal[pb.FenceEntry]]:
-    """Open both, making them on a new disk; a file says that they are there, as node.json does.
+    """Open both, creating them on a new disk; a file marks their existence, as node.json does.
 
     Raises:
         DamagedError, StorageFailedError, DiskFullError: as the journals.

@@ -2,8 +2,8 @@
 
 Each mutant runs over as many seeds of the simulated world, in the mixture of faults or the script that brings it out,
 and, if it is one of the core, over the same random walks of the small cluster. Seeds count from 0, or shortly in front
-of the first that brings the mutant out, where that is a rare case. What notices it is the check's name;
-"crash" is an assertion of the code itself. Last comes which of the seeds of `make simulate` is the first to notice it.
+of the first that detects the mutant, if that is a rare case. The result is the name of the check that fails;
+"crash" is an assertion of the code itself. The last column is the first seed of `make simulate` that detects it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.simulation.run import BROKEN, run_seed
 
 
 class Task(NamedTuple):
-    """A mutant, and over what it is run."""
+    """A mutant, and the runs for it."""
 
     name: str
     seeds: range
@@ -32,7 +32,7 @@ class Task(NamedTuple):
 
 
 class Death(NamedTuple):
-    """In how many seeds and walks a mutant was noticed, by what, and by which seed of `make simulate` first."""
+    """Number of seeds and walks that detected a mutant, by check, and the first seed of `make simulate` that did."""
 
     name: str
     by_seeds: int
@@ -42,7 +42,7 @@ class Death(NamedTuple):
 
 
 def notice(name: str, *, seeds: int, walks: int) -> str:
-    """Run a mutant until something notices it, and say what; empty when nothing does."""
+    """Run a mutant until a check detects it, and return the check; empty if none does."""
     mutant = MUTANTS[name]
     with switched_on(mutant):
         way, at = hint("core", name) or ("", 0)
@@ -85,18 +85,20 @@ def _walk(seed: int) -> str:
         violation = walk(seed).violation
     except BROKEN:
         raise
-    except Exception:  # noqa: BLE001 - whatever else a mutant does to the code, it was noticed
+    except Exception:  # noqa: BLE001 - any other exception also detects the mutant
         return "crash"
     name = violation.partition(":")[0]
     return name if name.startswith("I") or not violation else "crash"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table; the exit code says whether a mutant lived."""
+    """Print the table; the exit code is 1 if a mutant was not detected."""
     parser = argparse.ArgumentParser(description="Count how the mutants of the replication core die.")
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--walks", type=int, default=1000)
-    parser.add_argument("--worlds", type=int, default=0, help="look so far for the first seed of `make simulate`")
+    parser.add_argument(
+        "--worlds", type=int, default=0, help="maximum of seeds for the search of the first seed of `make simulate`"
+    )
     parser.add_argument("--mutant", action="append", help="only this one")
     options = parser.parse_args(arguments)
     names = options.mutant or list(MUTANTS)

@@ -1,4 +1,4 @@
-"""Other content than was decided, with every checksum right: what a node serves whose memory or software is broken.
+"""Content other than the decided one with correct checksums, served by a node with broken memory or software.
 
 Only the digest in the decision tells it from the truth.
 """
@@ -17,7 +17,7 @@ from tidelog_proto.limits import HEADER_BYTES
 def lie(
     batches: Sequence[memoryview], base: Position, end: Position
 ) -> tuple[Sequence[memoryview], Position, Position]:
-    """Return what was read with another body in its first batch."""
+    """Return a read with another body in its first batch."""
     digest = base.digest
     told: list[memoryview] = []
     for number, batch in enumerate(batches):

@@ -1,7 +1,7 @@
-"""An event loop on virtual time: what the shipped code of one process runs on, without a selector and without threads.
+"""An event loop on virtual time for the shipped code of one process, without a selector and without threads.
 
 Callbacks that are ready wait for the loop's next turn, which comes after a moment that the seed draws, as it would on a
-machine that has other work, too. What threads hand over comes a moment later, in the order in which they did. All of
+machine that has other work, too. Results of threads arrive a moment later, in the order in which they were sent. All of
 it belongs to the process: it is dropped when that is killed, and waits while that is paused.
 """
 
@@ -28,7 +28,7 @@ TOLD_US_MAX = 200
 class VirtualLoop:
     """See the module: as much of `asyncio.AbstractEventLoop` as the shipped code uses.
 
-    Whatever a callback raises ends the run: nothing is logged and gone on from.
+    An exception of a callback ends the run: it is not logged and ignored.
     """
 
     def __init__(self, process: Process) -> None:
@@ -40,7 +40,7 @@ class VirtualLoop:
 
     @property
     def as_loop(self) -> asyncio.AbstractEventLoop:
-        """This, as what it is used for."""
+        """This object, with the type of its use."""
         return cast("asyncio.AbstractEventLoop", self)
 
     # ------------------------------------------------------------------------------------------ time
@@ -74,7 +74,7 @@ class VirtualLoop:
     def call_soon_threadsafe(
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
-        """Take what a worker has done. What it raised and no code expects ends the run here, not as a failed disk.
+        """Take the result of a worker. An unexpected exception ends the run here, not as a failed disk.
 
         Raises:
             BaseException: the bug.
@@ -89,7 +89,7 @@ class VirtualLoop:
         return handle
 
     def _turn(self) -> None:
-        """Run what is ready now; what becomes ready by that waits for the next turn."""
+        """Run the ready callbacks; those that become ready meanwhile wait for the next turn."""
         self._turn_is_due = False
         ready, self._ready = self._ready, deque()
         for handle in ready:
@@ -121,9 +121,9 @@ class VirtualLoop:
         return False
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Let a callback's exception go on to the world.
+        """Pass a callback's exception to the world.
 
-        What has no callback is a task that died with its process.
+        A task without a callback died with its process.
         """
         if "handle" in context:
             raise context["exception"]

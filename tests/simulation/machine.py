@@ -32,7 +32,7 @@ class Machine:
         if world.scenario.retention_ms:
             self.wall_error_us %= AGED_ERROR_US
         self.retired = False
-        """It does not start any more: what its disk holds is damaged."""
+        """The machine does not start any more, because the data on its disk is damaged."""
         self.slowness: float = world.clock.random.choice([1, 1, 1, 6])
         """How much longer its writes take."""
         self.lies = False
@@ -57,12 +57,12 @@ class Machine:
     # ------------------------------------------------------------------------------------------ up
 
     def start(self) -> None:
-        """Start the node on what the disk holds; it may end soon if that is damaged or the disk fails."""
+        """Start the node on its disk; it may end soon if the data is damaged or the disk fails."""
         if self.process is not None or self.retired:
             return
         self.powered = True
         if self.world.scenario.retention_ms and not 0 <= self.wall_error_us < AGED_ERROR_US:
-            # What a node is to survive that starts by a wrong clock: one that is ahead, and once. Its stamps are wrong.
+            # A node must survive one start with a clock that is ahead; its timestamps are wrong then.
             if self.wall_error_us < 0 or self.world.began_wrong:
                 self.wall_error_us = 0
             self.world.began_wrong = True
@@ -73,7 +73,7 @@ class Machine:
         self.process.begin()
 
     def cannot_start(self, error: StorageError) -> None:
-        """The node refuses to start on what the disk holds, or the disk fails."""
+        """The node refuses to start on its data, or the disk fails."""
         self.world.checks.refused_to_start(self, error)
         self.stop(f"cannot start: {error.message}")
 
@@ -84,7 +84,7 @@ class Machine:
     # ------------------------------------------------------------------------------------------ down
 
     def stop(self, why: str) -> None:
-        """End the process; what it has written stays in the page cache."""
+        """End the process; its writes stay in the page cache."""
         self.world.clock.note("stop", self.node_id, why)
         if self.process is not None:
             self.process.end()
@@ -92,14 +92,14 @@ class Machine:
         self.disk = self.disk.restart()
 
     def power_off(self, why: str) -> None:
-        """Lose power: what was not synced is lost, torn or there."""
+        """Lose power: unsynced bytes are lost, torn or kept."""
         self.stop(why)
         self.disk = self.disk.power_cut(self.world.clock.random)
         self.powered = False
         self.machine_rebooted = True
 
     def crash_in_write(self, steps: int, *, power: bool) -> None:
-        """Crash in the middle of what is written next, after that many operations on the disk."""
+        """Crash in the middle of the next writes, after this number of disk operations."""
         self.disk.cut_at = self.disk.steps + steps
         self._cut_means_power = power
 

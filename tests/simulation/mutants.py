@@ -1,4 +1,4 @@
-"""Ways to get replication wrong, each of which loses or forks data: the checker must notice every one.
+"""Faulty variants of replication, each of which loses or forks data: the checks must detect every one.
 
 A mutant replaces a method of the core, or of the world's driver, while it is switched on; nothing of it exists in what
 is shipped. `LISTED` are those that a model of the protocol showed to be fatal; `FURTHER` came with the code: chaining,
@@ -41,19 +41,19 @@ from tests.simulation.scenario import (
 from tests.simulation.scenario import COMPACTION as COMPACTED
 
 Replacement = tuple[object, str, object]
-"""An object, the name of an attribute of it, and what that is to be."""
+"""An object, the name of an attribute, and its replacement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One way. `replacements` is called anew for every run."""
+    """One mutant. `replacements` is called for every run."""
 
     name: str
     replacements: Callable[[], Sequence[Replacement]]
     mixture: str | None = None
-    """The mixture of faults, or the script, that brings it out soonest; None: whatever comes."""
+    """Mixture of faults, or script, that detects it soonest; None: any mixture."""
     first_seed: int = 0
-    """Where `notice` begins: for those that few seeds bring out, shortly in front of one that does."""
+    """Where `notice` begins: for mutants that few seeds detect, shortly before one that does."""
 
     @property
     def is_in_core(self) -> bool:
@@ -134,8 +134,8 @@ SHELL = [
     Mutant("stamped by a clock that goes back", shell.clock_taken_as_it_is),
     Mutant("acknowledged by the owner alone", shell.owner_is_a_quorum),
     Mutant("acks=all taken for a quorum", shell.all_is_a_quorum),
-    Mutant("what an epoch's end cuts off answered as stored", shell.cut_off_is_stored),
-    Mutant("what an epoch's end keeps answered as not stored", shell.stored_is_denied),
+    Mutant("batches truncated at an epoch's end answered as stored", shell.cut_off_is_stored),
+    Mutant("batches kept at an epoch's end answered as not stored", shell.stored_is_denied),
     Mutant("retries answered before their first attempt is", shell.retries_answered_at_once),
     Mutant("going on in an epoch that ended meanwhile", shell.goes_on_in_an_ended_epoch, mixture="plans"),
     Mutant("memory read past the commit", shell.memory_read_past_commit),
@@ -143,7 +143,7 @@ SHELL = [
     Mutant("refused behind what a node knows", shell.refused_behind_what_it_knows),
     Mutant("retention past the commit", retention.deletes_what_is_not_committed, mixture=RETENTION),
 ]
-"""Of what the node does around its replicas, and of worlds that came with that."""
+"""Mutants of the node around its replicas, and of later worlds."""
 
 RECOVERY = [
     Mutant("a recovery that hands on what was accepted unmarked", recovery.adopted_without_a_mark, mixture=UNSAFE),
@@ -151,8 +151,8 @@ RECOVERY = [
     Mutant("a recovery of the named copy alone", recovery.named_copy_is_the_truth, mixture=UNSAFE),
     Mutant("a recovery that does not wait for the others", recovery.others_not_waited_for, mixture=UNSAFE),
     Mutant("a loss that is not told", recovery.loss_not_told, mixture=UNSAFE),
-    Mutant("whoever was overruled stops the recovered copy", recovery.who_knows_better_wins, mixture=UNSAFE),
-    Mutant("whoever was overruled goes on", recovery.who_knows_better_goes_on, mixture=UNSAFE),
+    Mutant("an overruled node stops the recovered copy", recovery.who_knows_better_wins, mixture=UNSAFE),
+    Mutant("an overruled node continues", recovery.who_knows_better_goes_on, mixture=UNSAFE),
     Mutant("stopping before it is known where chains part", recovery.parting_not_looked_for, mixture=UNSAFE),
     Mutant("a watermark beyond what was cut off", recovery.watermark_never_goes_back, mixture=UNSAFE),
 ]
@@ -175,13 +175,13 @@ DELETING = [
     ),
     Mutant("producers of what was cut off kept", retention.producers_of_cut_batches_kept, mixture="late cut"),
 ]
-"""Of what retention leaves behind."""
+"""Mutants of retention."""
 
 INDEXES = [
     Mutant("index behind the watermark", index.index_behind_the_watermark, mixture=INDEXED),
     Mutant("index entries behind a cut kept", index.entries_behind_a_cut_kept, mixture=INDEXED),
 ]
-"""Of what is found by key."""
+"""Mutants of lookups by key."""
 
 DELETED = [
     Mutant("log start lost at takeover", deletion.lost_at_takeover, mixture=AGES),
@@ -194,13 +194,13 @@ DELETED = [
     Mutant("hold seen only when deleting begins", retention.hold_seen_when_it_begins, mixture=AGES, first_seed=90),
     Mutant("deleted records shown", retention.deleted_records_shown, mixture=AGES),
 ]
-"""Of what is agreed to be deleted."""
+"""Mutants of requested deletions."""
 
 COMPACTION = [
     Mutant("an older value kept", compaction.older_value_kept, mixture=COMPACTED),
     Mutant("tombstones dropped at once", compaction.tombstones_dropped_at_once, mixture=COMPACTED),
     Mutant("offsets renumbered by compaction", compaction.offsets_renumbered, mixture=COMPACTED),
-    Mutant("a lossy pass that nobody checks", compaction.undigested_while_records_are_lost, mixture=COMPACTED),
+    Mutant("a lossy pass that is not checked", compaction.undigested_while_records_are_lost, mixture=COMPACTED),
     Mutant("compacting what is not whole", compaction.compacted_without_being_whole, mixture=COMPACTED),
     Mutant("producers compacted away", compaction.producers_not_kept, mixture=COMPACTED),
     Mutant("the older version removed first", compaction.older_copy_removed_first, mixture=COMPACTED),
@@ -215,7 +215,7 @@ COMPACTION = [
     Mutant("made without its front", compaction.made_without_its_front, mixture=COMPACTED_AND_DELETED, first_seed=780),
     Mutant("borders not looked for", compaction.borders_not_looked_for, mixture=COMPACTED_AND_DELETED),
 ]
-"""Of what is left of a key's records."""
+"""Mutants of compaction."""
 
 SCRUBBING = [
     Mutant("nothing read again", scrub.nothing_read_again, mixture=SCRUBBED),
@@ -223,7 +223,7 @@ SCRUBBING = [
     Mutant("rot told of and left", scrub.rot_told_and_left, mixture=SCRUBBED),
     Mutant("a rotten open epoch goes on", scrub.rotten_epoch_goes_on, mixture=SCRUBBED, first_seed=6850),
 ]
-"""Of what has rotted under a node that runs."""
+"""Mutants of scrubbing."""
 
 DUPLICATES = [
     Mutant("a window that begins empty", content.window_begins_empty, mixture=DEDUPLICATED),

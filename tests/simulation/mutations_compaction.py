@@ -50,15 +50,15 @@ def tombstones_dropped_at_once() -> Replacements:
 
 
 def offsets_renumbered() -> Replacements:
-    """What survives of a batch gets offsets without gaps."""
+    """The remaining records of a batch get offsets without gaps."""
     return [(derived_batch, "exact_deltas", lambda deltas: exact_deltas(np.arange(len(deltas))))]
 
 
-# ------------------------------------------------------------------------------------------ what is held, and decided
+# ------------------------------------------------------------------------------------------ held and decided content
 
 
 def _undigested() -> list[tuple[object, str, object]]:
-    """Whatever a pass has made takes the place of what was decided."""
+    """The result of any pass replaces the decided content."""
     put_in_place = CompactedVersions._put_in_place
 
     async def anyhow(self: CompactedVersions, made: Made, decided: int, end: LogPosition) -> bool:
@@ -68,7 +68,7 @@ def _undigested() -> list[tuple[object, str, object]]:
 
 
 def undigested_while_records_are_lost() -> Replacements:
-    """A replica's pass loses what lies in front of the last epoch, and its outcome is taken for what was decided."""
+    """A replica's pass loses the records before the last epoch, and its result replaces the decided content."""
     make = CompactedVersions.make
 
     def losing(self: CompactedVersions, epochs: Sequence[int], terms: Terms) -> Any:
@@ -82,7 +82,7 @@ def undigested_while_records_are_lost() -> Replacements:
 
 
 def compacted_without_being_whole() -> Replacements:
-    """A pass is made over whatever is here, also where something is missing in front of the horizon."""
+    """A pass compacts the existing history, also if a part before the horizon is missing."""
     return [
         *_undigested(),
         (CompactedVersions, "can_pass", lambda *_: True),
@@ -91,7 +91,7 @@ def compacted_without_being_whole() -> Replacements:
 
 
 def only_the_newest_is_given() -> Replacements:
-    """A node that lacks an epoch takes only the newest version, and who has another one keeps it for itself."""
+    """A node that lacks an epoch takes only the newest version, and nodes with another one do not offer it."""
     takes = Backfill._takes
 
     def newest(self: Backfill, pull: Any, end: Any) -> bool:
@@ -109,7 +109,7 @@ def put_in_place_before_the_decision_is_durable() -> Replacements:
 
 
 def made_without_its_front() -> Replacements:
-    """A copy whose front retention has deleted counts as one of which the newest version can be made."""
+    """A copy with a start deleted by retention counts as a source of the newest version."""
     can_make = EpochVersions.can_make
 
     def anyhow(self: EpochVersions, epoch: int) -> bool:
@@ -120,7 +120,7 @@ def made_without_its_front() -> Replacements:
 
 
 def borders_not_looked_for() -> Replacements:
-    """Who has no border between batches where the log begins does not say where to ask instead."""
+    """A node without a batch boundary at the log start does not return another node to ask."""
     return [(ReplicaLog, "batch_start", lambda *_: None)]
 
 
@@ -128,15 +128,15 @@ def borders_not_looked_for() -> Replacements:
 
 
 def producers_not_fetched() -> Replacements:
-    """A copy that comes compacted comes without what producers sent into it, nor does an owner keep what it is told.
+    """A copied compacted epoch lacks the producer state of its batches, and the owner does not keep received state.
 
-    Each makes up for the lack of the other: no world of 510 noticed copies that come without while owners keep it.
+    Each makes up for the lack of the other: none of 510 worlds detected copies without it while owners keep it.
     """
     return [(ProducerStateFetch, "want", lambda *_: None), (SnapshotWriter, "begin_epoch", lambda *_: None)]
 
 
 def producers_not_kept() -> Replacements:
-    """What batches say of producers is not kept when they are compacted, and who owns them does not ask others."""
+    """Producer state of batches is lost by compaction, and the owner does not request it from others."""
     scan = LoggedProducers._scan
 
     def forgetful(self: LoggedProducers, offset: int, log_start: int) -> Any:

@@ -1,4 +1,4 @@
-"""Mutations of what drops duplicates: what the window has, when a duplicate is answered, and what numbers it takes."""
+"""Mutations of deduplication: content of the window, answers to duplicates, and their sequence numbers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def window_begins_empty() -> Replacements:
 
 
 def window_outlives_its_epoch() -> Replacements:
-    """A window goes on in a later epoch of the same owner, with what was cut off in between."""
+    """A window continues in a later epoch of the same owner, including truncated batches."""
 
     def is_ready_for(self: Deduplication, owner: Owner) -> bool:
         if self._window is not None:
@@ -47,7 +47,7 @@ def window_outlives_its_epoch() -> Replacements:
 
 
 def answered_at_once() -> Replacements:
-    """A batch of duplicates is answered whether or not what it duplicates is committed."""
+    """A batch of duplicates is answered before the original is committed."""
     add = PendingAcks.add
 
     def answer(
@@ -75,7 +75,7 @@ def numbers_of_dropped_records_left_over() -> Replacements:
 
 
 def refused_batches_stay_in_the_window() -> Replacements:
-    """What a batch says is in the window before the batch is judged by its numbers."""
+    """The content of a batch is added to the window before its sequence is checked."""
     assign = Deduplication.assign
 
     def add_first(self: Deduplication, owner: Owner, batches: Sequence[Batch]) -> Group:

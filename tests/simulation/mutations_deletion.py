@@ -14,7 +14,7 @@ Replacements = Sequence[tuple[object, str, object]]
 
 
 def lost_at_takeover() -> Replacements:
-    """Whoever ends an epoch does not ask what was noted in it."""
+    """A node that ends an epoch does not collect the notes of that epoch."""
 
     def chosen(promises: Sequence[Promise], **rest: Any) -> bytes:
         return choose_value([replace(promise, deleting_below=0) for promise in promises], **rest)
@@ -23,7 +23,7 @@ def lost_at_takeover() -> Replacements:
 
 
 def lost_at_planned_end() -> Replacements:
-    """An owner that gives its epoch up does not say what it had deleted."""
+    """An owner that gives its epoch up does not report its deletions."""
 
     def decided(*args: Any, deleted_below: int = 0, **rest: Any) -> bytes:
         return decision_value(*args, **rest)
@@ -32,7 +32,7 @@ def lost_at_planned_end() -> Replacements:
 
 
 def counted_by_the_owner_alone() -> Replacements:
-    """What the owner has noted counts."""
+    """The owner's own note is enough."""
 
     def count(self: Deletion) -> None:
         if self._state.may_acknowledge:

@@ -1,4 +1,4 @@
-"""Mutations of what a start makes of a disk that has failed. See `mutants`."""
+"""Mutations of a start after a disk failure. See `mutants`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Replacements = Sequence[tuple[object, str, object]]
 
 
 class _Sparing:
-    """A file in which only that is written which is not there already."""
+    """A file that skips writes of bytes that it already has."""
 
     def __init__(self, file: File) -> None:
         self._file = file
@@ -30,7 +30,7 @@ class _Sparing:
 
 
 def log_only_synced() -> Replacements:
-    """A start syncs what it has read of a log."""
+    """A start syncs the log that it has read."""
 
     def write_nothing(*_: object) -> None:
         pass
@@ -39,7 +39,7 @@ def log_only_synced() -> Replacements:
 
 
 def journal_only_synced() -> Replacements:
-    """A start syncs what it has read of a journal."""
+    """A start syncs the journal that it has read."""
     recover = journal._recover
 
     def recover_sparing(file: Any, magic: bytes) -> tuple[int, list[bytes], int, bool]:
@@ -50,7 +50,7 @@ def journal_only_synced() -> Replacements:
 
 
 def lost_directory_is_empty() -> Replacements:
-    """A copy whose directory is missing is one that has never begun."""
+    """A copy with a missing directory counts as one that has never begun."""
 
     def begin_nothing(_: ReplicaLog) -> None:
         pass

@@ -1,4 +1,4 @@
-"""Mutations of what stands around the core: the order of writes, journals, starts, readers. See `mutants`."""
+"""Mutations of the code around the core: the order of writes, journals, starts, readers. See `mutants`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def fences_not_written() -> Replacements:
 
 
 def synced_without_a_name() -> Replacements:
-    """What is in a segment that has no durable name yet is called durable."""
+    """Batches in a segment without a durable name are reported as durable."""
     original = EpochLog.sync
 
     def sync(self: EpochLog) -> int:
@@ -53,7 +53,7 @@ def synced_without_a_name() -> Replacements:
 
 
 def wiped_node_keeps_its_id() -> Replacements:
-    """A node whose disk was replaced goes on under its old id."""
+    """A node with a replaced disk continues under its old id."""
 
     def wipe(self: Machine) -> None:
         self.stop("wiped")
@@ -63,7 +63,7 @@ def wiped_node_keeps_its_id() -> Replacements:
 
 
 def truncates_to_watermark() -> Replacements:
-    """A node that starts again keeps of the open epoch what it knew to be committed."""
+    """A restarted node keeps the records of the open epoch that it knew to be committed."""
     known: dict[tuple[str, PartitionKey], tuple[int, int]] = {}
     carry_on, open_view = ReplicaDriver._carry_on, ReplicaLog.open
 
@@ -103,13 +103,13 @@ def reboot_noted_in_memory() -> Replacements:
 
 
 def reads_past_commit() -> Replacements:
-    """Consumers get what the log holds."""
+    """Consumers get uncommitted records."""
 
     return [(PartitionState, "readable_end", property(lambda self: self.log.end_offset))]
 
 
 def reads_past_cut() -> Replacements:
-    """Consumers get what is about to be cut off, where something else has been committed since."""
+    """Consumers get records that are about to be truncated, where others were committed since."""
 
     return [(ReplicaDriver, "cut_offset", None)]
 
@@ -133,7 +133,7 @@ def tells_before_sync() -> Replacements:
 
 
 def accepts_unsynced() -> Replacements:
-    """An end is accepted while the log in front of it is in the page cache."""
+    """An end is accepted while the log before it is in the page cache."""
     perform = log_writer.perform
 
     def skip(view: ReplicaLog, effect: Any) -> bool:
@@ -143,7 +143,7 @@ def accepts_unsynced() -> Replacements:
 
 
 def limbo_not_heeded() -> Replacements:
-    """A damaged log takes part as what is left of it."""
+    """A damaged log takes part with its remaining records."""
     heal = ReplicaLog._heal
 
     def cut(self: ReplicaLog) -> None:

@@ -1,4 +1,4 @@
-"""Mutations of the indexes of keys: what they leave out. See `mutants`."""
+"""Mutations of the indexes of keys that miss entries. See `mutants`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Replacements = Sequence[tuple[object, str, object]]
 
 
 def index_behind_the_watermark() -> Replacements:
-    """What was appended since a segment was indexed for the first time is not looked for."""
+    """Batches appended after a segment was first indexed are not searched."""
     catch_up = SegmentHashes.catch_up
     find = SegmentHashes.find
 
@@ -35,5 +35,5 @@ def index_behind_the_watermark() -> Replacements:
 
 
 def entries_behind_a_cut_kept() -> Replacements:
-    """What is cut off a log stays in its index, and what comes in its place is not read into it."""
+    """Truncated batches stay in the index, and their replacements are not indexed."""
     return [(HashRuns, "first", lambda self, _: self)]

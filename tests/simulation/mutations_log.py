@@ -45,7 +45,7 @@ def truncates_on_open() -> Replacements:
 
 
 def appends_after_proposal() -> Replacements:
-    """The owner goes on appending after it has proposed the end of its epoch."""
+    """The owner continues to append after it has proposed the end of its epoch."""
 
     def can_append(self: Replica) -> bool:
         return self.state.owner is not None
@@ -60,10 +60,10 @@ def appends_after_proposal() -> Replacements:
 
 
 def owner_goes_on_after_promise() -> Replacements:
-    """An owner that has promised its epoch's end to somebody goes on: it appends, and counts acknowledgements.
+    """An owner that has promised its epoch's end to another node continues: it appends, and counts acknowledgements.
 
-    Either alone does no harm. What it counts without appending was sent, and durable wherever it is counted, before the
-    promise that would have to miss it; and what it appends without counting is a tail like any other.
+    Either alone is harmless. A batch that it counts without appending was durable on each counted node before the
+    promise that would have to miss it; and a batch that it appends without counting is an ordinary tail.
     """
 
     def stop_appending(self: Replica, now_ms: int) -> None:
@@ -142,7 +142,7 @@ def ack_by_bare_offset() -> Replacements:
 
 
 def old_tail_is_duplicate() -> Replacements:
-    """What lies behind the end of an epoch counts as the beginning of the next one."""
+    """Batches after the end of an epoch count as the beginning of the next one."""
     original = Replica._on_append
 
     def on_append(self: Replica, sender: str, append: pb.AppendBatch, batches: Any, now_ms: int) -> None:
@@ -162,7 +162,7 @@ def old_tail_is_duplicate() -> Replacements:
 
 
 def old_tail_in_next_epoch() -> Replacements:
-    """SEAL of an epoch is answered with what is left of the one before it."""
+    """SEAL of an epoch is answered with the tail of the previous one."""
     original = Acceptor.on_seal
 
     def on_seal(self: Acceptor, sender: str, ask: pb.Seal, now_ms: int) -> None:
@@ -184,7 +184,7 @@ def _old_end(state: ReplicaState) -> int:
 
 
 def tail_not_truncated() -> Replacements:
-    """What lies behind the decided end of an epoch stays."""
+    """Batches after the decided end of an epoch are not truncated."""
     original = ReplicaState.write
 
     def write(self: ReplicaState, effect: Any, then: Any = None) -> None:
@@ -195,7 +195,7 @@ def tail_not_truncated() -> Replacements:
 
 
 def acknowledges_and_fetches_after_promise() -> Replacements:
-    """A promise stops neither acknowledgements nor what is being fetched."""
+    """A promise stops neither acknowledgements nor running fetches."""
 
     def acknowledge(self: Replica, now_ms: int) -> None:
         del now_ms
@@ -230,7 +230,7 @@ def acknowledges_and_fetches_after_promise() -> Replacements:
 
 
 def fill_cut_short() -> Replacements:
-    """What has been fetched of a sealed epoch counts as soon as one read of it is here."""
+    """The fetched part of a sealed epoch counts after the first read."""
     original = Backfill._ask
 
     def ask(self: Backfill, pull: Pull, now_ms: int) -> None:
@@ -275,7 +275,7 @@ def end_is_watermark() -> Replacements:
 
 
 def restarted_owner_resumes() -> Replacements:
-    """A node that finds itself named as the owner goes on where it was."""
+    """A node that is named as the owner continues its old epoch."""
     original = Replica._load
 
     def load(self: Replica, stored: Any, now_ms: int) -> None:
@@ -301,7 +301,7 @@ def enters_before_journal() -> Replacements:
 
 
 def duplicates_unchecked() -> Replacements:
-    """What repeats an append is not compared with what is held."""
+    """A repeated append is not compared with the stored batch."""
 
     def agrees(self: Replica, append: pb.AppendBatch) -> bool:
         return True

@@ -1,4 +1,4 @@
-"""Mutations of how batches of the same numbers are told apart, and requests with a key found. See `mutants`."""
+"""Mutations of the comparison of batches with equal numbers, and of lookups of requests with a key. See `mutants`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Replacements = Sequence[tuple[object, str, object]]
 
 
 def contents_not_compared() -> Replacements:
-    """Of two batches that have the same numbers the second one counts as a retry, whatever it says."""
+    """Of two batches with equal numbers the second one counts as a retry, regardless of its content."""
     return [(producers, "fingerprint_of", lambda _: None)]
 
 
 def contents_not_kept() -> Replacements:
-    """Snapshots say where batches went, and nothing of what was in them."""
+    """Snapshots have the offsets of batches, and not their contents."""
     original = ProducerTable.snapshot
 
     def snapshot(self: ProducerTable) -> bytes:

@@ -1,4 +1,4 @@
-"""Mutations of an operator's recovery without a quorum, and of what becomes of those who know better. See `mutants`."""
+"""Mutations of an operator's recovery without a quorum, and of overruled nodes. See `mutants`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Replacements = Sequence[tuple[object, str, object]]
 
 
 def adopted_without_a_mark() -> Replacements:
-    """What one of those who are left had accepted is handed on as it is."""
+    """A value that a surviving node had accepted is adopted unchanged."""
 
     def choose(promises: Sequence[Promise], *, unsafe: bool = False, **rest: Any) -> bytes:
         accepted = [promise for promise in promises if promise.accepted is not None]
@@ -29,7 +29,7 @@ def adopted_without_a_mark() -> Replacements:
 
 
 def decided_without_a_mark() -> Replacements:
-    """What is decided without a quorum looks like any other decision."""
+    """A decision without a quorum is not marked."""
     original = paxos.decision_value
 
     def decision_value(*arguments: Any, unsafe: bool = False, **rest: Any) -> bytes:
@@ -52,7 +52,7 @@ def named_copy_is_the_truth() -> Replacements:
 
 
 def others_not_waited_for() -> Replacements:
-    """The named node goes on as soon as it has its own promise."""
+    """The named node continues as soon as it has its own promise."""
     original = Candidate.on_seal_reply
 
     def on_seal_reply(self: Candidate, sender: str, reply: pb.SealReply, now_ms: int) -> None:
@@ -64,7 +64,7 @@ def others_not_waited_for() -> Replacements:
 
 
 def loss_not_told() -> Replacements:
-    """Nobody is told that an epoch was cut short."""
+    """The truncation of an epoch is not reported."""
 
     def tell_of_loss(self: Partition, news: EpochDecided) -> None:
         return
@@ -88,7 +88,7 @@ def who_knows_better_wins() -> Replacements:
 
 
 def who_knows_better_goes_on() -> Replacements:
-    """Where chains part, nobody stops."""
+    """No node stops where chains diverge."""
 
     def differs(self: ReplicaState, sender: str, epoch: int, other: pb.EpochDecision) -> None:
         del other
@@ -98,7 +98,7 @@ def who_knows_better_goes_on() -> Replacements:
 
 
 def parting_not_looked_for() -> Replacements:
-    """Whose chains part stops at once, without looking for where they do."""
+    """A node with a diverging chain stops at once, without looking for the point of divergence."""
 
     def forks(self: ReplicaState, sender: str, epoch: int, reason: str) -> None:
         del sender, epoch
@@ -108,7 +108,7 @@ def parting_not_looked_for() -> Replacements:
 
 
 def watermark_never_goes_back() -> Replacements:
-    """What was committed stays so for readers, also where it was cut off."""
+    """Committed records stay visible to readers after they were truncated."""
 
     def commit_ends(self: ReplicaState, offset: int, *, unsafe: bool) -> None:
         del unsafe

@@ -1,4 +1,4 @@
-"""Mutations of what retention leaves behind: where the log begins, what is known of producers. See `mutants`."""
+"""Mutations of retention: log start, and producer state. See `mutants`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def deletes_within_the_bound() -> Replacements:
 
 
 def deletes_what_a_replica_lacks() -> Replacements:
-    """Retention deletes what is committed, without waiting for replicas or for the end of the epoch."""
+    """Retention deletes committed records without waiting for replicas or for the end of the epoch."""
 
     def removable(self: Retention) -> int:
         return self._outdated(self._state.replica.state.deleted_below, 0, self._state.high_watermark)
@@ -54,7 +54,7 @@ def deletes_what_a_replica_lacks() -> Replacements:
 
 
 def by_wall_clock() -> Replacements:
-    """How old records are is told by the wall clock, whatever it does."""
+    """The age of records is measured by the wall clock, regardless of its jumps."""
 
     def before(self: SteadyClock, age_us: int, newest_at_start_us: int) -> int:
         del newest_at_start_us
@@ -85,7 +85,7 @@ def hold_ignored() -> Replacements:
 
 
 def hold_seen_when_it_begins() -> Replacements:
-    """Whoever has begun to delete goes on when the topic is held."""
+    """A running deletion continues when the topic is held."""
     delete_below = Retention.delete_files_below
 
     def all_of_it(self: Retention, offset: int) -> None:
@@ -102,17 +102,17 @@ def hold_seen_when_it_begins() -> Replacements:
 
 
 def deleted_records_shown() -> Replacements:
-    """Readers see what is in the log, whatever is deleted."""
+    """Readers see all records in the log, including deleted ones."""
     return [(PartitionReader, "is_deleted", lambda self, offset: offset < self._log.start_offset)]
 
 
 def log_start_forgotten() -> Replacements:
-    """A node that starts again does not know what it has deleted."""
+    """A restarted node does not know its deletions."""
     return [(replicas, "load_log_start", lambda *_: 0)]
 
 
 def lost_copies_are_not_left_behind() -> Replacements:
-    """Who has acknowledged what retention deletes is waited for, also when it has lost that."""
+    """Retention waits for a node that has acknowledged records and lost them."""
     lacks_deleted_records = Ownership.lacks_deleted_records
 
     def once(self: Ownership, node_id: str, from_offset: int, now_ms: int) -> bool:
@@ -127,7 +127,7 @@ def lost_copies_are_not_left_behind() -> Replacements:
 
 
 def snapshot_unchecked() -> Replacements:
-    """A snapshot of the producers counts whatever log it was made from, also one of what was cut off since."""
+    """A producer snapshot is valid for any log, also if its log was truncated since."""
 
     def at_most(self: LoggedProducers, offset: int) -> Any:
         store = self.store
@@ -144,12 +144,12 @@ def snapshot_unchecked() -> Replacements:
 
 
 def producers_deleted_with_the_log() -> Replacements:
-    """Retention leaves no snapshot behind."""
+    """Retention keeps no snapshot."""
     return [(LoggedProducers, "keep", lambda *_, **__: None)]
 
 
 def late_copies_taken_for_whole_ones() -> Replacements:
-    """A log that begins behind what was deleted before it had it is believed to tell of all producers."""
+    """A log that begins after a deletion that preceded it is assumed to have all producer state."""
     scan = LoggedProducers._scan
 
     def all_of_them(self: LoggedProducers, offset: int, log_start: int) -> Any:
@@ -162,7 +162,7 @@ def late_copies_taken_for_whole_ones() -> Replacements:
 
 
 def producers_of_cut_batches_kept() -> Replacements:
-    """Who owns the partition again goes on with the producers that it knew, whatever was cut off since."""
+    """A node that owns the partition again continues with its old producer state, regardless of truncated records."""
     open_ = Ownership._open
     known: dict[int, ProducerTable] = {}
 

@@ -1,4 +1,4 @@
-"""Mutations of what finds rot under a node that runs, and has it mended. See `mutants`."""
+"""Mutations of scrubbing: the detection of bit rot in a running node, and its repair. See `mutants`."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def last_segments_left_out() -> Replacements:
 
 
 def rot_told_and_left() -> Replacements:
-    """What has rotted is told of, and nobody is asked for it."""
+    """Bit rot is reported, but no intact copy is requested."""
     return [(Backfill, "refetch", lambda *_: True)]
 
 
 def rotten_epoch_goes_on() -> Replacements:
-    """An owner whose open epoch has rotted does not end it."""
+    """An owner with bit rot in the open epoch does not end it."""
     return [(OpenEpochRepair, "note", lambda *_: False)]

@@ -1,4 +1,4 @@
-"""Mutations of the shell around a replica: what is told when, answered, read, kept and deleted. See `mutants`."""
+"""Mutations of the shell around a replica: notifications, answers, reads, kept and deleted data. See `mutants`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def fences_told_at_once() -> Replacements:
 
 
 def later_entries_told_too() -> Replacements:
-    """What has gathered while a group was written is told with it."""
+    """Effects gathered while a group was written are executed with it."""
     ended = GroupCommit._ended
 
     def tell_all(self: GroupCommit[Any], error: BaseException | None) -> None:
@@ -116,7 +116,7 @@ def doubt_ended_by_any_write() -> Replacements:
 
 
 def clock_taken_as_it_is() -> Replacements:
-    """Batches are stamped with what the clock shows, also when it was set back."""
+    """Batches are stamped with the clock, also after it was set back."""
     assign = Owner.assign
 
     def stamp(self: Owner, *arguments: Any, now_us: int) -> Any:
@@ -151,7 +151,7 @@ def all_is_a_quorum() -> Replacements:
 
 
 def cut_off_is_stored() -> Replacements:
-    """At the end of an epoch what lies behind it is answered as stored."""
+    """At the end of an epoch the batches after it are answered as stored."""
     decided = PendingAcks.decided
 
     def everything(self: PendingAcks, end_offset: int, refusal: ProtocolError, **rest: Any) -> None:
@@ -162,7 +162,7 @@ def cut_off_is_stored() -> Replacements:
 
 
 def stored_is_denied() -> Replacements:
-    """At the end of an epoch what is stored is answered as not stored."""
+    """At the end of an epoch stored batches are answered as not stored."""
     decided = PendingAcks.decided
 
     def nothing(self: PendingAcks, end_offset: int, refusal: ProtocolError, **rest: Any) -> None:
@@ -186,7 +186,7 @@ def retries_answered_at_once() -> Replacements:
 
 
 def goes_on_in_an_ended_epoch() -> Replacements:
-    """What space was taken for is appended, though the epoch has ended meanwhile."""
+    """A batch with reserved space is appended although the epoch has ended meanwhile."""
 
     def made_space(self: Pipeline, owner: Owner, picked: Any, error: BaseException | None, **rest: Any) -> None:
         del owner
@@ -200,7 +200,7 @@ def goes_on_in_an_ended_epoch() -> Replacements:
 
 
 def memory_read_past_commit() -> Replacements:
-    """What is in memory is given to readers, committed or not."""
+    """Readers get batches in memory, committed or not."""
 
     def read_hot(self: PartitionReader, offset: int, bytes_max: int, records_max: int | None = None) -> Any:
         return self._ring.read(offset, bytes_max, records_max)
@@ -209,7 +209,7 @@ def memory_read_past_commit() -> Replacements:
 
 
 def refused_behind_what_it_knows() -> Replacements:
-    """An offset is refused that lies behind the end which this node knows of, and no quorum is asked."""
+    """An offset after the known end is refused without asking a quorum."""
 
     async def ensure(self: Access, offset: int, record_epoch: int | None = None) -> None:
         del record_epoch

@@ -63,7 +63,7 @@ def append_ignores_promise() -> Replacements:
 
 
 def adopts_nothing() -> Replacements:
-    """What others have accepted is not adopted."""
+    """Values that others have accepted are not adopted."""
 
     def choose(promises: Sequence[Promise], **rest: Any) -> bytes:
         return paxos.choose_value([replace(one, accepted=None, accepted_value=b"") for one in promises], **rest)
@@ -92,7 +92,7 @@ def accept_ignores_promise() -> Replacements:
 
 
 def accept_without_log() -> Replacements:
-    """OPEN_EPOCH is accepted by whoever promised, whatever it holds."""
+    """OPEN_EPOCH is accepted by all nodes that promised, regardless of their logs."""
 
     def on_open(self: Acceptor, sender: str, ask: pb.OpenEpoch, now_ms: int) -> None:
         state, fence = self._state, self._state.fence
@@ -119,7 +119,7 @@ def seal_quorum_of_one() -> Replacements:
 
 
 def decided_by_one() -> Replacements:
-    """The candidate goes on as soon as one replica has accepted."""
+    """The candidate continues as soon as one replica has accepted."""
 
     def on_open_reply(self: Candidate, sender: str, reply: pb.OpenEpochReply, now_ms: int) -> None:
         if self.phase == "opening" and ballot_key(reply.ballot) == ballot_key(self._ballot) and reply.status == pb.HELD:
@@ -154,7 +154,7 @@ class _WithBallot:
 
 
 def promise_not_checked_after_fetch() -> Replacements:
-    """What was fetched for a proposal is accepted under it, whatever was promised meanwhile."""
+    """A log fetched for a proposal is accepted under it, regardless of later promises."""
 
     def stop_appending(self: Replica, now_ms: int) -> None:
         self._promised_ms = now_ms
@@ -231,7 +231,7 @@ def end_of_before_sync_ahead() -> Replacements:
 
 
 def sync_ahead_is_enough() -> Replacements:
-    """What has been synced ahead is not synced again when the end is accepted."""
+    """Batches that were synced ahead are not synced again when the end is accepted."""
     synced_ahead, accept = Replica.synced_ahead, Acceptor._accept
     synced: dict[int, int] = {}
 
@@ -265,7 +265,7 @@ def fence_dropped_before_decision() -> Replacements:
 
 
 def quorum_of_the_living() -> Replacements:
-    """Whoever seems to be dead does not count."""
+    """Nodes that seem dead do not count."""
 
     def living(self: Candidate) -> int:
         active = self._state.active
@@ -298,7 +298,7 @@ def _with_quorum(quorum: Any) -> Any:
 
 
 def membership_decides() -> Replacements:
-    """Whoever is first among the living takes over by itself, at the end of its own log."""
+    """The first live node takes over alone, at the end of its own log."""
 
     def pre_vote(self: Candidate, now_ms: int) -> None:
         host: Any = self._host
@@ -358,7 +358,7 @@ def accepted_is_decided() -> Replacements:
 
 
 def decides_by_the_next_quorum() -> Replacements:
-    """An end is decided by as many accepts as the next epoch asks for, where those are fewer."""
+    """An end is decided by the quorum of the next epoch, if that is smaller."""
     original = Candidate.on_open_reply
 
     def on_open_reply(self: Candidate, sender: str, reply: pb.OpenEpochReply, now_ms: int) -> None:
@@ -372,7 +372,7 @@ def decides_by_the_next_quorum() -> Replacements:
 
 
 def seal_end_before_the_appends() -> Replacements:
-    """SEAL is answered with what was durable when it came, and not with what was on its way."""
+    """SEAL is answered with the durable end at its arrival, ignoring writes in progress."""
     original, write, send = Acceptor.on_seal, ReplicaState.write, ReplicaState.send
 
     def on_seal(self: Acceptor, sender: str, ask: pb.Seal, now_ms: int) -> None:

@@ -1,7 +1,7 @@
 """The network between nodes: messages get lost, come twice, late and out of order; links are cut one way or both.
 
-A message is serialised when it is sent and parsed when it arrives, as on a real connection, so that nobody shares an
-object with anybody. Whether it arrives is decided when it would: a cut that begins meanwhile loses it.
+A message is serialised when it is sent and parsed when it arrives, as on a real connection, so that nodes do not share
+objects. Whether it arrives is decided at the time of arrival: a cut that begins meanwhile loses it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ OLD_MESSAGES = 400
 
 
 class Receiver(Protocol):
-    """Who messages are for."""
+    """Receiver of messages."""
 
     def deliver(self, sender: str, message: PeerMessage, batches: Sequence[Batch]) -> None: ...
 
 
 class Network:
-    """See the module. Nodes are addressed by id; a message for an id that is nowhere is lost."""
+    """See the module. Nodes are addressed by id; a message for an unknown id is lost."""
 
     def __init__(self, clock: Clock, *, loss: float, duplication: float, delay_ms: float, fifo: bool) -> None:
         self._clock = clock
@@ -68,24 +68,24 @@ class Network:
         self._holds[sender, receiver] = kinds
 
     def release(self, sender: str, receiver: str, *, hold_on: bool = False) -> None:
-        """Let what is kept on a link arrive, also where nothing else gets through; `hold_on`: and go on keeping."""
+        """Deliver the messages held on a link, also if all others are lost; `hold_on`: keep holding later ones."""
         if not hold_on:
             self._holds.pop((sender, receiver), None)
         for kind, raw, batches in self._held.get((sender, receiver), ()):
             self._clock.after(20, partial(self._deliver, (sender, receiver), kind, raw, batches))
 
     def let_go(self) -> None:
-        """Keep nothing any more; what is kept is lost."""
+        """Stop holding messages; held messages are lost."""
         self._holds.clear()
         self._held.clear()
 
     def reset(self, one: str, other: str) -> None:
-        """Break the connection between two nodes: what is under way is lost."""
+        """Break the connection between two nodes: messages in flight are lost."""
         for link in ((one, other), (other, one)):
             self._connections[link] = self._connections.get(link, 0) + 1
 
     def reconnect(self, one: str, other: str) -> None:
-        """Break the connection between two nodes: what was slow on it holds up nothing on the new one."""
+        """Break the connection between two nodes: a slow message on it does not delay messages on the new one."""
         self.reset(one, other)
         for link in ((one, other), (other, one)):
             self._last_arrival_us.pop(link, None)

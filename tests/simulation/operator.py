@@ -1,9 +1,9 @@
-"""An operator who lets a partition go on without its quorum, and sees to what comes after that (docs/clusters.md).
+"""An operator who lets a partition continue without its quorum, and repairs it afterwards (docs/clusters.md).
 
-He asks the node that he names through the shipped handler, again until something comes of it. When others are back he
+The operator asks the chosen node through the shipped handler until that succeeds. When others are back, the operator
 gives new disks to those that have stopped for good, because they know another end of the epoch, and once all that run
-go by what he had decided, the partition gets its copies again. If it had got some of those meanwhile that stopped, and
-has no quorum with them, he does it once more. Unlike a fault he goes on when the faults have stopped.
+follow the decision, the partition gets its copies again. If it had got some copies meanwhile that stopped, and
+has no quorum with them, the operator repeats it. Unlike a fault, the operator continues after the faults have stopped.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Operator:
         self._world = world
         self._work: Iterator[float] | None = None
         self.has_recovered = False
-        """Whether what was asked for last is done, by a decision without a quorum or with one."""
+        """Whether the last request is done, by a decision without a quorum or with one."""
 
     @property
     def busy(self) -> bool:
@@ -49,7 +49,7 @@ class Operator:
         return self._work is not None
 
     def recover(self, key: PartitionKey, machine: Machine, reached: Sequence[Machine], lost: Sequence[Machine]) -> None:
-        """Have a partition go on with what a machine has, and with what those have whom it reaches."""
+        """Let a partition continue with the logs of a machine and of the machines that it reaches."""
         assert self._work is None
         self.has_recovered = False
         self._work = self._see_to(key, machine, [one.node_id for one in reached], lost)
@@ -133,7 +133,7 @@ class Operator:
         return [copy.process.machine for copy in members]
 
     def _is_lost(self, key: PartitionKey, able: Sequence[Machine]) -> bool:
-        """Whether those who can take part in the newest epoch are too few: it has nodes that had to be replaced."""
+        """Whether the newest epoch has too few live nodes, because some had to be replaced."""
         process = able[0].process
         assert process is not None
         active = process.partitions[key].replica.state.active
@@ -144,7 +144,7 @@ class Operator:
         return network.reaches(one.node_id, other.node_id) and network.reaches(other.node_id, one.node_id)
 
     def _all_are_heard(self) -> bool:
-        """Whether the network is so good that whoever lives is heard while a seal lasts."""
+        """Whether the network is good enough for all live nodes to be heard during a seal."""
         return not self._world.network.loss and self._world.network.delay_ms <= 1.0
 
     def _is_whole(self, key: PartitionKey) -> bool:
@@ -157,7 +157,7 @@ class Operator:
         )
 
     def _lacks(self, copies: Sequence[Copy]) -> bool:
-        """Whether a node has not heard of the newest epoch, or that has too few nodes or some that are gone."""
+        """Whether a node does not know the newest epoch, or that epoch has too few nodes or lost ones."""
         newest = max((copy.replica.state.active for copy in copies), key=lambda active: active.epoch)
         present = {copy.process.node_id for copy in copies}
         wanted = min(self._world.wishes.copies, len(self._world.machines))
@@ -168,14 +168,14 @@ class Operator:
         )
 
     def _replace_overruled(self) -> None:
-        """Give a new disk to whoever has stopped for good: its log says so."""
+        """Give a new disk to all nodes that have stopped for good, according to their logs."""
         for machine in self._world.machines:
             process = machine.running
             if process is not None and any(copy.replica.state.halted_for_good for copy in process.partitions.values()):
                 self._world.faults.replace_disk(machine)
 
     def _rebalance(self, key: PartitionKey) -> None:
-        """Make copies, once nobody goes by what was given up: they could be a quorum that never answers."""
+        """Add copies once no node relies on the given-up records: such nodes could form a quorum that never answers."""
         copies = self._copies(key)
         agree = len({copy.replica.state.chain.previous_hash for copy in copies}) == 1
         if len(copies) < len(self._world.machines) or not agree or not self._lacks(copies):

@@ -1,4 +1,4 @@
-"""Tiny record batches, each with a payload of its own: one real batch a size is made with Arrow, the others from it.
+"""Tiny record batches with distinct payloads: one real batch of each size is made with Arrow, the others from it.
 
 Encoding with Arrow costs more than the simulated publish; so the body of a template gets other eight-byte values and
 another CRC, which gives exactly the bytes that encoding would.
@@ -40,7 +40,7 @@ class _Template(NamedTuple):
     header: BatchHeader
     body: bytes
     values_at: int
-    """Where the first value lies in the body; -1 for a tombstone."""
+    """Position of the first value in the body; -1 for a tombstone."""
     keys_at: int
     """Where the first key does; -1 without keys."""
 
@@ -126,7 +126,7 @@ def _key(payload: int, number: int) -> bytes:
 
 
 def is_sound(data: bytes) -> bool:
-    """Whether a batch is what its header says."""
+    """Whether a batch matches its header."""
     try:
         return crc32c(memoryview(data)[HEADER_BYTES:]) == unpack_header(data).body_crc
     except ProtocolError:

@@ -3,8 +3,8 @@
 It is the node around the shipped partitions, replicas and journals: their event loop, workers, clocks and neighbours,
 and the few lines of `broker`, `partitions` and `node` that open and connect them.
 
-A paused process is frozen: what happens to it meanwhile waits, and is worked off when it goes on, which may be long
-after the others have given it up. Its monotonic clock stands still or has gone on, both occur.
+A paused process is frozen: its events wait and are processed when it continues, which may be long
+after the others have given it up. Its monotonic clock has stopped or has advanced, both occur.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ SCRUB_US = 400_000
 SCRUBBED_BYTES = 300
 """About two batches at a time."""
 FAILED_US_MAX = 20_000
-"""How long a node goes on whose disk has failed: it stops in order."""
+"""How long a node runs after its disk has failed: it stops gracefully."""
 
 
 class Inline(InlineWrites):
-    """The policy without a clock: whatever is small may be written on the event loop, or nothing."""
+    """The policy without a clock: small batches may be written on the event loop, or none."""
 
     def __init__(self, allowed: bool) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class Process:
         self._coroutines: dict[asyncio.Task[Any], Coroutine[Any, Any, Any]] = {}
         self.loop = VirtualLoop(self).as_loop
         self.sim_disk = machine.disk
-        # Without the thread whoever searches makes the indexes.
+        # Without the thread, searches create the indexes.
         indexer = (
             SimHeadStarts(SimWorkers(self, 1, self.write_us)) if world.scenario.indexed and incarnation % 2 else None
         )
@@ -185,7 +185,7 @@ class Process:
         self._look_around()
 
     def _look_around(self) -> None:
-        """See what a step has done."""
+        """Check the results of a step."""
         if self.dead:
             return
         if self.sim_disk.is_off:
@@ -195,7 +195,7 @@ class Process:
             self.world.checks.after_step(copy)
 
     def spawn(self, work: Coroutine[Any, Any, T], then: Callable[[T | None, BaseException | None], None]) -> None:
-        """Run a coroutine; `then` is told what it returned or raised."""
+        """Run a coroutine; `then` gets its result or exception."""
 
         def ended(task: asyncio.Task[T]) -> None:
             del self._coroutines[task]
@@ -306,7 +306,7 @@ class Process:
         self.world.checks.started(copy)
         self.partitions[key] = copy
         copy.partition = Partition(self._tools(), self._topic, key[1], driver, io_key)
-        if self.world.clock.random.random() < 0.5:  # somebody reads along, from memory
+        if self.world.clock.random.random() < 0.5:  # a reader follows, from memory
             copy.partition.changes.listeners.add(_listen)
 
     def _tools(self) -> PartitionTools:
@@ -346,7 +346,7 @@ class Process:
             copy.partition.no_space_for_fences(error)
 
     def storage_failed(self, name: str, error: BaseException) -> None:
-        """The disk failed: the node ends soon, and until then goes on with what does not know yet.
+        """The disk failed: the node ends soon, and its unaware parts continue until then.
 
         Raises:
             BaseException: it was not the disk.
@@ -358,7 +358,7 @@ class Process:
 
     @property
     def is_held(self) -> bool:
-        """Whether this node has heard that the topic is held."""
+        """Whether this node knows that the topic is held."""
         return self._topic.config.hold
 
     def reconfigure(self, topic: pb.TopicRecord) -> None:
@@ -373,7 +373,7 @@ class Process:
         self.paused = True
 
     def resume(self, paused_us: int, *, clock_stood_still: bool) -> None:
-        """Go on with what has gathered meanwhile."""
+        """Process the events gathered during a pause."""
         self.paused = False
         if clock_stood_still:
             self._clock_shift_us -= paused_us
@@ -417,7 +417,7 @@ class Process:
         self.after(random.randrange(COMPARE_US), self._compare_chains)
 
     def _scrub(self) -> None:
-        """Read again what is sealed, as `Scrubber.run`."""
+        """Read sealed epochs again, as `Scrubber.run`."""
         scrubber = Scrubber(self._scrubbed, self._tools(), SCRUBBED_BYTES)
         self.spawn(scrubber.run_once(), lambda _, error: self._scrubbed_once(error))
 
@@ -430,7 +430,7 @@ class Process:
         self.after(self.world.clock.random.randrange(SCRUB_US), self._scrub)
 
     def _compact(self) -> None:
-        """Look for what is to be compacted, as `Node._compact`."""
+        """Start due compactions, as `Node._compact`."""
         self.spawn(self._compact_all(), lambda _, error: self._compacted(error))
 
     async def _compact_all(self) -> None:
@@ -447,7 +447,7 @@ class Process:
             self.after(self.world.clock.random.randrange(COMPACTION_US), self._compact)
 
     def _clean(self) -> None:
-        """Look for what is to be deleted, as `Node._clean`."""
+        """Delete expired records, as `Node._clean`."""
         self.spawn(self._retain(), lambda _, error: self._retained(error))
 
     async def _retain(self) -> None:

@@ -1,9 +1,9 @@
-"""The script of an operator's recovery: most replicas of a partition are lost, and one goes on with what there is.
+"""The script of an operator's recovery: most replicas of a partition are lost, and one continues with the rest.
 
-Before they are lost, the others may have gone on without those that are left: with more records of the same epoch, or
-with another end of it than one of those that are left has accepted. They are down, or run and nobody reaches them.
-Later they come back, some with a new disk, some with all that they had, one after the other or at once. What an
-operator does meanwhile is in `operator`.
+Before they are lost, the others may have continued without the survivors: with more records of the same epoch, or
+another end of it than a surviving node has accepted. The lost nodes are down, or run and are unreachable.
+Later they come back, some with a new disk, some with all their data, one by one or together. For the acts of the
+operator meanwhile see `operator`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Recoveries(Stage):
     """See the module."""
 
     def _unsafe_recover(self, cast: Cast) -> Script:
-        """Lose a quorum for long, let an operator go on without it, and let the lost come back."""
+        """Lose a quorum for a long time, let an operator recover without it, and let the lost nodes return."""
         operator, replicas = self._world.operator, [cast.owner, *cast.others]
         most = max(cast.ack_quorum, seal_quorum(len(replicas), cast.ack_quorum)) - 1
         if operator.busy or most < 1:
@@ -70,21 +70,21 @@ class Recoveries(Stage):
         yield self._random.uniform(0, 300)
 
     def _behind(self, left: list[Machine], lost: list[Machine], cast: Cast) -> Script:
-        """The others go on in the same epoch, and are in touch with some of those that are left for longer."""
+        """The others continue in the same epoch, and reach some of the survivors for longer."""
         self._part(left[:1], self._world.machines)
         yield self._random.choice([0, 100, 300])
         self._part(left, self._world.machines)
         yield self._random.uniform(50, 400)
 
     def _overruled(self, left: list[Machine], lost: list[Machine], cast: Cast) -> Script:
-        """The others end the epoch, and go on in the next one."""
+        """The others end the epoch, and continue in the next one."""
         self._part(left, self._world.machines)
         yield self._random.uniform(0, 200)
         copy = self._copy(cast.owner, cast)
         if copy is not None and self._random.random() < 0.5:
             self._roll_over(copy)
         else:
-            cast.owner.stop("killed, and the others go on")
+            cast.owner.stop("killed, and the others continue")
             yield 10
             cast.owner.start()
         yield from self._others_go_on(cast)
@@ -105,7 +105,7 @@ class Recoveries(Stage):
             return replica is None or replica.state.fence is None or replica.state.fence.accepted is not None
 
         yield from self._until(has_accepted)
-        cast.owner.stop("killed before it has accepted what it proposed")
+        cast.owner.stop("killed before it has accepted its own proposal")
         self._part(left, self._world.machines)
         network.let_go()
         unstall()
@@ -126,7 +126,7 @@ class Recoveries(Stage):
             machine.stop("lost for long")
 
     def _hear_well(self, left: list[Machine]) -> None:
-        """Let all that is sent arrive soon: who can be reached is to be heard while a seal lasts."""
+        """Let all messages arrive soon, because reachable nodes must be heard during a seal."""
         network = self._world.network
         for one, other in combinations(left, 2):
             network.reconnect(one.node_id, other.node_id)

@@ -1,7 +1,7 @@
-"""Bits that flip where the storage says that it can tell: in what a later sync mark covers; and directories that go.
+"""Bits that flip where the storage can detect it: in ranges covered by a later sync mark; and lost directories.
 
 Rot in the last group of a journal or an open log, or in the mark in front of it, looks like a write that was torn by a
-crash, since what tells of it comes with the next group. It is cut like one; that is written down as a limit, and not
+crash, because its evidence comes with the next group. It is truncated like one; that is documented as a limit, and not
 simulated.
 """
 
@@ -43,7 +43,7 @@ def rot(disk: SimDisk, random: Random, *, newest: bool = False) -> str:
 
 
 def rot_sealed(process: Process, random: Random) -> str:
-    """Flip a bit in a segment that takes nothing more, of a node that runs; return where, empty if there is none."""
+    """Flip a bit in a closed segment of a running node; return its position, empty if there is no such segment."""
     segments = [
         segment
         for copy in process.partitions.values()
@@ -110,7 +110,7 @@ def _covered(disk: SimDisk, path: Path) -> int:
     if covered == 0:
         return SEGMENT_HEADER_BYTES
     place = scan.index.place(covered - 1)
-    return place.position + place.length  # not the mark behind it: that goes with the next group
+    return place.position + place.length  # without the mark after it, which belongs to the next group
 
 
 def _files(directory: Directory, path: Path) -> list[tuple[Path, Node]]:

@@ -1,7 +1,7 @@
 """Runs seeds: `python -m tests.simulation.run --seeds 1000`, or `--seed 7` for one with its trace.
 
 A seed is a whole cluster's life of a few virtual seconds. A seed that fails prints the invariant, what broke it, and
-the newest events; running it again gives the same events, which is said by the checksum at the end.
+the newest events; running it again gives the same events, which the checksum at the end proves.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ SILENT = (
     "replication.logged_producers",
     "partition.unsafe_recovery",
 )
-"""Modules that have much to say of what is done to them here."""
+"""Modules that log a lot in simulations."""
 BROKEN = (TypeError, AttributeError, NameError)
-"""What code raises that does not fit together: no invariant has noticed anything then."""
+"""Exceptions of code that does not fit together; no invariant was violated then."""
 TRACE_SHOWN = 150
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How a seed went. `invariant` is empty when all held, "crash" for what the code raises, "broken" for BROKEN."""
+    """Result of a seed. `invariant` is empty without a violation; "crash": an exception; "broken": one of BROKEN."""
 
     seed: int
     invariant: str
@@ -72,11 +72,11 @@ class Result:
     """How many were decided without a quorum."""
     trace: str = ""
     mixture: str | None = None
-    """What was run instead of the seed's own mixture."""
+    """The mixture that was run instead of the seed's own."""
 
 
 def _silent() -> logging.Logger:
-    """Return a logger for the node's code, which has much to say of what is done to it here."""
+    """Return a logger for the node's code, which logs a lot in simulations."""
     logger = logging.getLogger("simulated")
     logger.disabled = True
     return logger
@@ -162,7 +162,7 @@ def _many(first: int, count: int, processes: int, mixture: str | None) -> int:
 
 
 def main() -> int:
-    """Run what the command line asks for; the exit code says whether a seed failed."""
+    """Run with the arguments of the command line; the exit code is 1 if a seed failed."""
     parser = argparse.ArgumentParser(description="Run the cluster's core in a simulated world.")
     parser.add_argument("--seeds", type=int, default=1000, help="how many")
     parser.add_argument("--first", type=int, default=0, help="the first of them")

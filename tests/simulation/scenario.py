@@ -1,4 +1,4 @@
-"""What a seed stands for: how large the cluster is, how bad the network, which faults may happen.
+"""Parameters of a seed: size of the cluster, quality of the network, possible faults.
 
 Budgets keep the world inside what the protocol promises: data may be lost on at most `ack_quorum - 1` machines in all
 (wiped, rotten, and while the newest epoch's flush is not ALWAYS also powered off), because a record counts as safe on
@@ -36,7 +36,7 @@ partition, so that no other one loses what it may lose then, and no machine lost
 
 UNSAFE: Final = "unsafe recover"
 """The one script that loses a quorum: with one partition, and no further machine that may lose anything. It happens in
-its own mixture only, as it gives up what budgets are there to keep."""
+its own mixture only, as it gives up the machines that budgets protect."""
 
 SCRIPTS: Final = (
     *("stale tail", "crossing", "late seal", "late cut", "slow fetch", "slow pull", "cut entry"),
@@ -44,7 +44,7 @@ SCRIPTS: Final = (
     LIGHTS_OUT,
     UNSAFE,
 )
-"""Troubles in a row, see `scripts`; each is a mixture by itself, in which nothing else goes wrong."""
+"""Sequences of faults, see `scripts`; each is a mixture of its own, without other faults."""
 
 UNSAFE_MS: Final = 6000
 """How much longer it lasts than other scripts."""
@@ -56,16 +56,16 @@ MANY: Final = [2, 2, 3]
 """Of how many partitions a topic may be."""
 
 CHANGES: Final = 0.3
-"""In how many of the worlds with some of everything what is wanted of the topic changes."""
+"""Share of the mixed worlds in which the topic's settings change."""
 
 WISHES: Final = "wishes"
-"""A mixture of some of everything in which what is wanted of the topic changes at any rate."""
+"""A mixture of all kinds in which the topic's settings always change."""
 
 RETENTION: Final = "retention"
-"""A mixture of some of everything in which the owner deletes what is old at any rate."""
+"""A mixture of all kinds in which the owner always deletes old records."""
 
 DELETED_AND_LOST: Final = "deleted and lost"
-"""A mixture of a few kinds of faults in which the owner deletes what is old, and others lose what is newer."""
+"""A mixture of a few kinds of faults in which the owner deletes old records, and others lose newer ones."""
 
 COMPACTS: Final = 0.1
 """In how many of the worlds the topic is compacted."""
@@ -83,29 +83,29 @@ SCRUBS: Final = 0.1
 """In how many of the worlds with some of everything that is so."""
 
 INDEXED: Final = "indexed"
-"""A mixture of some of everything in which records have keys, the topic an index of them, and somebody searches."""
+"""A mixture of all kinds in which records have keys, the topic has an index of them, and a client searches."""
 
 SEARCHES: Final = 0.2
 """In how many of the worlds with some of everything that is so."""
 
 DEDUPLICATED: Final = "deduplicated"
-"""A mixture of some of everything in which the topic drops duplicates, and half of what is published is some."""
+"""A mixture of all kinds in which the topic drops duplicates, and half of the published records are duplicates."""
 
 SHARED_IDS: Final = "shared ids"
 """A mixture of some of everything in which producers of a partition become copies of each other, with one id."""
 
 KEYED_REQUESTS: Final = "keyed requests"
-"""A mixture of some of everything in which each batch of a producer is a request with an idempotency key of its own."""
+"""A mixture of all kinds in which each batch of a producer is a request with an idempotency key of its own."""
 
 AGES: Final = "ages"
-"""A mixture of some of everything in which records are deleted when they are old, and when somebody asks, the topic is
+"""A mixture of all kinds in which records are deleted by age and on request, the topic is
 held now and then, and clocks jump."""
 
 AGED: Final = 0.15
 """In how many of the worlds with some of everything it is so."""
 
 DELETES: Final = 0.2
-"""In how many of the worlds with some of everything the owner deletes what is old."""
+"""Share of the mixed worlds in which the owner deletes old records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class Scenario:
     write_ms: float
     """Mean duration of a write."""
     fault_ms: int
-    """How long faults go on."""
+    """Duration of faults."""
     fault_gap_ms: int
     """Mean time between two faults."""
     bad_machines: int
@@ -149,9 +149,9 @@ class Scenario:
     indexed: bool = False
     """Records have keys, and are looked for by them."""
     retention_ms: int = 0
-    """How long an owner keeps records; 0: for ever. Then somebody also asks for deletions, and holds the topic."""
+    """How long an owner keeps records; 0: for ever. Otherwise a client also requests deletions, and holds the topic."""
     changes: bool = False
-    """What is wanted of the topic changes on the way: copies, ack quorum, flush. Then no machine loses anything."""
+    """The topic's settings change during the run: copies, ack quorum, flush. Then no machine loses data."""
     compacts: bool = False
     """The topic is compacted."""
     deduplicates: bool = False
@@ -161,7 +161,7 @@ class Scenario:
     keys_requests: bool = False
     """Each batch of a producer with an id is a request with an idempotency key."""
     scrubs: bool = False
-    """Nodes read again what is sealed, and it rots under them."""
+    """Nodes scrub sealed epochs, which get bit rot."""
 
     @property
     def is_keyed(self) -> bool:
@@ -170,7 +170,7 @@ class Scenario:
 
     @property
     def cleanup(self) -> pb.Cleanup:
-        """What happens to old records."""
+        """Handling of old records."""
         if not self.compacts:
             return pb.DELETE
         return pb.COMPACT_AND_DELETE if self.deletes else pb.COMPACT

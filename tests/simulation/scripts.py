@@ -1,16 +1,16 @@
-"""Troubles in a row: what chance hardly brings about, because several things must happen in one order.
+"""Sequences of faults that random runs hardly produce, because several events must happen in one order.
 
 Each script is a generator: it does something to the world and yields how many milliseconds to wait. It picks its nodes
 by what they are at that moment and gives up where they are not what it needs; everything else (who takes over, what is
 published meanwhile, when exactly) is left to chance as ever. Nothing here is more than the network, the disks and the
 processes may do anyhow, so a script breaks nothing that is right. One script runs at a time.
 
-    stale tail       a replica has a tail that is cut off; what it said of it arrives in the next epoch
+    stale tail       a replica has a tail that is truncated; its report about it arrives in the next epoch
     crossing         the owner's planned change arrives where a takeover has been decided meanwhile
     late seal        the owner, which was only cut off for a while, promises its end; some replicas hear only from it
-    late cut         a replica with a tail that nobody else has learns the ends of two epochs at once
+    late cut         a replica with a tail that no other node has learns the ends of two epochs at once
     slow fetch       the log for one proposal arrives when another ballot is promised
-    slow pull        the log from the owner arrives when the epoch's end is promised to somebody else
+    slow pull        the log from the owner arrives when the epoch's end is promised to another node
     cut entry        a replica dies between the writes by which it enters the next epoch
     wiped holder     one of the few that hold what is acknowledged loses its disk ...
     rotten holder    ... or finds it damaged ...
@@ -111,7 +111,7 @@ class Scripts(Recoveries):
     # ------------------------------------------------------------------------------------------ old news
 
     def _stale_tail(self, cast: Cast) -> Script:
-        """Only one replica writes an append and says so; the owner dies, and goes on as the owner of the next epoch."""
+        """Only one replica writes and acknowledges an append; the owner dies, and that replica owns the next epoch."""
         network, owner, (one, *rest) = self._world.network, cast.owner, cast.others
         network.hold(one.node_id, owner.node_id, pb.ReplicationAck)
         self._part([owner], rest)
@@ -129,7 +129,7 @@ class Scripts(Recoveries):
             return replica is not None and replica.state.owner is not None and replica.state.active.epoch > cast.epoch
 
         yield from self._until(owns_the_next)
-        # Nobody else is to have what the old acknowledgement seems to be about.
+        # No other node may have the batch that the old acknowledgement seems to be about.
         self._part([owner], rest)
         for _ in range(20):
             network.release(one.node_id, owner.node_id, hold_on=True)
@@ -203,7 +203,7 @@ class Scripts(Recoveries):
     # ------------------------------------------------------------------------------------------ late logs
 
     def _slow_fetch(self, cast: Cast) -> Script:
-        """A replica that lags fetches what a proposal needs, and another ballot is promised before that is there."""
+        """A replica that lags fetches the log for a proposal, and another ballot is promised before it has arrived."""
         network, owner, (behind, *rest) = self._world.network, cast.owner, cast.others
         self._part([owner], [behind])
         yield self._random.uniform(80, 300)
@@ -230,7 +230,7 @@ class Scripts(Recoveries):
         yield 100
 
     def _slow_pull(self, cast: Cast) -> Script:
-        """A replica that lags pulls from the owner, and what it asked for comes after it has promised the end."""
+        """A replica that lags pulls from the owner, and the answer arrives after it has promised the end."""
         network, owner, (behind, *rest) = self._world.network, cast.owner, cast.others
         self._part([owner], [behind])
         yield self._random.uniform(150, 500)
@@ -272,9 +272,9 @@ class Scripts(Recoveries):
     # ------------------------------------------------------------------------------------------ no power
 
     def _lights_out(self, cast: Cast) -> Script:
-        """The end of an epoch is decided, and the power goes everywhere before anything is committed behind it.
+        """The end of an epoch is decided, and all nodes lose power before a batch is committed after it.
 
-        What was decided must be there when the power is back: what is committed in an open epoch need not.
+        The decision must exist when the power is back; batches committed in an open epoch need not.
         """
         world, scenario = self._world, self._world.scenario
         if not world.survives_power_cuts() and scenario.mixture != LIGHTS_OUT:
@@ -302,7 +302,7 @@ class Scripts(Recoveries):
     # ------------------------------------------------------------------------------------------ lost copies
 
     def _lost_holder(self, lose: Callable[[Machine], Script], cast: Cast) -> Script:
-        """Of the quorum that holds the newest records, one loses its copy and the others are away: who is left?"""
+        """Of the quorum with the newest records, one loses its copy and the others are away."""
         loser = self._faults.loser()
         if loser is None or loser not in [cast.owner, *cast.others]:
             return
@@ -318,7 +318,7 @@ class Scripts(Recoveries):
         yield self._random.uniform(600, 1200)
 
     def _rebooted_follower(self, cast: Cast) -> Script:
-        """A follower loses power, and what the owner pushes again when it is asked has not come when that is away."""
+        """A follower loses power, and the repeated push of the owner has not arrived when the owner is away."""
         loser = self._faults.loser()
         if loser is None or loser not in cast.others:
             return
@@ -333,7 +333,7 @@ class Scripts(Recoveries):
 
         yield from self._until(lambda: self._replica(loser, cast) is not None)
         yield 60  # for a heartbeat
-        self._world.network.release(cast.owner.node_id, loser.node_id, hold_on=True)  # it asks when it hears from it
+        self._world.network.release(cast.owner.node_id, loser.node_id, hold_on=True)  # it asks after the next heartbeat
         yield self._random.uniform(30, 150)
         self._part(holders, self._world.machines)
         if self._random.random() < 0.5:

@@ -1,4 +1,4 @@
-"""Who looks for records by key, at one node or another: what the index finds is what a scan finds at that moment."""
+"""Clients that look for records by key at any node: the index finds the same records as a scan at that moment."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ IN_MEMORY = 0.3
 
 
 class Found(NamedTuple):
-    """What a search found, and what lay there, as (offset, key)."""
+    """Result of a search, and the stored records at that moment, as (offset, key)."""
 
     offsets: list[int]
     scanned: list[tuple[int, bytes]] | None
-    """None where what lay there cannot be told: it has rotted, or was deleted meanwhile."""
+    """None if the stored records are unknown: they have rotted, or were deleted meanwhile."""
     offset: int
     next_offset: int
     newest: int | None
@@ -68,18 +68,20 @@ class Searcher:
     def _compare(self, copy: Copy, wanted: bytes, found: Found) -> None:
         require = self._world.checks.require
         where = f"{copy.name}: records of {wanted!r} from {found.offset} to {found.next_offset}"
-        end = max(copy.partition.state.high_watermark, found.offset)  # nothing is there where all is deleted
+        end = max(copy.partition.state.high_watermark, found.offset)  # no records exist if all are deleted
         require(found.next_offset <= end, "I25", f"{where} lie past the watermark")
         if found.scanned is None:
             return
         there = [offset for offset, key in found.scanned if key == wanted]
         require(found.offsets == there, "I25", f"{where}: found {found.offsets}, there are {there}")
         if found.newest is not None:
-            require(found.newest == max(there, default=-1), "I25", f"{where}: the newest is said to be {found.newest}")
+            require(
+                found.newest == max(there, default=-1), "I25", f"{where}: the newest was reported as {found.newest}"
+            )
 
 
 async def _look(copy: Copy, wanted: bytes, share: float) -> Found:
-    """Search as the handlers do, and scan what was searched.
+    """Search like the handlers, and scan the searched range.
 
     Raises:
         ProtocolError: why nothing can be read here.
@@ -88,7 +90,7 @@ async def _look(copy: Copy, wanted: bytes, share: float) -> Found:
     await partition.access.ensure_readable()
     state = partition.state
     begin, end = state.log_start, state.readable_end
-    offset = begin + int(share**0.5 * (end - begin))  # what is newest for the most part
+    offset = begin + int(share**0.5 * (end - begin))  # mostly the newest part
     partition.reader.check_offset(offset)
     if share * 10 % 1 < IN_MEMORY:
         result = await partition.filtered.read(offset, READ_BYTES, Wanted(wanted))

@@ -1,4 +1,4 @@
-"""A log in memory for the explorer: what the core is shown of a disk on which every write either is or is not."""
+"""A log in memory for the explorer: the core's view of a disk on which every write is complete or missing."""
 
 from __future__ import annotations
 

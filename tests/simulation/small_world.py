@@ -43,7 +43,7 @@ class Bounds:
     repeats: int = 0
     """Messages that arrive once more."""
     cuts: int = 0
-    """Connections that break with what is under way; only where messages keep their order."""
+    """Connections that break and lose their messages in flight; only if messages keep their order."""
     ticks: int = 0
     """Times that a node runs its expired timers: sends again, gives up."""
 
@@ -58,7 +58,7 @@ class Choice(NamedTuple):
 
     @property
     def pace(self) -> str:
-        """What has one speed: a kind of event at one node, the messages of one link."""
+        """Source of events with one speed: a kind of event at one node, the messages of one link."""
         return f"{self.kind} {self.what.partition(' ')[0]}"
 
 
@@ -76,7 +76,7 @@ class Flying(NamedTuple):
 
 @dataclass(slots=True)
 class Node:
-    """A node: what is on its disk, and its process while it runs."""
+    """A node: the content of its disk, and its process while it runs."""
 
     node_id: str
     boots: int = 0
@@ -90,7 +90,7 @@ class Node:
 
 
 class Hints:
-    """As `ClusterHints`: every owner seems to be dead, so that a takeover may begin whenever a choice says so."""
+    """As `ClusterHints`: every owner seems dead, so that a takeover may begin whenever a choice allows it."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -146,7 +146,7 @@ class SmallWorld:
         return found
 
     def choices_of(self, node: Node) -> list[Choice]:
-        """Return what may happen to a node next besides messages."""
+        """Return the next possible events of a node besides messages."""
         name, bounds, replica = node.node_id, self.bounds, node.replica
         if replica is None:
             return [Choice("start", name, name, lambda: self._start(node))]
@@ -183,7 +183,7 @@ class SmallWorld:
             self.choose(quiet[0])
         self.trace.clear()
 
-    # ------------------------------------------------------------------------------------------ what happens
+    # ------------------------------------------------------------------------------------------ events
 
     def deliver(self, number: int, *, keep: bool) -> None:
         """Let a message arrive; `keep`: and once more later."""

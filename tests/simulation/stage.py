@@ -1,4 +1,4 @@
-"""The stage on which scripts play: who is cast, and what a script does to the world. See `scripts`."""
+"""The stage of scripts: the cast of nodes, and a script's actions on the world. See `scripts`."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Script = Iterator[float]
 
 POLL_MS = 10
 PATIENCE_MS = 1500
-"""How long a script waits for what it needs."""
+"""Timeout of a script for a required state."""
 STALLED_DISK_MS = 5000
 """How long a write takes on a disk that hardly writes any more."""
 
 
 class Cast(NamedTuple):
-    """Who is who: a partition, its epoch, the owner's machine, and those of the other replicas."""
+    """The cast: a partition, its epoch, the owner's machine, and those of the other replicas."""
 
     key: PartitionKey
     epoch: int
@@ -113,7 +113,7 @@ class Stage:
             self._world.network.mend(other.node_id, one.node_id)
 
     def _stall(self, machine: Machine, write_ms: float = STALLED_DISK_MS) -> Callable[[], None]:
-        """Let a machine's disk hardly write any more, until the script ends or what is returned is called."""
+        """Slow down a machine's disk extremely, until the script ends or the returned function is called."""
         usual = machine.slowness
         machine.slowness = write_ms / self._world.write_ms
 

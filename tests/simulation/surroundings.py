@@ -1,6 +1,6 @@
-"""What a node believes of the others: a failure detector that is late and sometimes wrong, and a plain rotation.
+"""A node's view of the others: a failure detector that is late and sometimes wrong, and a simple rotation.
 
-It stands in for gossip and placement, whose own tests are elsewhere: here beliefs should be worse than theirs, because
+It replaces gossip and placement, whose own tests are elsewhere: here the view should be worse than theirs, because
 nothing that is checked may depend on them.
 """
 
@@ -21,7 +21,7 @@ LOOK_US = 80_000
 
 
 class Wishes(NamedTuple):
-    """What the topic asks for each of its partitions, from the next epoch on."""
+    """Settings of each of the topic's partitions, from the next epoch on."""
 
     copies: int
     ack_quorum: int
@@ -29,7 +29,7 @@ class Wishes(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What is true of a node, seen from another one: whether it answers, refuses, and which boot it is."""
+    """The real state of a node, seen from another one: whether it answers or refuses, and its boot."""
 
     answers: bool
     refuses: bool
@@ -91,7 +91,7 @@ class Neighbours:
         return changed or before[1] != self._incarnations
 
     def wake(self) -> None:
-        """After a pause nobody is suspected for what was not heard meanwhile."""
+        """After a pause no node is suspected for messages missed during the pause."""
         self._missed_since_us.clear()
 
     # --------------------------------------------------------------------------------- driver_ports.Neighbours

@@ -48,7 +48,7 @@ def test_no_state_within_tiny_bounds_breaks_anything(bounds: Bounds, in_order: b
         ("reading without sealing", "I4", Bounds(publishes=0, takeovers=1, crashes=0)),
     ],
 )
-def test_the_search_finds_what_is_wrong_and_how_it_comes_about(name: str, invariant: str, bounds: Bounds) -> None:
+def test_the_search_finds_violations_and_the_way_to_them(name: str, invariant: str, bounds: Bounds) -> None:
     with switched_on(MUTANTS[name]):
         found = explore(bounds, states_max=200_000, in_order=True)
         assert found.violation.startswith(invariant)
@@ -59,7 +59,7 @@ def test_the_search_finds_what_is_wrong_and_how_it_comes_about(name: str, invari
             follow(world, found.trace[-1:])
 
 
-def test_a_connection_that_breaks_takes_along_what_is_under_way() -> None:
+def test_a_broken_connection_loses_its_messages_in_flight() -> None:
     whole = explore(Bounds(publishes=1, takeovers=0, crashes=0), states_max=10_000, in_order=True)
     cut = explore(Bounds(publishes=1, takeovers=0, crashes=0, cuts=1), states_max=10_000, in_order=True)
     assert whole.complete
@@ -78,7 +78,7 @@ def test_random_walks_break_nothing() -> None:
 
 
 OLD_ACK = [
-    # b has the first record, and says so; the owner dies before it has written it, and c never hears of it.
+    # b has the first record, and acknowledges it; the owner dies before it has written it, and c never receives it.
     *("write a *", "write b *", "write c *"),
     *("publish a", "deliver a>b AppendBatch", "deliver a>b AppendBatch", "write b"),
     *("crash a", "start a", "write a *"),
@@ -86,7 +86,7 @@ OLD_ACK = [
     *("take over a", "deliver a>c PreVote", "deliver c>a PreVoteReply", "write a"),
     *("deliver a>c Seal", "write c", "deliver c>a SealReply"),
     *("write a", "deliver a>c OpenEpoch", "write c", "deliver c>a OpenEpochReply", "write a *"),
-    # Now what b said about the old epoch arrives.
+    # Now the acknowledgement of b for the old epoch arrives.
     *("publish a", "write a", "deliver b>a ReplicationAck *"),
 ]
 

@@ -1,6 +1,6 @@
-"""A checker that notices nothing is worth nothing: mutants of the core are run until it notices them.
+"""Tests of the checks: mutants of the core are run until the checks detect them.
 
-Here each is run until something notices it: one in ten with every change, all with `make testall`. `make mutants`
+Here each is run until it is detected: one in ten with every change, all with `make testall`. `make mutants`
 counts over many seeds and walks.
 """
 
@@ -24,8 +24,8 @@ WALKS = 300
     "name",
     [name if number % 10 == 0 else pytest.param(name, marks=pytest.mark.long) for number, name in enumerate(MUTANTS)],
 )
-def test_the_checks_notice(name: str) -> None:
-    assert notice(name, seeds=SEEDS, walks=WALKS), f"{WALKS} walks and {SEEDS} seeds with {name!r}: nothing was noticed"
+def test_the_checks_detect_the_mutant(name: str) -> None:
+    assert notice(name, seeds=SEEDS, walks=WALKS), f"{WALKS} walks and {SEEDS} seeds with {name!r}: no check failed"
 
 
 def misfit(shipped: Callable[..., Any], mutant: Callable[..., Any]) -> str:
@@ -42,15 +42,15 @@ def misfit(shipped: Callable[..., Any], mutant: Callable[..., Any]) -> str:
 
 
 @pytest.mark.parametrize("name", [*MUTANTS, *WHOLE])
-def test_mutants_are_called_as_what_they_replace(name: str) -> None:
-    """Most of their calls no seed above makes: one that does not fit any more would be noticed as a crash, or never."""
+def test_mutants_have_the_signature_of_the_function_they_replace(name: str) -> None:
+    """Most mutants are not called by the seeds above; one with another signature would crash, or never be detected."""
     for target, attribute, value in {**MUTANTS, **WHOLE}[name].replacements():
         shipped = getattr(target, attribute)
         if callable(shipped) and callable(value):
             assert not misfit(shipped, value), attribute
 
 
-def test_a_mutant_that_does_not_fit_is_told() -> None:
+def test_a_mutant_that_does_not_fit_is_reported() -> None:
     def shipped(one: int, *, two: int = 2) -> None: ...
 
     assert "unexpected keyword argument 'two'" in misfit(shipped, lambda one: None)
@@ -59,7 +59,7 @@ def test_a_mutant_that_does_not_fit_is_told() -> None:
     assert not misfit(shipped, lambda *all_of_them, **named: None)
 
 
-def test_every_mutant_that_a_model_found_is_there() -> None:
+def test_every_mutant_that_a_model_found_exists() -> None:
     assert len(LISTED) == 24
     assert len(MUTANTS) >= 24 + 8 + 20
 

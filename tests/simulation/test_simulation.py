@@ -1,4 +1,4 @@
-"""The real core in the simulated world: some seeds with every test run; `make simulate` runs as many as you like."""
+"""The real core in the simulated world: some seeds with every test run; `make simulate` runs any number."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ LOSING = [RETENTION, DELETED_AND_LOST, AGES, INDEXED, COMPACTION, COMPACTED_AND_
 
 @pytest.mark.parametrize("seeds", LOSING_SEEDS, ids=["first", "others"])
 @pytest.mark.parametrize("mixture", LOSING)
-def test_every_invariant_holds_where_logs_lose_records_and_are_searched(mixture: str, seeds: range) -> None:
+def test_every_invariant_holds_with_record_loss_and_searches(mixture: str, seeds: range) -> None:
     for seed in seeds:
         result = run_seed(seed, mixture=mixture)
         assert not result.invariant, report(result)
 
 
-def test_every_invariant_holds_where_duplicates_are_dropped() -> None:
+def test_every_invariant_holds_with_deduplication() -> None:
     acked = 0
     for seed in range(DEDUPLICATED_SEEDS):
         result = run_seed(seed, mixture=DEDUPLICATED)
@@ -67,7 +67,7 @@ def test_every_invariant_holds_where_duplicates_are_dropped() -> None:
     assert acked > DEDUPLICATED_SEEDS
 
 
-def test_every_invariant_holds_where_producers_have_one_id() -> None:
+def test_every_invariant_holds_with_shared_producer_ids() -> None:
     acked = 0
     for seed in range(SHARED_SEEDS):
         result = run_seed(seed, mixture=SHARED_IDS)
@@ -76,7 +76,7 @@ def test_every_invariant_holds_where_producers_have_one_id() -> None:
     assert acked > SHARED_SEEDS
 
 
-def test_every_invariant_holds_where_requests_have_keys() -> None:
+def test_every_invariant_holds_with_request_keys() -> None:
     acked = 0
     for seed in range(KEYED_SEEDS):
         result = run_seed(seed, mixture=KEYED_REQUESTS)
@@ -88,7 +88,7 @@ def test_every_invariant_holds_where_requests_have_keys() -> None:
 @pytest.mark.parametrize(
     "first", [0, *(pytest.param(first, marks=pytest.mark.long) for first in range(10, RECOVERY_SEEDS, 10))]
 )
-def test_every_invariant_holds_behind_recoveries_without_a_quorum(first: int) -> None:
+def test_every_invariant_holds_after_recoveries_without_a_quorum(first: int) -> None:
     recoveries = 0
     for seed in range(first, first + 10):
         result = run_seed(seed, mixture=UNSAFE)

@@ -1,4 +1,4 @@
-"""What an all-knowing observer knows of one partition, and the rules that every step must keep."""
+"""An omniscient observer's state of one partition, and the invariants that every step must keep."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Chosen(NamedTuple):
 
 
 class Truth:
-    """See the module. Epochs are numbers, nodes ids; `bad` says who may lose what it held."""
+    """See the module. Epochs are numbers, nodes ids; `bad` are the nodes that may lose their records."""
 
     def __init__(self, genesis: pb.EpochDescriptor, bad: Callable[[str], bool]) -> None:
         self.bad = bad
@@ -54,7 +54,7 @@ class Truth:
         self.accepted: dict[tuple[str, int], set[BallotKey]] = defaultdict(set)
         self.acceptors: dict[tuple[int, BallotKey], set[str]] = defaultdict(set)
         self.deciders: dict[int, set[str]] = {}
-        """Epoch -> who had accepted its end, with the log through it, when that made it the decision."""
+        """Epoch -> nodes that had accepted its end, with the log through it, when that made it the decision."""
         self.proposals: dict[tuple[int, BallotKey], bytes] = {}
         self._owners: dict[int, tuple[str, int]] = {}
         self.committed: dict[int, int] = {}
@@ -65,19 +65,19 @@ class Truth:
         self.places: dict[tuple[int, int], tuple[int, int]] = {}
         """Producer and sequence -> epoch and offset, for everything that is committed."""
         self.denials: dict[int, int] = {}
-        """Payload -> the epoch that was open where it was said not to be stored."""
+        """Payload -> the epoch that was open when it was denied."""
         self.acks: set[tuple[int, int, int]] = set()
-        """Payload, epoch and base offset of what was said to be stored."""
+        """Payload, epoch and base offset of each acknowledged publish."""
         self.compacted: dict[int, set[int]] = defaultdict(set)
-        """Epoch -> how a copy of it may end, by what has been decided about compacting it."""
+        """Epoch -> possible ends of a copy, by the decisions about its compaction."""
         self.named: dict[str, Sequence[str]] = {}
-        """Who was told by an operator to go on without a quorum -> the other replicas that it reaches."""
+        """Node that an operator told to continue without a quorum -> the other replicas that it reaches."""
         self.forks: dict[bytes, Fork] = {}
-        """What became of the partition where an operator had it decided, by that decision; see `forks`."""
+        """State of the partition after an operator's decision, by that decision; see `forks`."""
         self.fork: Fork | None = None
         """Where this truth begins, if it comes of one."""
         self.contents: LoggedContents | None = None
-        """What records say, where the topic drops duplicates."""
+        """Contents of records, if the topic drops duplicates."""
         self.deleted: dict[int, int] = {}
         """Below which offset records are deleted for readers, as some node of an epoch has had it."""
         self.lacked_by: Callable[[str], int] = lambda node: 0
@@ -107,23 +107,23 @@ class Truth:
             raise ViolationError(invariant, what)
 
     def owned(self, epoch: int, node: str, incarnation: int) -> None:
-        """Somebody acts as the owner of an epoch (I9)."""
+        """A node acts as the owner of an epoch (I9)."""
         descriptor = self.descriptors.get(epoch)
-        self.require(descriptor is not None, "I9", f"{node} owns epoch {epoch}, which nobody decided")
+        self.require(descriptor is not None, "I9", f"{node} owns epoch {epoch}, which was not decided")
         assert descriptor is not None
         named = (descriptor.owner, descriptor.owner_incarnation)
         self.require(named == (node, incarnation), "I9", f"{(node, incarnation)} owns epoch {epoch} of {named}")
 
     def shows_from(self, epoch: int, below: int, who: str) -> None:
-        """A node that knows an epoch shows readers nothing in front of an offset, and what lies behind it (I26).
+        """A node that knows an epoch shows readers no records before its log start, and all after it (I26).
 
-        What was deleted in an earlier epoch stays so, unless an end of short logs has taken even more away.
+        Records deleted in an earlier epoch stay deleted, unless an end of short logs has removed even more.
         """
         earlier = max((count for at, count in self.deleted.items() if at < epoch), default=0)
         kept = min(earlier, self.start_of(epoch))
         self.require(below >= kept, "I26", f"{who} shows from {below} on in epoch {epoch}, {kept} was deleted before")
         if below > self.deleted.get(epoch, 0):
-            self.require(below <= self.settled_end, "I26", f"{who} deletes what is not committed: {below}")
+            self.require(below <= self.settled_end, "I26", f"{who} deletes uncommitted records: below {below}")
             self.deleted[epoch] = below
 
     # ------------------------------------------------------------------------------------------ logs
@@ -140,7 +140,7 @@ class Truth:
             self.filled(node, effect.epoch, end)
 
     def sent(self, node: str, message: fx.PeerMessage) -> None:
-        """A message leaves a node: what it says must be so."""
+        """A message leaves a node: its statements must be true."""
         if isinstance(message, pb.ReplicationAck):
             if message.status == pb.HELD:
                 self.acknowledges(node, message)
@@ -160,7 +160,7 @@ class Truth:
                 self.learned(decision, node)
 
     def wrote(self, node: str, epoch: int, base_offset: int, headers: Sequence[BatchHeader]) -> None:
-        """A node has written batches behind `base_offset` (I1, I2)."""
+        """A node has written batches after `base_offset` (I1, I2)."""
         known = self.batches[epoch]
         at = base_offset
         for header in headers:
@@ -246,7 +246,7 @@ class Truth:
             self.deciders.setdefault(entry.epoch, set(acceptors))
 
     def _overrule(self, value: pb.EpochDecision, raw: bytes, ballot: BallotKey) -> None:
-        """An operator's recovery has decided an epoch's end, for those who come to know it (I21)."""
+        """An operator's recovery has decided an epoch's end, for the nodes that learn of it (I21)."""
         known = self.chosen.get(value.epoch)
         if known is not None and known.value.unsafe:
             self.require(known.raw == raw, "I5", f"two recoveries of epoch {value.epoch}: {known.value} and {value}")
@@ -294,7 +294,9 @@ class Truth:
         """A node takes a decision for granted (I5, I8, I13)."""
         value = pb.EpochDecision.FromString(raw)
         chosen = self.chosen.get(value.epoch)
-        self.require(chosen is not None, "I5", f"{node} believes a decision about epoch {value.epoch} that nobody took")
+        self.require(
+            chosen is not None, "I5", f"{node} believes a decision about epoch {value.epoch} that was not taken"
+        )
         assert chosen is not None
         self.require(chosen.raw == raw, "I13", f"{node} believes another decision about epoch {value.epoch}")
 
@@ -323,7 +325,7 @@ class Truth:
         )
 
     def accepts(self, node: str, reply: pb.OpenEpochReply) -> None:
-        """A value is said to be accepted: that is on the disk, and so is the log (I4, I7)."""
+        """A value is reported as accepted: it is on the disk, and so is the log (I4, I7)."""
         where = (node, reply.epoch)
         ballot = ballot_key(reply.ballot)
         self.require(ballot in self.accepted[where], "I4", f"{node} accepts without a record")
@@ -342,7 +344,7 @@ class Truth:
             if end_offset <= max(self.start_of(epoch), deleted) or node not in self.deciders[epoch]:
                 continue
             if self.compacted[epoch]:
-                continue  # it may be fetching another version of it
+                continue  # the node may be fetching another version of the epoch
             end = copy(epoch)
             held = end[0] if end is not None else None
             self.require(
@@ -357,7 +359,7 @@ class Truth:
         self.promised[where] = ballot
 
     def acknowledges(self, node: str, ack: pb.ReplicationAck) -> None:
-        """A replica says how far it holds an epoch: durably, and not after a promise (I3)."""
+        """A replica reports its end in an epoch: durable, and not after a promise (I3)."""
         where = (node, ack.epoch)
         self.require(where not in self.promised, "I4", f"{node} acknowledges epoch {ack.epoch} after a promise")
         durable = self.durable.get(where, self.start_of(ack.epoch))
@@ -385,7 +387,7 @@ class Truth:
         return True
 
     def claim_committed(self, epoch: int, end_offset: int, who: str) -> None:
-        """Somebody relies on an epoch being committed up to `end_offset` (I3, I6, I11)."""
+        """A node relies on an epoch being committed up to `end_offset` (I3, I6, I11)."""
         if end_offset <= self.committed.get(epoch, self.start_of(epoch)):
             return
         chosen = self.chosen.get(epoch)
@@ -403,7 +405,7 @@ class Truth:
 
     @property
     def committed_end(self) -> int:
-        """How far anybody has been told that this partition is committed."""
+        """The highest committed end that was reported for this partition."""
         return max(self.committed.values(), default=0)
 
     @property
@@ -413,7 +415,7 @@ class Truth:
         return max(self.committed_end, newest.value.end_offset if newest is not None else 0)
 
     def walk(self) -> None:
-        """Go through what has become committed, in order: each sequence once, without gaps (I12)."""
+        """Check newly committed batches, in order: each sequence once, without gaps (I12)."""
         epoch, offset = self.position
         while True:
             chosen = self.chosen.get(epoch)
@@ -463,24 +465,30 @@ class Truth:
         return place is not None and place[1] < self.lacked_by(node)
 
     def acknowledged(self, publish: Publish, said: PublishReply) -> None:
-        """A publish is said to be stored somewhere: it is, and nowhere else (I12)."""
+        """A publish was acknowledged with a position: it is stored there and at no other position (I12)."""
         if self.contents is not None:
             self.contents.acknowledged(publish, said, self.batches[said.epoch][said.base_offset])
         else:
             payload = self.by_digest.get((said.epoch, said.base_offset))
-            self.require(payload == publish.payload, "I12", f"{publish} is said to be at {said}, there is {payload}")
+            self.require(
+                payload == publish.payload, "I12", f"{publish} was acknowledged at {said}, which has {payload}"
+            )
         self.acks.add((publish.payload, said.epoch, said.base_offset))
         if publish.producer_id:
             place = self.places.get((publish.producer_id, publish.base_sequence))
-            self.require(place == (said.epoch, said.base_offset), "I12", f"{publish} is at {place}, said was {said}")
+            self.require(
+                place == (said.epoch, said.base_offset),
+                "I12",
+                f"{publish} is at {place}, but was acknowledged at {said}",
+            )
 
     def held_by_all(self, epoch: int, end_offset: int) -> None:
-        """A publish is said to be on every replica of the epoch that it lies in: so it is (I18)."""
+        """A publish was acknowledged as stored on every replica of its epoch, and is (I18)."""
         holders, replicas = self.holders(epoch, end_offset), len(self.descriptors[epoch].placement)
         self.require(holders == replicas, "I18", f"{end_offset} of epoch {epoch} is on {holders} of {replicas}")
 
     def denied(self, publish: Publish, epoch: int) -> None:
-        """A publish is said not to be stored, and never to be, unless it is tried again; `epoch` is open there."""
+        """A publish was denied, and will never be stored unless it is tried again; `epoch` is open there."""
         if not publish.producer_id:
             self.denials[publish.payload] = epoch
 

@@ -1,7 +1,7 @@
-"""What the checks see of the shipped code while a seed runs: each write to a log, each entry of a journal, each read.
+"""Observation of the shipped code by the checks while a seed runs: writes to logs, journal entries, reads.
 
-The writes are watched where they are done, and not where they are told of: a crash may come between. Nothing is changed
-by it but one thing, which is a fault of the world's own: a machine that lies reads something else than it holds.
+Writes are observed where they happen, not where they are reported, because a crash may come between. It changes nothing
+except one fault of the world's own: a machine that lies reads other content than it has.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def watched(world: World) -> Iterator[None]:
 
 
 def _losses(world: World) -> logging.Logger:
-    """Return a logger for partitions that lets the checks hear of what is lost, and says nothing."""
+    """Return a logger for partitions that reports losses to the checks, and logs nothing."""
 
     class Losses(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -139,7 +139,7 @@ class _Watch:
         return read_epoch
 
     def _know_the_end(self, copy: Copy, effect: ReadLog) -> bool:
-        """Whether this node and the other one know the decision about an epoch, without which a lie cannot be told."""
+        """Whether both nodes know the decision about an epoch, without which wrong content cannot be served."""
         machine = self._world.machine_of(effect.to)
         process = machine.running if machine is not None else None
         other = process.partitions.get(copy.key) if process is not None else None

@@ -1,6 +1,6 @@
 """The I/O workers of a simulated node: what `storage.io.workers` does with threads, on the virtual clock.
 
-A piece of work has three moments: it is begun, it is on the disk, its end is told on the event loop. The process can be
+A piece of work has three moments: it begins, it is on the disk, its end reaches the event loop. The process can be
 killed, or lose power, between any two of them. Work with one key is done in order, as by the thread of that key.
 """
 
@@ -25,7 +25,7 @@ class SimWorkers:
     """See the module; an `offload.Workers`.
 
     Args:
-        process: whose they are.
+        process: the process that owns them.
         count: how many.
         takes_us: draws how long a piece of work takes.
     """
@@ -43,7 +43,7 @@ class SimWorkers:
             self._begin(queue)
 
     def submit(self, key: int, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Do `fn`, as `post`, and return what becomes of it."""
+        """Run `fn`, as `post`, and return its result."""
         future: Future[T] = Future()
 
         def run() -> None:
@@ -68,7 +68,7 @@ class SimWorkers:
 
 
 class SimHeadStarts(IoWorkers):
-    """The thread for work that nobody waits for, as a worker of its own."""
+    """The thread for background work, as a worker of its own."""
 
     def __init__(self, workers: SimWorkers) -> None:
         super().__init__(1, name="simulated")

@@ -38,7 +38,7 @@ TOPIC_ID = b"simulated topic!"
 FLUSH_INTERVAL_MS = 60
 SEGMENT_BYTES = 4096
 TOMBSTONE_RETENTION_MS = 15_000
-"""Consumers are never so long behind."""
+"""Maximum lag of consumers."""
 DEDUPLICATE_RECORDS = (5, 20, 1000)
 SEGMENT_BYTES_SMALL = 512
 """Where retention is to have something to delete, and indexes something to be made of."""
@@ -68,7 +68,7 @@ class World:
         self.clock_tolerance_us = AGED_ERROR_US * 2 if scenario.retention_ms else TOLERANCE_US
         """How far a wall clock may be put at once."""
         self.began_wrong = False
-        """Whether a node has started whose clock had jumped, where ages are measured."""
+        """Whether a node has started with a clock that had jumped, if ages are measured."""
         self.history = History()
         self.calm = False
         self.write_ms = scenario.write_ms
@@ -107,7 +107,7 @@ class World:
         self.registered = [machine.node_id for machine in self.machines]
         self.genesis = {self._key(number): self._genesis(number) for number in range(scenario.partitions)}
         self.drawn = {key: Drawn(random, key[1]) for key in self.genesis}
-        """What is published, where the topic drops duplicates."""
+        """Published contents, if the topic drops duplicates."""
         self.wishes = Wishes(scenario.replication_factor, scenario.ack_quorum, scenario.flush)
         self.copies: dict[ReplicaLog, Copy] = {}
         """Of all processes that there ever were."""
@@ -137,7 +137,7 @@ class World:
             flush=self.scenario.flush,
         )
 
-    # ----------------------------------------------------------------------------------------- who is where
+    # ----------------------------------------------------------------------------------------- nodes
 
     def machine_of(self, node_id: str) -> Machine | None:
         """Return the machine of a node; None when its disk was replaced since."""
@@ -148,7 +148,7 @@ class World:
         return machine.process if machine is not None else None
 
     def survives_power_cuts(self) -> bool:
-        """Whether everything that is acknowledged now is synced: what is in the newest epochs, if they ask for it."""
+        """Whether all acknowledged records are synced: those in the newest epochs, if these require it."""
         return all(truth.flush_of(truth.newest_decided + 1) == pb.ALWAYS for truth in self.checks.truths.values())
 
     def join(self, machine: Machine) -> None:
@@ -163,7 +163,7 @@ class World:
         self.join(machine)
 
     def hold(self, hold: bool) -> None:
-        """Hold the topic, or let it go: nodes that run hear of it in their own time, others when they start."""
+        """Hold the topic, or release it: running nodes learn it at different times, others at their start."""
         topic = pb.TopicRecord()
         topic.CopyFrom(self.topic)
         topic.config.hold = hold

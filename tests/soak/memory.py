@@ -1,4 +1,4 @@
-"""What the checker of a soak knows: what was sent and acknowledged, and so what must remain, and what must be gone."""
+"""State of the checker of a soak: sent and acknowledged records, and so those that must remain, and must be deleted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class LatestOfKeys:
     acked: dict[bytes, int | None] = field(default_factory=dict)
     """The newest that was acknowledged; None for a tombstone."""
     doubtful: defaultdict[bytes, set[int | None]] = field(default_factory=lambda: defaultdict(set))
-    """What may have been stored, or be stored yet."""
+    """Values that may have been stored, or may still be stored."""
     acknowledged: int = 0
 
     def next_number(self, key: bytes) -> int:
@@ -38,7 +38,7 @@ class LatestOfKeys:
         return number
 
     def ended(self, keys: Sequence[bytes], numbers: Sequence[int | None], *, is_acked: bool | None) -> None:
-        """Note how a send has ended; None: nobody knows. Later records of a key come later in it, too."""
+        """Record the outcome of a send; None: unknown. Later records of a key have higher offsets."""
         for key, number in zip(keys, numbers, strict=True):
             if is_acked:
                 self.acked[key] = number
@@ -47,14 +47,14 @@ class LatestOfKeys:
         self.acknowledged += len(keys) if is_acked else 0
 
     def faults(self, records: Iterable[Read]) -> list[str]:
-        """Hold what was read of all partitions, each in its order, against what must be there."""
+        """Compare the records read, partition by partition in order, with the expected ones."""
         found: dict[bytes, int | None] = {}
         faults: list[str] = []
         for record in records:
             number = number_of(record.value)
             before = found.get(record.key)
             if number is not None and before is not None and number <= before and not self._is_doubtful(record, before):
-                faults.append(f"{record.key!r} has {number} at {record.offset} behind {before}")
+                faults.append(f"{record.key!r} has {number} at {record.offset} after {before}")
             if number is not None and number > self.numbers.get(record.key, 0):
                 faults.append(f"{record.key!r} has {number} at {record.offset}, which was never sent")
             found[record.key] = number
@@ -91,7 +91,7 @@ class Acked(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What was read of a topic, from one time to another in s: by partition the offsets, and where the log begins."""
+    """Records read of a topic, from one time to another in s: by partition the offsets, and the log start."""
 
     offsets: Mapping[int, Collection[int]]
     starts: Mapping[int, int]
@@ -101,23 +101,24 @@ class Found(NamedTuple):
 
 @dataclass(slots=True)
 class Ages:
-    """Of a topic that is kept for a time: what was acknowledged, and when."""
+    """A topic with retention by time: acknowledged records, and the time of each."""
 
     kept_s: float
     acked: deque[Acked] = field(default_factory=deque)
     acknowledged: int = 0
 
     def stored(self, one: Acked) -> None:
-        """Note what was acknowledged."""
+        """Record acknowledged records."""
         self.acked.append(one)
         self.acknowledged += one.end_offset - one.base_offset
 
     def faults(self, found: Found, *, slack_s: float) -> list[str]:
-        """Hold what was read against what is young enough, and what is too old.
+        """Compare the records read with those that must exist, and those that must be deleted.
 
         Args:
-            found: what was read.
-            slack_s: how much longer than asked for a record may stay: a segment goes as a whole, and at a look.
+            found: the records read.
+            slack_s: how much longer than the retention time a record may stay, as whole segments are deleted at
+                intervals.
         """
         faults: list[str] = []
         for one in self.acked:

@@ -1,4 +1,4 @@
-"""A picture of a soak: what the nodes' disks held over time, and when nodes were killed."""
+"""A picture of a soak: the nodes' disk usage over time, and the times when nodes were killed."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
     python -m tests.soak.run --minutes 2 --seed 7 --picture soak.svg
 
 Segments roll, expire and are compacted while nodes are killed and one disk is lost for good. In the end the latest
-value of each key is there, however often its log was compacted, and of what is kept for a time all that is young
-enough, and nothing that is too old. The disks held no more in the second half than in the first.
+value of each key exists, however often its log was compacted; with retention by time all young records exist,
+and no old ones. The disks had no more data in the second half than in the first.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Soak:
         return self.at_s < self.seconds
 
     async def go(self) -> None:
-        """Do everything; what is wrong is in `faults`."""
+        """Run all steps; violations are in `faults`."""
         self.began_s = time.monotonic()
         try:
             await asyncio.gather(*(node.start() for node in self.nodes))
@@ -137,7 +137,7 @@ class Soak:
                 index_tag=True,
             )
 
-    # --- what is done to it ----------------------------------------------------------------------------
+    # --- faults ----------------------------------------------------------------------------------------
 
     async def _torment(self, client: Client) -> None:
         lost = False
@@ -175,14 +175,14 @@ class Soak:
                 self.disks[node.name].append((self.at_s, await asyncio.to_thread(held_bytes, node) / MIB))
             await asyncio.sleep(LOOK_S)
 
-    # --- what has become of it -------------------------------------------------------------------------
+    # --- results ---------------------------------------------------------------------------------------
 
     async def _check(self, client: Client) -> None:
         records = await self._read_state(client)
         await insist(partial(client.compact_topic, STATE))
         compacted = await self._read_state(client)
         if len(compacted) > KEYS:
-            self.faults.append(f"{STATE} has {len(compacted):,} records behind a pass, and only {KEYS} keys")
+            self.faults.append(f"{STATE} has {len(compacted):,} records after a pass, and only {KEYS} keys")
         for number in self.rng.sample(range(KEYS), ASKED):
             await self._check_key(client, key_of(number))
         began_s = time.monotonic()
@@ -245,7 +245,7 @@ class Soak:
 
     def draw(self) -> str:
         """Return the picture."""
-        written = "what the disks of three nodes held, while segments rolled, expired and were compacted"
+        written = "disk usage of three nodes while segments rolled, expired and were compacted"
         return picture(written, self.disks, self.marks)
 
 
@@ -270,7 +270,7 @@ async def insist(ask: Callable[[], Awaitable[T]]) -> T:
 
 
 def held_bytes(node: Node) -> int:
-    """Return what a node's disk holds of logs, as blocks that are taken; files may go meanwhile."""
+    """Return the disk usage of a node's logs, in allocated blocks; files may be deleted meanwhile."""
     total = 0
     for directory, _, names in os.walk(node.data / "partitions"):
         for name in names:
@@ -280,7 +280,7 @@ def held_bytes(node: Node) -> int:
 
 
 def main() -> int:
-    """Run what the command line asks for; the exit code says whether something was found."""
+    """Run with the arguments of the command line; the exit code is 1 if violations were found."""
     parser = argparse.ArgumentParser(description="A day in the life of a cluster, compressed, and judged.")
     parser.add_argument("--minutes", type=float, default=20)
     parser.add_argument("--seed", type=int, default=None, help="repeat a plan")

@@ -1,4 +1,4 @@
-"""The checker of a soak finds what it is there for: values that are lost, old or came back, and ages that are wrong."""
+"""The checker of a soak finds all kinds of violations: lost values, old or returned values, and wrong ages."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ def test_the_latest_of_each_key_is_enough(records: list[Read]) -> None:
         (read((b"a", b"001")), "b'a' ends with 1, acknowledged was 2"),
         (read(), "b'a' ends with None, acknowledged was 2"),
         (read((b"a", b"002"), (b"b", b"001")), "b'b' ends with 1, acknowledged was None"),
-        (read((b"a", b"002"), (b"a", b"001")), "b'a' has 1 at 1 behind 2"),
+        (read((b"a", b"002"), (b"a", b"001")), "b'a' has 1 at 1 after 2"),
         (read((b"a", b"003")), "b'a' has 3 at 0, which was never sent"),
         (read((b"a", b"002"), (b"a", None)), "b'a' ends with None, acknowledged was 2"),
     ],
 )
-def test_what_is_lost_or_comes_back_is_found(records: list[Read], fault: str) -> None:
+def test_lost_and_returned_values_are_found(records: list[Read], fault: str) -> None:
     assert fault in two_keys().faults(records)
 
 
-def test_what_nobody_knows_may_be_there_or_not() -> None:
+def test_records_of_unknown_outcome_may_exist_or_not() -> None:
     known = two_keys()
     known.ended([b"a"], [known.next_number(b"a")], is_acked=None)
     assert known.faults(read((b"a", b"002"))) == []
@@ -57,7 +57,7 @@ def test_what_nobody_knows_may_be_there_or_not() -> None:
     assert known.faults(read((b"a", b"004"))) == ["b'a' ends with 4, acknowledged was 2"]
 
 
-def test_what_is_young_must_be_there_and_what_is_old_be_gone() -> None:
+def test_young_records_must_exist_and_old_ones_be_deleted() -> None:
     ages = Ages(10.0)
     ages.stored(Acked(0, 0, 5, 100.0, 101.0))
     ages.stored(Acked(0, 5, 10, 108.0, 109.0))

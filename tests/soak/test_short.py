@@ -32,7 +32,7 @@ def test_a_short_soak_finds_nothing(tmp_path: Path) -> None:
         )[0]
     )
     # How much less depends on how fast the machine is.
-    assert left < acked, "nothing was compacted by itself"
+    assert left < acked, "no automatic compaction has run"
     assert 0 < compacted <= left
     assert epochs > 4, "no epoch was ended by a pass"
     kept, sent = (

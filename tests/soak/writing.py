@@ -1,4 +1,4 @@
-"""Two loads of a soak: keys whose latest value counts, and events that are kept for a while."""
+"""Two loads of a soak: keys with a latest value, and events with a retention time."""
 
 from __future__ import annotations
 

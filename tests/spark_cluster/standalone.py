@@ -1,6 +1,6 @@
 """A standalone cluster of Spark on this machine, a master and workers as processes, and jobs submitted to it.
 
-What it is started with is all that it has: nothing of the environment of the tests goes along.
+It has only what it is started with: no variables of the tests' environment.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class SparkPrograms:
     def submit(
         self, master: str, job: Sequence[object], *, settings: Mapping[str, str], environment: Mapping[str, str]
     ) -> Any:
-        """Run a job to its end, and return what it tells; what it writes is in the directory, too."""
+        """Run a job to its end, and return its result; its output is in the directory, too."""
         told = [f"--conf={name}={value}" for name, value in {**_SETTINGS, **settings}.items()]
         ended = subprocess.run(
             [SPARK_HOME / "bin" / "spark-submit", "--master", master, *told, *map(str, job)],

@@ -168,10 +168,10 @@ def secured(directory: Path) -> Iterator[tuple[Client, str]]:
         yield admin, key
 
 
-def test_a_context_of_the_driver_does_and_its_secret_is_written_nowhere(
+def test_a_context_of_the_driver_works_and_its_secret_is_not_written(
     spark: Spark, master: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The driver has the project on its path, as where it is installed, so nobody registers the source."""
+    """The driver has the project on its path, as if installed, so the source is not registered."""
     monkeypatch.setenv("TIDELOG_CONTEXTS", str(tmp_path / "contexts.json"))
     events = tmp_path / "events"
     events.mkdir()

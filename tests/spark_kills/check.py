@@ -1,4 +1,4 @@
-"""What a run is judged by: each result once and right, and no micro-batch that ever read another range than before."""
+"""Verdict on a run: each result is correct and exists once, and no micro-batch ever read another range than before."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ def wrong_results(values: Iterable[bytes], seconds: int) -> list[str]:
         at = (result["second"], result["key"])
         seen[at] += 1
         if at not in wanted:
-            wrong.append(f"{at} is there, and should not be")
+            wrong.append(f"{at} exists, and should not")
         elif wanted[at] != (result["count"], result["sum"]):
             wrong.append(f"{at} is {result['count']}, {result['sum']}, not {wanted[at]}")
-    wrong += [f"{at} is there {count} times" for at, count in seen.items() if count > 1]
+    wrong += [f"{at} exists {count} times" for at, count in seen.items() if count > 1]
     wrong += [f"{at} is missing" for at in wanted.keys() - seen.keys()]
     return wrong
 
 
 class Ranges:
-    """The ranges that micro-batches read, as the query's checkpoint has them: what was planned once never changes."""
+    """Ranges of micro-batches in the query's checkpoint: a planned range never changes."""
 
     def __init__(self, checkpoint: Path) -> None:
         self.changed: list[str] = []

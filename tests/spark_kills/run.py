@@ -194,21 +194,21 @@ async def run(kills: int, seed: int, directory: Path) -> list[str]:
 def _is_executor(process: psutil.Process) -> bool:
     try:
         return any("CoarseGrainedExecutorBackend" in word for word in process.cmdline())
-    except psutil.Error:  # gone, or ended and nobody has asked
+    except psutil.Error:  # ended, or a zombie
         return False
 
 
 def _is_worker(process: psutil.Process) -> bool:
     try:
         return any("pyspark" in word for word in process.cmdline()[1:3])
-    except psutil.Error:  # gone, or ended and nobody has asked
+    except psutil.Error:  # ended, or a zombie
         return False
 
 
 async def _progress(ranges: Ranges, failed: Callable[[], bool]) -> None:
     """Wait until a micro-batch is planned that was not before, but not for ever."""
     before, deadline = ranges.look(), time.monotonic() + PROGRESS_S
-    while ranges.look() == before and time.monotonic() < deadline and not failed():  # noqa: ASYNC110 - files tell nobody
+    while ranges.look() == before and time.monotonic() < deadline and not failed():  # noqa: ASYNC110 - files have no event
         await asyncio.sleep(0.2)
 
 

@@ -18,13 +18,13 @@ def results(**changed: Any) -> list[bytes]:
 
 def test_results_are_judged() -> None:
     assert wrong_results(results(), 2) == []
-    assert wrong_results([*results(), results()[0]], 2) == ["(0, 0) is there 2 times"]
+    assert wrong_results([*results(), results()[0]], 2) == ["(0, 0) exists 2 times"]
     assert wrong_results(results()[1:], 2) == ["(0, 0) is missing"]
     assert len(wrong_results(results(count=199), 2)) == 1
     assert "should not be" in wrong_results(results(second=9), 2)[0]
 
 
-def test_a_range_that_changes_is_told(tmp_path: Path) -> None:
+def test_a_range_that_changes_is_reported(tmp_path: Path) -> None:
     (tmp_path / "offsets").mkdir()
     batch = tmp_path / "offsets" / "0"
     batch.write_text('v1\n{"batchTimestampMs":1}\n{"numbers":{"0":5}}')

@@ -1,4 +1,4 @@
-"""Builds of Tidelog: the one of this folder, and another one in an environment of its own."""
+"""Builds of Tidelog: the one of this folder, and another one in its own environment."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Build:
 
     Attributes:
         name: the commit, or the name of the wheel.
-        version: what the build calls itself.
+        version: the build's own version.
         python: the interpreter of the environment that has it.
     """
 

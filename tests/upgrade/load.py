@@ -41,7 +41,7 @@ async def produce(client: Client, topic: str, name: str, ended: asyncio.Event, t
         value = f"{name}:{number}"
         try:
             receipt = await producer.send(value.encode(), key=b"%d" % (number % KEYS))
-        except Exception as error:  # noqa: BLE001 - each is told
+        except Exception as error:  # noqa: BLE001 - each is reported
             tell(event="refused", value=value, error=f"{type(error).__name__}: {error}")
         else:
             tell(event="acked", value=value, partition=receipt.partition, offset=receipt.offset)
@@ -64,7 +64,7 @@ async def consume(client: Client, topic: str, name: str, ended: asyncio.Event, t
             await reading
         except asyncio.CancelledError:
             pass
-        except Exception as error:  # noqa: BLE001 - each is told
+        except Exception as error:  # noqa: BLE001 - each is reported
             tell(event="refused", value=name, error=f"{type(error).__name__}: {error}")
             return
         await consumer.commit()

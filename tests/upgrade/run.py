@@ -137,13 +137,13 @@ class Run:
         await self._go_on(f"{node.name} runs {build.version}")
 
     async def change_clients(self, build: Build) -> None:
-        """Start clients of a build beside the others, and end those."""
+        """Start clients of a build besides the others, and stop those."""
         before, self._loaders = self._loaders, []
         for role in ("producer", "producer", "member", "member"):
             self._loaders.append(before[0])  # names stay unique
             await self.load(build, role)
         self._loaders = [loader for loader in self._loaders if loader not in before]
-        await self._go_on(f"clients of {build.version} run beside the others")
+        await self._go_on(f"clients of {build.version} run besides the others")
         self.faults += filter(None, [await loader.end() for loader in before])
         await self._go_on(f"clients run {build.version}")
 
@@ -190,7 +190,7 @@ class Run:
         node.process.expect_end()
         words = node.process.log.read_text(errors="replace").splitlines()[-3:]
         if not any(reason in line for line in words for reason in reasons):
-            self.faults.append(f"the old build ended without saying why: {words}")
+            self.faults.append(f"the old build ended without an error message: {words}")
         self.notes.append(f"the old build is refused: {words[-1]}")
         self._expected = ("the node stops: ",)
         node.process.python = self.new.python
@@ -233,7 +233,7 @@ class Run:
         for process in (*(node.process for node in self.nodes), self.gateway.process):
             await process.kill()
 
-    # --- what they need ----------------------------------------------------------------------------------
+    # --- helpers -----------------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
     async def _client(self) -> AsyncIterator[Client]:
@@ -351,7 +351,7 @@ WAYS: Final[dict[str, Any]] = {"upgrade": upgrade, "downgrade": downgrade}
 
 
 async def one_run(way: str, old: Build, new: Build, seconds: float, base: Path) -> list[str]:
-    """Do a run and print what it found; return the faults."""
+    """Execute a run and print its findings; return the faults."""
     print(f"{way}: from {old.version} ({old.name}) to {new.version} ({new.name})", flush=True)
     run = Run(old, new, seconds, base)
     try:

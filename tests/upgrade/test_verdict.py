@@ -1,4 +1,4 @@
-"""An upgrade that loses, doubles or moves a record, or floods a log, is noticed."""
+"""An upgrade that loses, duplicates or moves a record, or floods a log, is detected."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def seen(**changes: Any) -> Seen:
     return told
 
 
-def test_records_that_are_where_receipts_say_are_no_fault() -> None:
+def test_records_at_the_offsets_of_their_receipts_are_not_a_fault() -> None:
     assert faults_of_records(seen(), STORED) == []
     assert faults_of_records(seen(unknown={"d"}), STORED | {(1, 1): "d"}) == []
 
@@ -41,7 +41,7 @@ def test_each_fault_is_named(changes: dict[str, Any], stored: dict[tuple[int, in
     assert fault.startswith(text)
 
 
-def test_what_clients_write_is_read(tmp_path: Path) -> None:
+def test_files_written_by_clients_are_read(tmp_path: Path) -> None:
     lines = [
         {"event": "acked", "value": "a", "partition": 1, "offset": 7},
         {"event": "read", "value": "a", "partition": 1, "offset": 7},

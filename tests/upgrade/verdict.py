@@ -1,4 +1,4 @@
-"""What clients saw during an upgrade, compared with what the topics hold, and what the logs of the processes say."""
+"""Observations of clients during an upgrade, compared with the topics' records and the logs of the processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Place = tuple[int, int]
 
 @dataclass
 class Seen:
-    """What the client processes of a run have written down."""
+    """Files written by the client processes of a run."""
 
     acked: dict[str, Place] = field(default_factory=dict)
     read: Counter[str] = field(default_factory=Counter)

@@ -179,7 +179,7 @@ async def _started(node: Node) -> bool:
 def _warn_of_loopback(settings: NodeSettings) -> None:
     if settings.advertises_loopback:
         log.warning(
-            "clients are told to connect to 127.0.0.1, because the node listens on every address (%s); set "
+            "this node advertises 127.0.0.1 to clients, because it listens on every address (%s); set "
             "advertise_host (TIDELOG_NODE_ADVERTISE_HOST) to an address that other machines can reach",
             settings.host,
         )

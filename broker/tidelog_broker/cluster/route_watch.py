@@ -224,8 +224,8 @@ def is_news(known: pb.KnownEpochs, view: TopicView | None) -> bool:
     """Return whether this node knows more of a topic than a client.
 
     Args:
-        known: what the client knows.
-        view: what this node knows; None if the topic does not exist.
+        known: epochs that the client knows.
+        view: this node's view of the topic; None if the topic does not exist.
     """
     if view is None or len(view.owned) > len(known.news_from):
         return True

@@ -57,7 +57,7 @@ class Cost(NamedTuple):
         entry_us: additional cost of each entry.
         entries_max: maximum entries of one request; a request with more is refused before processing.
         entries: counts the entries of an envelope.
-        what: what an entry is, for messages; empty if a request has no entries.
+        entry_name: noun for an entry in messages; empty if a request has no entries.
         pace: how the work is divided.
         mib_us: additional cost of each MiB of batches.
     """
@@ -66,7 +66,7 @@ class Cost(NamedTuple):
     entry_us: float = 0.0
     entries_max: int = 0
     entries: Callable[[pb.Envelope], int] | None = None
-    what: str = ""
+    entry_name: str = ""
     pace: Pace = Pace.AT_ONCE
     mib_us: int = 0
 

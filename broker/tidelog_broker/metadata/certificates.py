@@ -1,9 +1,9 @@
 """Authentication of clients by certificate: rules that map names in a certificate to principals.
 
 A rule is `KIND:PATTERN=PRINCIPAL`. KIND selects the names: `uri`, `dns` or `email` of the subject alternative names, or
-`cn`, the common name of the subject. PATTERN is a name in which one `*` may stand for any part; a `*` in PRINCIPAL is
-replaced by the same part. The first rule that matches a name is used. No certificate maps to the administrator of the
-settings, since the CA's users could then choose to be the administrator.
+`cn`, the common name of the subject. PATTERN is a name in which one `*` matches any part; a `*` in PRINCIPAL is
+replaced by the matched part. The first rule that matches a name is used. No certificate maps to the administrator of
+the settings, since the CA's users could then choose to be the administrator.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Progress of a compaction pass: what it waits for, and since when it has made no progress.
+"""Progress of a compaction pass: its current step, and the time since its last progress.
 
 A healthy pass may take an hour, because it reads the whole log at a bounded rate. To its caller a pass whose disk
-hangs, or whose replicas do not answer, looks the same. So each step names what it waits for, each step and each read
+hangs, or whose replicas do not answer, looks the same. So each step names the event it waits for, each step and read
 counts as progress, and a caller gets an error after some time without progress.
 
 Times are of the event loop's clock, in seconds. `moved` is thread-safe, the rest is for the event loop's thread.
@@ -75,5 +75,5 @@ class CompactionProgress:
 
     @property
     def waits_for(self) -> str:
-        """What the current step waits for."""
+        """Description of the event that the current step waits for."""
         return self._waits_for()

@@ -6,8 +6,8 @@ needs a rule for simultaneous connects, and messages on the connection that lose
 
 A broken link is connected again after 20 ms, then with exponential backoff up to one second and random jitter, so that
 nodes do not reconnect in step. The backoff is reset only after a link that held for a second. A *refused* connection is
-reported separately: the machine answers, so the process has ended. Any other failure (no route, no answer, a reset)
-says nothing about the other node.
+reported separately: the machine answers, so the process has ended. After any other failure (no route, no answer, a
+reset) the state of the other node is unknown.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A queue of one caller's connections that wait until its debt is paid: they continue one by one, in order.
 
-A connection that continues may create the next debt, so the next connection follows a moment later, and only if there
-is no debt. Connections that wait are not read, so a closed connection is detected through the kernel's TCP state. (The
+A connection that continues may create the next debt, so the next connection follows a moment later, and only when the
+debt is zero. Waiting connections are not read, so a closed connection is detected through the kernel's TCP state. (The
 kernel reports the end of the stream only after the data before it: while that does not fit the socket's buffer, a
 closed connection cannot be distinguished from a waiting one.)
 """

@@ -1,1 +1,1 @@
-"""The forms in which records come in a request: JSON, lines, CSV, Arrow, protobuf, CloudEvents and raw bytes."""
+"""Parsers of request bodies with records: JSON, NDJSON, CSV, Arrow, protobuf, CloudEvents and raw bytes."""

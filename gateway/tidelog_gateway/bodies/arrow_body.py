@@ -1,8 +1,8 @@
-"""Records as an Arrow IPC stream: columns that go to the producer as they are, without a Python object a record.
+"""Parser of a request body with records as an Arrow IPC stream; it creates no Python object per record.
 
-Each message is described and bounded before Arrow decodes it: the schema has columns of records in types that cannot
-expand, and the rows and decompressed bytes that a record batch announces are summed up against the limits. Decoded
-columns are validated in full (offsets, UTF-8) before anything reads them.
+Each message is checked before Arrow decodes it: the schema may have only the columns of records, in types that cannot
+expand, and the rows and decompressed bytes that record batches announce are limited. Decoded columns are validated in
+full (offsets, UTF-8) before they are used.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import KIB
 
 MESSAGES_MAX: Final = 1_000
-"""Record batches in one body: a stream of many small ones costs the work of each, whatever is in them."""
+"""Limit of record batches in one body, because each batch has a fixed cost."""
 METADATA_BYTES_MAX: Final = 64 * KIB
-"""Of a message: the names and types of a schema, with what programs like pandas add."""
+"""Limit of a message's metadata: names and types of a schema, and the metadata that programs like pandas add."""
 _CANONICAL: Final[dict[str, Any]] = {
     "value": pa.binary(),
     "key": pa.binary(),
@@ -35,18 +35,18 @@ _CANONICAL: Final[dict[str, Any]] = {
 }
 _COLUMNS: Final = tuple(_CANONICAL)
 _WORK_US_MAX: Final = 2_000.0
-"""Work that is done before a turn is waited for, by the estimates that follow: 1 MB of columns, if not compressed."""
+"""Work of one turn, by the estimates below: about 1 MB of uncompressed columns."""
 _BATCH_US: Final = 50.0
 _READ_BYTES_PER_US: Final = 1_000.0
 _DECOMPRESSED_BYTES_PER_US: Final = 300.0
 _LENGTH: Final = struct.Struct("<q")
 
 Hold = Callable[[int], None]
-"""Reserves so many bytes for what a body decodes to; raises Problem when there is no room."""
+"""Reserves bytes for a decoded body; raises `Problem` if the budget has no room."""
 
 
 class ArrowRecords(NamedTuple):
-    """Canonical columns, in the order of the stream; no batch is empty."""
+    """Canonical columns, in the order of the stream, without empty batches."""
 
     batches: list[pa.RecordBatch]
     row_count: int
@@ -58,8 +58,8 @@ async def arrow_records(
     """Read an Arrow stream of at most `records_max` rows.
 
     Raises:
-        Problem: 413, it decodes to more than `decoded_bytes_max`; 422, it is no Arrow stream, or has other columns than
-            those of records; as `hold` and `pace`.
+        Problem: 413, the decoded stream is larger than `decoded_bytes_max`; 422, the body is not an Arrow IPC stream or
+            its columns are not those of records; as `hold` and `pace`.
     """
     source = pa.BufferReader(body)
     messages = _Messages(source)
@@ -73,7 +73,9 @@ async def arrow_records(
         if message is None:
             break
         if number == MESSAGES_MAX:
-            raise _fault(f"at most {MESSAGES_MAX} record batches in one stream: combine them, or send several streams")
+            raise _fault(
+                f"the stream has more than {MESSAGES_MAX} record batches: combine them, or send several streams"
+            )
         where = f"record batch {number}"
         rows, size_bytes, is_compressed = _announced(message, where)
         count += rows
@@ -81,12 +83,12 @@ async def arrow_records(
         if is_compressed or casts:
             copied_bytes += size_bytes
         if count > records_max:
-            raise _fault(f"at most {records_max} records, here are more: send fewer rows at a time")
+            raise _fault(f"the stream has more than {records_max} records: send fewer rows per request")
         if decoded_bytes > decoded_bytes_max:
             raise Problem(
                 413,
                 "body_too_large",
-                f"the stream decodes to more than {decoded_bytes_max} bytes: send fewer records at a time",
+                f"the decoded stream has more than {decoded_bytes_max} bytes: send fewer records per request",
                 extra={"limit_bytes": decoded_bytes_max},
             )
         if copied_bytes:
@@ -98,26 +100,26 @@ async def arrow_records(
         if rows:
             batches.append(_columns(message, schema, where))
     if source.tell() != len(body):
-        raise _fault("there are bytes after the end of the stream")
+        raise _fault("the body has bytes after the end of the stream")
     if not count:
         raise _fault("the stream has no records")
     return ArrowRecords(batches, count)
 
 
 def room_of(scope: Scope, body_bytes: int) -> Hold:
-    """Return what reserves room, beside a request's body, for the bytes that it decodes to."""
+    """Return a function that reserves room for decoded bytes in addition to the request's body."""
     arrival: BodyReservation = scope["state"]["arrival"]
 
     def hold(size_bytes: int) -> None:
         if not arrival.hold(body_bytes + size_bytes):
-            detail = "bodies and messages of as many bytes as there may be are being handled: send this again later"
+            detail = "the gateway's budget for request bodies is exhausted: send the request again later"
             raise Problem(429, "overloaded", detail, retryable=True)
 
     return hold
 
 
 class _Messages:
-    """The messages of a stream; nothing of their bodies is decoded."""
+    """Reads the messages of a stream without decoding their bodies."""
 
     def __init__(self, source: pa.BufferReader) -> None:
         try:
@@ -143,7 +145,7 @@ class _Messages:
 
 
 def _schema(message: Any) -> pa.Schema:
-    """Return the schema of the stream, whose columns are those of records.
+    """Return the schema of the stream after checking that its columns are those of records.
 
     Raises:
         Problem: 422.
@@ -161,41 +163,42 @@ def _schema(message: Any) -> pa.Schema:
 
 
 def _column_faults(schema: pa.Schema) -> list[str]:
-    """Return what is wrong with the columns of a schema.
+    """Return the errors in the columns of a schema.
 
     Raises:
-        ValueError: a name in it, which is decoded when it is looked at, is not UTF-8.
+        ValueError: a name, which pyarrow decodes on access, is not UTF-8.
     """
     names = schema.names
     if len(names) > len(_COLUMNS) * 2:
-        return [f"{len(names)} columns; a record has {', '.join(_COLUMNS)}"]
+        return [f"the schema has {len(names)} columns; a record has {', '.join(_COLUMNS)}"]
     faults: list[str] = []
     for name in dict.fromkeys(names):
         if name not in _COLUMNS:
             near = difflib.get_close_matches(name, _COLUMNS, n=1)
             hint = f"did you mean {near[0]}? " if near else ""
             if name == "partition":
-                hint = "name one partition for all rows in the query; "
+                hint = "set the partition of all rows with the query parameter partition; "
             faults.append(f"column {name!r} is unknown: {hint}a record has {', '.join(_COLUMNS)}")
         elif names.count(name) > 1:
-            faults.append(f"column {name} is there more than once")
+            faults.append(f"column {name} is duplicate")
         else:
             faults += _type_faults(name, schema.field(name).type)
     if "value" not in names:
-        faults.append("there is no column value")
+        faults.append("column value is missing")
     return faults
 
 
 def _type_faults(name: str, kind: Any) -> list[str]:
-    """Return what is wrong with the type of a column.
+    """Return the errors in the type of a column.
 
-    Types whose values share memory (dictionaries, views, runs) are refused: a few bytes of them stand for any number.
+    Types whose values share memory (dictionary, view, run-end encoding) are refused, because a few bytes of them can
+    expand to any size.
     """
     if isinstance(kind, pa.BaseExtensionType):
         return [f"column {name} has the extension type {kind.extension_name}: send it as {kind.storage_type}"]
     if name == "timestamp":
         is_fine = pa.types.is_timestamp(kind) or pa.types.is_integer(kind)
-        return [] if is_fine else [f"column {name}: is a timestamp, or milliseconds as an integer, not {kind}"]
+        return [] if is_fine else [f"column {name}: must be a timestamp, or milliseconds as an integer, got {kind}"]
     if name == "headers":
         parts: tuple[Any, Any] | None
         if pa.types.is_map(kind):
@@ -206,15 +209,17 @@ def _type_faults(name: str, kind: Any) -> list[str]:
             parts = None
         if parts is not None and _is_bytes(parts[1]) and _is_text(parts[0]):
             return []
-        return [f"column {name}: is a list of structs of key (string) and value (binary), or a map, not {_short(kind)}"]
+        wanted = "a list of structs of key (string) and value (binary), or a map"
+        return [f"column {name}: must be {wanted}, got {_short(kind)}"]
     if name == "tag":
-        return [] if _is_text(kind) or pa.types.is_null(kind) else [f"column {name}: is a string, not {_short(kind)}"]
+        is_fine = _is_text(kind) or pa.types.is_null(kind)
+        return [] if is_fine else [f"column {name}: must be string, got {_short(kind)}"]
     if _is_bytes(kind) or (name == "key" and pa.types.is_null(kind)):
         return []
     hint = ""
     if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
-        hint = ": decode it before it is sent"
-    return [f"column {name}: is binary or string, not {_short(kind)}{hint}"]
+        hint = ": decode it before sending"
+    return [f"column {name}: must be binary or string, got {_short(kind)}{hint}"]
 
 
 def _is_text(kind: Any) -> bool:
@@ -236,13 +241,13 @@ def _short(kind: Any) -> str:
 
 
 def _announced(message: Any, where: str) -> tuple[int, int, bool]:
-    """Return how many rows a record batch has, how many bytes it decodes to, and whether it is compressed.
+    """Return the number of rows of a record batch, its decoded size in bytes, and whether it is compressed.
 
     Raises:
         Problem: 422.
     """
     if message.type != "record batch":
-        raise _fault(f"{where}: is a {message.type} message; columns are sent without dictionaries")
+        raise _fault(f"{where}: got a {message.type} message; send columns without dictionaries")
     metadata = memoryview(message.metadata).tobytes()
     body = b"" if message.body is None else memoryview(message.body).cast("B")
     try:
@@ -250,30 +255,30 @@ def _announced(message: Any, where: str) -> tuple[int, int, bool]:
     except ProtocolError as error:
         raise _fault(f"{where}: {error.message}") from error
     if description.record_count < 0:
-        raise _fault(f"{where}: {description.record_count} rows")
+        raise _fault(f"{where}: the number of rows must be >= 0, got {description.record_count}")
     decoded_bytes = 0
     is_compressed = description.compression is not None
     for offset, stored_bytes in description.buffers:
         if offset < 0 or not 0 <= stored_bytes <= len(body) - offset:
-            raise _fault(f"{where}: a buffer of {stored_bytes} bytes at {offset} in a body of {len(body)}")
+            raise _fault(f"{where}: a buffer of {stored_bytes} bytes at {offset} exceeds the body of {len(body)} bytes")
         decoded_bytes += _length_of(body, offset, stored_bytes, where) if is_compressed else stored_bytes
     return description.record_count, decoded_bytes, is_compressed
 
 
 def _length_of(body: bytes | memoryview, offset: int, stored_bytes: int, where: str) -> int:
-    """Return the decompressed length that stands before a compressed buffer; -1 there means that it is stored as is."""
+    """Return the decompressed length of a buffer from its prefix; a prefix of -1 marks an uncompressed buffer."""
     if not stored_bytes:
         return 0
     if stored_bytes < _LENGTH.size:
-        raise _fault(f"{where}: a compressed buffer of {stored_bytes} bytes")
+        raise _fault(f"{where}: a compressed buffer has {stored_bytes} bytes, fewer than its length prefix")
     length: int = _LENGTH.unpack_from(body, offset)[0]
     if length < -1:
-        raise _fault(f"{where}: a buffer that decompresses to {length} bytes")
+        raise _fault(f"{where}: the decompressed length of a buffer must be >= -1, got {length}")
     return stored_bytes - _LENGTH.size if length == -1 else length
 
 
 def _columns(message: Any, schema: pa.Schema, where: str) -> pa.RecordBatch:
-    """Decode a record batch whose size is known to be within the limits, and validate it.
+    """Decode and validate a record batch whose announced size is within the limits.
 
     Raises:
         Problem: 422.

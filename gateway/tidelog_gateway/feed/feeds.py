@@ -1,10 +1,10 @@
-"""Finds the feed of a subscription: one for each topic and filter of a caller.
+"""Registry of the shared feeds of a caller: one feed for each topic and filter.
 
-A feed is founded by a subscription that has reached the end of its topic, for those that read history are each
-somewhere else. Where the newest feed cannot serve a subscription although that has reached the end, as the feed itself
-is behind, the subscription founds another one; the followers of the older one stay with it while they last.
+A subscription that has reached the end of its topic creates a feed. Subscriptions that read history do not, because
+each of them is at another position. If the newest feed lags and cannot serve a subscription that is at the end of the
+topic, the subscription creates another feed; the followers of the older feed stay with it.
 
-Each caller has feeds of its own, read with its own permissions and at the expense of its own quotas.
+Feeds are not shared between callers, so each is read with its caller's permissions and quotas.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Feeds:
     """The feeds of one caller.
 
     Args:
-        client: the caller's.
+        client: the caller's client.
         settings, outgoing: see `SharedFeed`.
-        metrics: count open feeds, and what they deliver.
+        metrics: counts open feeds and delivered records.
     """
 
     def __init__(self, client: Client, settings: GatewaySettings, outgoing: ResponseBudget, metrics: Metrics) -> None:
@@ -40,26 +40,26 @@ class Feeds:
         return len(self._newest)
 
     def can_attach(self, scope: Scope, positions: Mapping[int, int]) -> bool:
-        """Whether a subscription with these positions could follow a feed."""
+        """Whether the newest feed can serve a subscription with these positions."""
         feed = self._newest.get(scope)
         return feed is not None and feed.ring.reaches(positions)
 
     def has(self, scope: Scope) -> bool:
-        """Whether there is a feed."""
+        """Whether a feed of this scope exists."""
         return scope in self._newest
 
-    def attach(self, scope: Scope, follower: Follower, *, found: bool) -> SharedFeed | None:
-        """Return the feed that a follower was attached to.
+    def attach(self, scope: Scope, follower: Follower, *, create: bool) -> SharedFeed | None:
+        """Attach a follower to a feed and return the feed; None if no feed can serve it.
 
         Args:
-            scope: what the subscription reads.
-            follower: its positions are those of the subscription.
-            found: whether a feed is to be founded where none can serve it.
+            scope: topic and filter of the subscription.
+            follower: has the positions of the subscription.
+            create: whether to create a feed if the newest one cannot serve the follower.
         """
         feed = self._newest.get(scope)
         if feed is not None and feed.attach(follower):
             return feed
-        if not found:
+        if not create:
             return None
         parts = (self._client, self._settings, self._outgoing, self._metrics)
         feed = SharedFeed(*parts, scope=scope, positions=follower.positions, ended=self._ended)

@@ -1,6 +1,6 @@
-"""Encodes a small plain batch as JSON without pyarrow; `plain_columns.py` has the reason.
+"""JSON encoder for small plain batches that does not use pyarrow; `plain_columns.py` has the reason.
 
-The result equals that of `whole_batch`, which encodes all other batches.
+The result is equal to that of `whole_batch`, which encodes all other batches.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from tidelog_proto.batch.record_batch import RecordBatch, plain_columns_of
 from tidelog_proto.limits import KIB
 
 PLAIN_RECORDS_MAX: Final = 100
-"""pyarrow reads the values of larger batches in less time."""
+"""For larger batches pyarrow is faster."""
 
 
 def plain_json(batch: RecordBatch) -> TakenJson | None:
-    """Return all records of a batch; None where the batch is not plain, or holds bytes that are not UTF-8."""
+    """Return all records of a batch as JSON; None if the batch is not plain or has bytes that are not UTF-8."""
     columns = plain_columns_of(batch)
     if columns is None:
         return None
@@ -54,7 +54,7 @@ def plain_json(batch: RecordBatch) -> TakenJson | None:
 
 
 class _Kinds(NamedTuple):
-    """The flags of a column in the number that names a template."""
+    """Bits of one column in the key of a template."""
 
     literal: int
     escaped: int
@@ -68,7 +68,7 @@ _SHORT_BYTES: Final = 4 * KIB
 
 
 def _is_literal(data: bytes) -> bool:
-    """Whether JSON writes a text as it is: see `records_out.is_literal`, which takes less time for long texts."""
+    """Whether a text needs no escapes in JSON; faster than `records_out.is_literal` for short texts."""
     if len(data) > _SHORT_BYTES:
         return is_literal(data)
     return data.isascii() and len(data.translate(None, _ESCAPED_BYTES)) == len(data)
@@ -76,7 +76,7 @@ def _is_literal(data: bytes) -> bool:
 
 @lru_cache(maxsize=128)
 def _template(count: int, kinds: int) -> bytes:
-    """Return the template of an array of records, with a place for each offset, timestamp and text."""
+    """Return the format string of an array of records, with a placeholder for each offset, timestamp and text."""
     row = b'{"offset":%%d,"timestamp_ms":%%d,"key":%b,"value":%b,"value_encoding":"utf8"%b}' % (
         _place(kinds, _KEY),
         _place(kinds, _VALUE),
@@ -86,7 +86,7 @@ def _template(count: int, kinds: int) -> bytes:
 
 
 def _place(kinds: int, column: _Kinds) -> bytes:
-    """Return the place of a text in the template of a record."""
+    """Return the placeholder of a text."""
     if kinds & column.literal:
         return b'"%b"'
     return b"%b" if kinds & column.escaped else b"null"

@@ -1,22 +1,23 @@
 """The newest pieces of a topic, each encoded once, and the subscriptions that follow them.
 
-A *piece* is what one message carries: records of one partition as JSON, from one position to the next. A *follower* is
-in one of two states:
+A *piece* is the content of one message: records of one partition as JSON, from one position to the next. A *follower*
+is in one of three states:
 
-- **In step**: it was sent every piece, so its positions are those of the ring, and so is its resume token. A new piece
-  is pushed to it at once, the same bytes as to all others of its lane (`lane.py`).
-- **Behind**: it has positions of its own and takes pieces one by one when it can. It gets in step when it has taken
-  the last one and its positions are equal to those of the ring.
+- **In step**: it has received every piece, so its positions and its resume token are those of the ring. A new piece is
+  pushed to it at once, with the same bytes as to all other followers of its `FanOut`.
+- **Behind**: it has positions of its own and takes pieces one by one as its credit and its connection allow. After the
+  last piece it is in step again if its positions are equal to those of the ring.
+- **Lost**: the ring has evicted a piece that the follower needs, because the ring is bounded in bytes. The
+  subscription reads from the log by itself.
 
-A follower that cannot take a piece falls behind. The ring is bounded in bytes, so the pieces that a follower needs may
-have been evicted when it continues: it is *lost* then, and its subscription reads from the log by itself. Whether a
-piece continues a follower's position is checked for each piece, so no record is left out and none is sent twice.
+A follower that cannot take a piece falls behind. Each piece is checked against the follower's position, so no record is
+skipped or sent twice.
 
-A piece is pushed to at most `PUSHES_MAX` followers in one go. `push_on` pushes it to the others; until then these have
-the positions before it.
+One call pushes a piece to at most `PUSHES_MAX` followers. `push_pending` pushes it to the others, which have the
+positions before the piece until then.
 
-A follower may be ahead of the ring in some partitions, as it read by itself before: pieces before its position are
-passed over.
+A follower may be ahead of the ring in some partitions, because its subscription has read by itself before. It skips the
+pieces before its position.
 """
 
 from __future__ import annotations
@@ -28,22 +29,22 @@ from typing import Final, NamedTuple, Protocol
 from tidelog_gateway.budget.connection_output import ConnectionOutput
 
 AHEAD_RECORDS_MAX: Final = 1_000
-"""How far a new follower may be ahead of the ring in a partition; it gets no records until the ring catches up."""
+"""How far a new follower may be ahead of the ring in a partition; it receives nothing until the ring catches up."""
 
 
 PUSHES_MAX: Final = 1_000
-"""Followers that a piece is pushed to in one go: a write takes some 6 us."""
+"""Followers to which one call pushes a piece; a write takes about 6 us."""
 
 PIECE_BYTES: Final = 256
-"""The approximate memory of a piece besides its records."""
+"""Approximate memory of a piece besides its records."""
 
 
 class Piece(NamedTuple):
-    """Records of one partition, encoded.
+    """Encoded records of one partition.
 
     Attributes:
-        first_offset: the position of a reader that is sent this.
-        next_offset: its position afterwards.
+        first_offset: position of a reader before the piece.
+        next_offset: position of a reader after the piece.
         data: the records as a JSON array.
     """
 
@@ -56,7 +57,7 @@ class Piece(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """The memory that the piece takes."""
+        """Approximate memory of the piece."""
         return len(self.data) + PIECE_BYTES
 
 
@@ -64,9 +65,9 @@ class Credit(Protocol):
     """The credit of a subscription.
 
     Attributes:
-        credit_records: that it may still be sent.
-        credit_bytes: the same in bytes of payload; None without a bound.
-        message_bytes_max: the longest message that the client takes; None without a bound.
+        credit_records: records that may still be sent.
+        credit_bytes: bytes of payload that may still be sent; None: no limit.
+        message_bytes_max: length of the longest message that the client accepts; None: no limit.
     """
 
     credit_records: int
@@ -75,23 +76,23 @@ class Credit(Protocol):
 
 
 class Watch(Protocol):
-    """Observes each push to one follower."""
+    """Observes the pushes to one follower."""
 
     def may_push(self) -> bool:
         """Whether a piece may be pushed; if not, the follower falls behind."""
         ...
 
     def pushed(self) -> None:
-        """A piece was pushed, and credit was spent for it."""
+        """Called after a piece was pushed and its credit was spent."""
         ...
 
 
-class Form(Protocol):
-    """How a piece is written to some followers. Equal forms give equal bytes.
+class PieceEncoder(Protocol):
+    """Encodes pieces for the wire. Equal encoders produce equal bytes.
 
     Attributes:
-        surface: what the records are counted as.
-        always_token: whether each piece needs a resume token, however long.
+        surface: label of the sent records in metrics.
+        always_token: whether each piece has a resume token, regardless of its length.
     """
 
     @property
@@ -101,15 +102,15 @@ class Form(Protocol):
     def always_token(self) -> bool: ...  # noqa: D102 - see the class
 
     def encode(self, piece: Piece, token: str | None) -> bytes:
-        """Return a piece as it is written to the transport, with the token that resumes after it."""
+        """Return the bytes to write to the transport, with the token that resumes after the piece."""
         ...
 
 
 class Pusher(Protocol):
-    """Pushes a piece to followers; those of one pusher are sent the same bytes."""
+    """Pushes a piece to followers that receive the same bytes."""
 
     def push(self, piece: Piece, followers: Iterable[Follower]) -> list[Follower]:
-        """Send the newest piece and spend credit for it; return the followers to which it could not be sent."""
+        """Send the newest piece and spend its credit; return the followers to which it could not be sent."""
         ...
 
 
@@ -117,30 +118,30 @@ class Follower:
     """One subscription in a ring.
 
     Args:
-        positions: partition -> next offset; belongs to the follower while it is behind.
-        credit: of the subscription.
-        outlet: of its connection.
-        form: how pieces are written to it.
-        wake: called when there is a piece to take, and when the follower is lost.
-        watch: looks at each push; None where nothing has to.
+        positions: partition -> next offset; owned by the follower while it is behind.
+        credit: the subscription's credit.
+        outlet: output of the subscription's connection.
+        encoder: encoder of pieces for the connection.
+        wake: called when a piece can be taken, and when the follower is lost.
+        watch: observes each push; None: no observer.
 
     Attributes:
-        lane: pushes to it; set by the feed before it is attached.
-        in_step: `positions` are those of the ring.
-        lost: the ring cannot serve it any more.
-        at: number of the next piece to look at, while it is behind.
+        pusher: pushes to the follower; set by the feed before `Ring.attach`.
+        in_step: whether `positions` are those of the ring.
+        lost: whether the ring can no longer serve the follower.
+        at: number of the next piece to examine, while the follower is behind.
     """
 
-    __slots__ = ("at", "credit", "form", "in_step", "lane", "lost", "outlet", "positions", "wake", "watch")
+    __slots__ = ("at", "credit", "encoder", "in_step", "lost", "outlet", "positions", "pusher", "wake", "watch")
 
-    lane: Pusher
+    pusher: Pusher
 
     def __init__(
         self,
         positions: dict[int, int],
         credit: Credit,
         outlet: ConnectionOutput,
-        form: Form,
+        encoder: PieceEncoder,
         wake: Callable[[], None],
         *,
         watch: Watch | None = None,
@@ -148,7 +149,7 @@ class Follower:
         self.positions = positions
         self.credit = credit
         self.outlet = outlet
-        self.form = form
+        self.encoder = encoder
         self.wake = wake
         self.watch = watch
         self.in_step = False
@@ -156,17 +157,17 @@ class Follower:
         self.at = 0
 
     def wants(self) -> bool:
-        """Whether it has credit."""
+        """Whether the subscription has credit."""
         credit_bytes = self.credit.credit_bytes
         return self.credit.credit_records > 0 and (credit_bytes is None or credit_bytes > 0)
 
 
 class Ring:
-    """See the module.
+    """The newest pieces of a topic and their followers.
 
     Args:
-        positions: where reading begins: partition -> next offset. The ring keeps it up to date.
-        bytes_max: of pieces that are kept; the newest one is kept in any case.
+        positions: partition -> next offset to read; updated by the ring.
+        bytes_max: memory of the kept pieces; the newest piece is always kept.
     """
 
     def __init__(self, positions: dict[int, int], *, bytes_max: int) -> None:
@@ -177,10 +178,10 @@ class Ring:
         """First offsets of the partitions that were added to the topic after the ring was made."""
         self._pieces: deque[Piece] = deque()
         self._first = 0
-        """Number of the oldest piece that is kept."""
+        """Number of the oldest kept piece."""
         self._in_step: dict[Pusher, dict[Follower, None]] = {}
         self._pending: deque[tuple[Pusher, list[Follower]]] = deque()
-        """Followers in step to which the newest piece has yet to be pushed."""
+        """Followers in step to which the newest piece was not pushed yet."""
         self._before: int | None = None
         """Position of the newest piece's partition before that piece."""
         self._newest: Piece
@@ -209,14 +210,14 @@ class Ring:
         return any(follower.at >= end and follower.wants() for follower in self._behind)
 
     def append(self, piece: Piece) -> bool:
-        """Add a piece and push it to the followers that are in step; True where `push_on` has to push to some of them.
+        """Add a piece and push it to the followers in step; True if `push_pending` has to push to some of them.
 
         Args:
-            piece: continues the ring's position in its partition.
+            piece: begins at the ring's position in its partition.
         """
-        assert not self._pending, "one piece at a time"
+        assert not self._pending, "the previous piece was pushed to all followers"
         before = self._before = self.positions.get(piece.partition)
-        assert before is None or before == piece.first_offset, "pieces follow each other"
+        assert before is None or before == piece.first_offset, "pieces are contiguous"
         assert piece.next_offset > piece.first_offset, "positions only move forward"
         if before is None:
             self._begins[piece.partition] = piece.first_offset
@@ -228,37 +229,37 @@ class Ring:
         self._newest = piece
         waiting = [follower for follower in self._behind if follower.at == self.end - 1] if self._behind else ()
         if len(self._in_step) == 1:
-            ((lane, followers),) = self._in_step.items()
+            ((pusher, followers),) = self._in_step.items()
             if len(followers) <= PUSHES_MAX:
-                self._push(lane, list(followers))
+                self._push(pusher, list(followers))
             else:
-                self._pending.append((lane, list(followers)))
+                self._pending.append((pusher, list(followers)))
         else:
-            self._pending.extend([(lane, list(followers)) for lane, followers in self._in_step.items()])
-        is_more = bool(self._pending) and self.push_on()
+            self._pending.extend([(pusher, list(followers)) for pusher, followers in self._in_step.items()])
+        is_more = bool(self._pending) and self.push_pending()
         for follower in waiting:
             follower.wake()
         return is_more
 
-    def push_on(self) -> bool:
-        """Push the newest piece to some more followers; True while there are others to push it to."""
+    def push_pending(self) -> bool:
+        """Push the newest piece to up to `PUSHES_MAX` more followers; True while others remain."""
         left, pending = PUSHES_MAX, self._pending
         while pending and left > 0:
-            lane, followers = pending.popleft()
+            pusher, followers = pending.popleft()
             if len(followers) > left:
-                pending.appendleft((lane, followers[left:]))
+                pending.appendleft((pusher, followers[left:]))
                 followers = followers[:left]
             left -= len(followers)
-            self._push(lane, followers)
+            self._push(pusher, followers)
         return bool(pending)
 
-    def _push(self, lane: Pusher, followers: list[Follower]) -> None:
-        for follower in lane.push(self._newest, followers):
+    def _push(self, pusher: Pusher, followers: list[Follower]) -> None:
+        for follower in pusher.push(self._newest, followers):
             self._falls_behind(follower)
             follower.wake()
 
     def attach(self, follower: Follower) -> bool:
-        """Take a follower, if the ring has all that it was not sent yet; it is behind at first."""
+        """Add a follower if the ring has all pieces after its positions; the follower is behind at first."""
         if self.closed or not self._reaches(follower.positions):
             return False
         follower.at = self._first
@@ -267,9 +268,9 @@ class Ring:
         return True
 
     def next_for(self, follower: Follower) -> Piece | None:
-        """Return the next piece that a follower is to be sent.
+        """Return the next piece to send to a follower.
 
-        None if the follower is in step or lost now, or waits for the ring to reach its position.
+        None if the follower is in step or lost, or waits for the ring to reach its position.
         """
         while not follower.in_step and not follower.lost:
             follower.at = max(follower.at, self._first)
@@ -278,7 +279,7 @@ class Ring:
                 return None
             piece = self._pieces[follower.at - self._first]
             if not self._fits(follower.positions, piece):
-                self._loses(follower)
+                self._lose(follower)
                 return None
             if piece.next_offset > self._expected(follower.positions, piece.partition, piece.next_offset):
                 return piece
@@ -286,12 +287,12 @@ class Ring:
         return None
 
     def taken(self, follower: Follower, piece: Piece) -> None:
-        """Note that a follower was sent the piece that `next_for` returned; its position has moved."""
+        """Record that the piece of `next_for` was sent to a follower, whose position has advanced."""
         assert follower.positions.get(piece.partition) == piece.next_offset
         follower.at += 1
 
     def leave(self, follower: Follower) -> None:
-        """Forget a follower. One that was in step keeps the positions of now."""
+        """Remove a follower. A follower in step keeps a copy of its current positions."""
         if follower.in_step:
             is_pending = False
             for _, followers in self._pending:
@@ -303,17 +304,17 @@ class Ring:
         self._behind.pop(follower, None)
 
     def drop_pieces(self) -> int:
-        """Drop all pieces and return the bytes that this frees."""
+        """Drop all pieces and return the freed bytes."""
         freed_bytes, self.held_bytes = self.held_bytes, 0
         self._first = self.end
         self._pieces.clear()
         return freed_bytes
 
     def close(self) -> None:
-        """Lose all followers: the feed does not read any more."""
+        """Mark all followers as lost, because the feed has stopped reading."""
         self.closed = True
         for follower in [*(each for followers in self._in_step.values() for each in followers), *self._behind]:
-            self._loses(follower)
+            self._lose(follower)
 
     def reaches(self, positions: Mapping[int, int]) -> bool:
         """Whether a follower with these positions could attach."""
@@ -328,7 +329,7 @@ class Ring:
         return all(own <= reached.get(number, -1) <= own + AHEAD_RECORDS_MAX for number, own in self.positions.items())
 
     def _fits(self, positions: Mapping[int, int], piece: Piece) -> bool:
-        """Whether a piece lies before a position, or begins at it."""
+        """Whether a piece ends at or before the position in its partition, or begins at it."""
         expected = self._expected(positions, piece.partition, -1)
         return piece.next_offset <= expected or piece.first_offset == expected
 
@@ -336,19 +337,19 @@ class Ring:
         return positions.get(partition, self._begins.get(partition, default))
 
     def _settle(self, follower: Follower) -> None:
-        """Put a follower that has taken all pieces in step, or lose it if it is behind the ring all the same."""
+        """Put a follower that has taken all pieces in step; mark it as lost if it still lags behind the ring."""
         if follower.at < self.end:
             return
         if follower.positions == self.positions:
             self._behind.pop(follower, None)
-            self._in_step.setdefault(follower.lane, {})[follower] = None
+            self._in_step.setdefault(follower.pusher, {})[follower] = None
             follower.in_step = True
             follower.positions = self.positions
         elif any(own > follower.positions.get(number, -1) for number, own in self.positions.items()):
-            self._loses(follower)
+            self._lose(follower)
 
     def _falls_behind(self, follower: Follower) -> None:
-        """Have a follower in step take the newest piece by itself when it can."""
+        """Move a follower from in step to behind; the newest piece is the next one that it takes."""
         self._out_of_step(follower)
         self._behind[follower] = None
         follower.positions = self._positions_before()
@@ -356,10 +357,10 @@ class Ring:
 
     def _out_of_step(self, follower: Follower) -> None:
         follower.in_step = False
-        followers = self._in_step[follower.lane]
+        followers = self._in_step[follower.pusher]
         del followers[follower]
         if not followers:
-            del self._in_step[follower.lane]
+            del self._in_step[follower.pusher]
 
     def _positions_before(self) -> dict[int, int]:
         """Return the positions before the newest piece."""
@@ -370,7 +371,7 @@ class Ring:
             positions[self._newest.partition] = self._before
         return positions
 
-    def _loses(self, follower: Follower) -> None:
+    def _lose(self, follower: Follower) -> None:
         self.leave(follower)
         follower.lost = True
         follower.wake()

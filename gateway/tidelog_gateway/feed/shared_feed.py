@@ -1,15 +1,16 @@
-"""Reads one topic for all subscriptions that follow it, and encodes each batch once.
+"""Shared feed: reads one topic for all subscriptions that follow it, and encodes each batch once.
 
-The feed is itself a subscription without a client: it has positions, makes resume tokens and bounds its messages as
-each of its followers would. It reads while a follower wants more, and so not faster than the fastest of them. Its
-read-ahead and the pieces that it keeps are counted in the budget for outgoing data; when other connections need that
-budget, it drops the pieces.
+A feed is a subscription without a client: it has positions, makes resume tokens and bounds its messages as each of its
+followers would. It reads while at least one follower has taken all pieces and has credit, so it is not faster than the
+fastest follower. Its read-ahead and its kept pieces are counted in the budget for outgoing data; it drops the pieces
+when other connections need the budget.
 
-A small batch is encoded and pushed within the call that receives it from the node, because waking the reading task
-costs as much as encoding. This work is bounded for each millisecond (`AT_ONCE_MAX`), to keep the slices of the event
-loop's time short: larger batches, and batches beyond the bound, are left to the task.
+A small batch is encoded and pushed within the call that receives it from the node, because a switch to the reading task
+costs as much as encoding. This work is bounded per millisecond (`AT_ONCE_MAX`), so that one turn of the event loop
+stays short. The reading task handles larger batches and batches beyond the bound.
 
-A feed that cannot read on ends without an error: its followers read by themselves, and each gets the error from a node.
+If reading fails, the feed ends without an error: its followers read by themselves, and a node reports the error to each
+of them.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from tidelog.errors import OverloadedError, TidelogError
 from tidelog.model import ConsumedBatch
 from tidelog_gateway.budget.connection_output import ConnectionOutput
 from tidelog_gateway.budget.response_budget import ResponseBudget
-from tidelog_gateway.feed.lane import Lane, PieceTokens
+from tidelog_gateway.feed.fan_out import FanOut, PieceTokens
 from tidelog_gateway.feed.plain_json import PLAIN_RECORDS_MAX, plain_json
-from tidelog_gateway.feed.ring import PUSHES_MAX, Follower, Form, Piece, Ring
+from tidelog_gateway.feed.ring import PUSHES_MAX, Follower, Piece, PieceEncoder, Ring
 from tidelog_gateway.feed.whole_batch import whole_batch
 from tidelog_gateway.metrics import Metrics
 from tidelog_gateway.records_out import JSON_BYTES_PER_BYTE, JSON_BYTES_PER_RECORD, BatchReader, TakenJson
@@ -45,18 +46,18 @@ from tidelog_proto.limits import KIB, MIB
 log = logging.getLogger(__name__)
 
 RING_BYTES: Final = 1 * MIB
-"""Of encoded pieces that a feed keeps for followers that are behind."""
+"""Memory of the encoded pieces that a feed keeps for followers that are behind."""
 
 WHOLE_BYTES: Final = 64 * KIB
-"""A batch of so little is encoded without looking at where it could be cut."""
+"""Batches of up to this size are encoded as one piece, without a search for places to split them."""
 
 COUNTED_BYTES: Final = 4 * KIB
-"""Kept pieces are counted in the budget in steps of so many bytes: counting takes as long as encoding a record."""
+"""Step in which kept pieces are counted in the budget; one update costs as much as encoding a record."""
 
 AT_ONCE_S: Final = 0.001
 AT_ONCE_MAX: Final = PUSHES_MAX
-"""The most work within calls that receive batches, in `AT_ONCE_S` of the loop's clock, which stands still in a turn of
-uvloop's. It is counted in pushes: a batch is as much as `BATCH_PUSHES`, and one more for each KiB."""
+"""Limit of the work within calls that receive batches, per `AT_ONCE_S` of the loop's clock (uvloop advances it once per
+turn). The unit is a push; a batch counts as `BATCH_PUSHES` plus one for each KiB."""
 BATCH_PUSHES: Final = 5
 
 NOTHING: Final = TakenJson(b"[]", 0, 0)
@@ -64,16 +65,16 @@ _SID: Final = 0
 
 
 class SharedFeed:
-    """One feed; it reads from the moment that the first follower attaches.
+    """One feed; it starts to read when the first follower attaches.
 
     Args:
-        client: of the caller whose subscriptions follow.
-        settings: bound the messages.
-        outgoing: the budget.
-        scope: what is read.
-        positions: where the first follower is.
-        metrics: count the records that were pushed.
-        ended: called when the feed has ended.
+        client: the client of the followers' caller.
+        settings: limits of messages.
+        outgoing: the budget for outgoing data.
+        scope: topic and filter.
+        positions: partition -> next offset of the first follower.
+        metrics: counts pushed records.
+        ended: called after the feed has ended.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class SharedFeed:
         tokens = ResumeTokens(scope, positions)
         self._protocol.opened(_SID, positions, tokens)
         self._resume_tokens, self._tokens = tokens, PieceTokens(tokens)
-        self._lanes: WeakValueDictionary[Form, Lane] = WeakValueDictionary()
+        self._fan_outs: WeakValueDictionary[PieceEncoder, FanOut] = WeakValueDictionary()
         self._protocol.resume_token(_SID)
         self.ring = Ring(self._state.positions, bytes_max=RING_BYTES)
         self._outlet = ConnectionOutput(outgoing, settings.ws_slow_timeout_s)
@@ -108,44 +109,44 @@ class SharedFeed:
         self._stirred = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._always_fits_bytes = settings.ws_batch_bytes_max // 2 - BATCH_MEMBERS_BYTES - TOKEN_GROWTH_CHARS
-        """Records of so few bytes fit a message with any resume token: a token has at most half of the message."""
+        """Records of up to this length fit a message with any resume token, which is at most half of the message."""
         self._loop = asyncio.get_running_loop()
         self._at_once_at = 0.0
         self._at_once_left = 0
-        """Work that may be done within calls that receive batches, from `_at_once_at` on."""
+        """Work that is still allowed within calls that receive batches in the interval that began at `_at_once_at`."""
 
     # ------------------------------------------------------------------------------------------ followers
 
     def attach(self, follower: Follower) -> bool:
-        """Take a follower, if the feed can serve it; see `Ring.attach`."""
-        lane = self._lanes.get(follower.form)
-        if lane is None:
-            records_out = self._metrics.records_out.labels(follower.form.surface)
-            lane = self._lanes[follower.form] = Lane(follower.form, self._tokens, records_out)
-        follower.lane = lane
+        """Attach a follower if the feed can serve it; see `Ring.attach`."""
+        fan_out = self._fan_outs.get(follower.encoder)
+        if fan_out is None:
+            records_out = self._metrics.records_out.labels(follower.encoder.surface)
+            fan_out = self._fan_outs[follower.encoder] = FanOut(follower.encoder, self._tokens, records_out)
+        follower.pusher = fan_out
         if not self.ring.attach(follower):
             return False
         if self._task is None:
-            self._outgoing.idle[self] = self._let_go
+            self._outgoing.idle[self] = self._release_pieces
             self._task = self._loop.create_task(self._run(), name=f"feed of {self.scope.topic}")
         self.stir()
         return True
 
     def leave(self, follower: Follower) -> None:
-        """Forget a follower; the feed ends with the last one."""
+        """Remove a follower; the feed ends with the last one."""
         self.ring.leave(follower)
         if not len(self.ring):
             self.close()
 
     def stir(self) -> None:
-        """Check again whether a follower wants more."""
+        """Check again whether a follower wants more records."""
         self._stirred.set()
 
     def close(self) -> None:
         """End the feed."""
         if self._task is not None:
             self._task.cancel()
-        self._over()
+        self._finish()
 
     # ------------------------------------------------------------------------------------------- reading
 
@@ -162,9 +163,11 @@ class SharedFeed:
                 finally:
                     self._ahead.end()
         except (TidelogError, ProtocolError) as error:
-            log.debug("the feed of %s ends, and its subscriptions read by themselves: %s", self.scope.topic, error)
+            log.debug(
+                "shared feed of topic %s ended, its subscriptions read by themselves: %s", self.scope.topic, error
+            )
         finally:
-            self._over()
+            self._finish()
 
     async def _read(self) -> None:
         async with self._client.consumer(
@@ -186,7 +189,7 @@ class SharedFeed:
                 await self._wanted()
 
     def _take_at_once(self, partition: int, batch: RecordBatch) -> bool:
-        """Push a small batch that has just arrived while the task waits for one; False to leave it to the task."""
+        """Push a small batch that arrived while the reading task waits; False: the task has to handle the batch."""
         size_bytes, ring = batch.header.uncompressed_length, self.ring
         if size_bytes > WHOLE_BYTES or ring.closed or not ring.is_wanted or not self._is_turn(size_bytes):
             return False
@@ -197,12 +200,12 @@ class SharedFeed:
             self._append(partition, batch.base_offset, batch.end_offset, whole)
             self._ahead.passed()
         except Exception:
-            log.exception("the feed of %s failed, and its subscriptions read by themselves", self.scope.topic)
+            log.exception("shared feed of topic %s failed, its subscriptions read by themselves", self.scope.topic)
             self.close()
         return True
 
     def _is_turn(self, size_bytes: int) -> bool:
-        """Whether a batch may be pushed within the call that received it; if so, its work is counted."""
+        """Count the work of a batch; return whether it may be pushed within the call that received it."""
         now = self._loop.time()
         if now - self._at_once_at >= AT_ONCE_S:
             self._at_once_at, self._at_once_left = now, AT_ONCE_MAX
@@ -210,7 +213,7 @@ class SharedFeed:
         return self._at_once_left >= 0
 
     def _encoded_at_once(self, batch: RecordBatch) -> TakenJson | None:
-        """Return a batch as JSON, if one message holds all of it."""
+        """Return a batch as JSON; None if it does not fit one message or cannot be encoded here."""
         records = len(batch)
         if not 0 < records <= self._settings.ws_batch_records_max:
             return None
@@ -225,10 +228,10 @@ class SharedFeed:
         try:
             return whole_batch(batch, self._protocol.records_bytes_max(_SID))
         except ProtocolError:
-            return None  # the task gets the same error and handles it
+            return None  # the reading task runs into the same error and handles it
 
     async def _take(self, consumed: ConsumedBatch | None) -> bool:
-        """Add one batch to the ring, in as many pieces as the bounds of a message make of it; False to read again."""
+        """Add one batch to the ring, split by the limits of a message; False: restart reading at the positions."""
         if consumed is None:
             raise deleted_topic_error(self.scope.topic)  # the client was closed
         partition, batch = consumed.partition, consumed.batch
@@ -260,7 +263,7 @@ class SharedFeed:
         return True
 
     async def _whole(self, batch: RecordBatch, records_max: int) -> TakenJson | None:
-        """Return all records of a small batch; None if it has to be cut, or may have to be."""
+        """Return all records of a small batch as JSON; None if the batch has or may have to be split."""
         if len(batch) > records_max or batch.header.uncompressed_length > WHOLE_BYTES:
             return None
         size_bytes = JSON_BYTES_PER_BYTE * batch.header.uncompressed_length + JSON_BYTES_PER_RECORD * len(batch)
@@ -271,17 +274,17 @@ class SharedFeed:
             self._outlet.give_back(size_bytes)
 
     async def _push(self, partition: int, first_offset: int, next_offset: int, taken: TakenJson) -> None:
-        """Add records to the ring, and push them to all followers in step."""
+        """Add records to the ring and push them to all followers in step."""
         is_more = self._append(partition, first_offset, next_offset, taken)
         while is_more:
             await asyncio.sleep(0)
-            is_more = self.ring.push_on()
+            is_more = self.ring.push_pending()
 
     def _append(self, partition: int, first_offset: int, next_offset: int, taken: TakenJson) -> bool:
-        """Add records to the ring; they begin at the ring's position, or, of a new partition, at `first_offset`.
+        """Add records to the ring, from its position or, in a new partition, from `first_offset`.
 
         Returns:
-            Whether `ring.push_on` has to push them to some followers.
+            Whether `ring.push_pending` has to push them to some followers.
         """
         position = self.ring.positions.get(partition, first_offset)
         self._resume_tokens.move(partition, next_offset)
@@ -293,7 +296,7 @@ class SharedFeed:
         return is_more
 
     def _count(self) -> None:
-        """Count the pieces that are kept, in steps of `COUNTED_BYTES`, if there is room for them; else keep none."""
+        """Count the kept pieces in the budget, in steps of `COUNTED_BYTES`; drop them if the budget has no room."""
         counted_bytes = -(-self.ring.held_bytes // COUNTED_BYTES) * COUNTED_BYTES
         more_bytes = counted_bytes - self._ring_bytes
         if more_bytes > 0 and not self._outlet.take(more_bytes):
@@ -303,20 +306,20 @@ class SharedFeed:
             self._outlet.give_back(-more_bytes)
         self._ring_bytes = counted_bytes
 
-    def _let_go(self) -> int:
-        """Drop the pieces, because another connection needs the budget; return the bytes freed."""
+    def _release_pieces(self) -> int:
+        """Drop the pieces because another connection needs the budget; return the freed bytes."""
         self.ring.drop_pieces()
         freed_bytes = self._ring_bytes
         self._count()
         return freed_bytes
 
     async def _wanted(self) -> None:
-        """Wait until a follower could be sent more."""
+        """Wait until a follower wants more records."""
         while not self.ring.is_wanted:
             self._stirred.clear()
             await self._stirred.wait()
 
-    def _over(self) -> None:
+    def _finish(self) -> None:
         if self.ring.closed:
             return
         self._outgoing.idle.pop(self, None)

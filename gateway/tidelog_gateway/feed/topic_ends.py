@@ -1,4 +1,4 @@
-"""The ends of topics, asked for by all subscriptions of a caller together."""
+"""High watermarks of topics, requested once for all subscriptions of a caller."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ from tidelog.errors import TidelogError
 from tidelog_proto.errors import ProtocolError
 
 KEPT_S: Final = 60.0
-"""How long an answer is kept that nobody asks for again."""
+"""How long an unused answer is kept."""
 
 
-class _Asked(NamedTuple):
+class _Request(NamedTuple):
     at_s: float
     answer: asyncio.Task[Mapping[int, int]]
 
 
 class TopicEnds:
-    """Asks nodes where partitions end, once for those who ask at about the same time.
+    """Requests high watermarks from the nodes; callers within `age_s` share one answer.
 
     Args:
-        client: of the caller.
+        client: the caller's client.
     """
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._asked: dict[str, _Asked] = {}
+        self._requests: dict[str, _Request] = {}
 
     async def of(self, topic: str, *, age_s: float) -> Mapping[int, int]:
-        """Return the high watermark of each partition; empty while no node answers.
+        """Return the high watermark of each partition; empty if no node answers.
 
         Args:
-            topic: its name.
-            age_s: how old the answer may be.
+            topic: name of the topic.
+            age_s: maximum age of the answer.
         """
         now_s = time.monotonic()
-        asked = self._asked.get(topic)
-        if asked is None or now_s - asked.at_s >= age_s:
-            asked = _Asked(now_s, asyncio.get_running_loop().create_task(self._ask(topic)))
-            self._asked = {name: each for name, each in self._asked.items() if now_s - each.at_s < KEPT_S}
-            self._asked[topic] = asked
-        return await asyncio.shield(asked.answer)
+        request = self._requests.get(topic)
+        if request is None or now_s - request.at_s >= age_s:
+            request = _Request(now_s, asyncio.get_running_loop().create_task(self._fetch(topic)))
+            self._requests = {name: each for name, each in self._requests.items() if now_s - each.at_s < KEPT_S}
+            self._requests[topic] = request
+        return await asyncio.shield(request.answer)
 
-    async def _ask(self, topic: str) -> Mapping[int, int]:
-        # Without an answer it is not known who lags; what is wrong is reported to each subscription by reading.
+    async def _fetch(self, topic: str) -> Mapping[int, int]:
+        # Without an answer the lag is unknown. The error is dropped: each subscription gets it from its own reads.
         try:
             found = await self._client.list_offsets(topic, "latest")
         except (TidelogError, ProtocolError):

@@ -1,4 +1,4 @@
-"""A small batch as JSON in one go: nothing is measured record by record, as no record has to be left out."""
+"""JSON encoder for all records of a small batch; it does not measure each record, because it never splits a batch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TYPE_IDS = frozenset({pa.binary().id, pa.string().id})
 
 
 def whole_batch(batch: RecordBatch, json_bytes_max: int) -> TakenJson | None:
-    """Return all records of a batch; None if they are longer than `json_bytes_max` as JSON, and not one alone.
+    """Return all records of a batch as JSON; None if several records are longer than `json_bytes_max` together.
 
     Raises:
         ProtocolError: CORRUPT_BATCH when the body does not decode.
@@ -28,7 +28,7 @@ def whole_batch(batch: RecordBatch, json_bytes_max: int) -> TakenJson | None:
 
 
 def payload_bytes(columns: pa.RecordBatch) -> int:
-    """Return the payload of all records together, as `payload_sizes` has it for each."""
+    """Return the total payload of all records: the sum of `payload_sizes`."""
     names = columns.schema.names
     if "headers" in names:
         return int(pc.sum(payload_sizes(columns)).as_py() or 0)
@@ -36,7 +36,7 @@ def payload_bytes(columns: pa.RecordBatch) -> int:
 
 
 def _bytes_of(array: Any) -> int:
-    """Return the length of all values of a column of bytes or text together."""
+    """Return the total length of the values of a column of bytes or text."""
     if array.null_count or array.type.id not in _TYPE_IDS:
         return sum(len(value) for value in array.cast(pa.binary()).to_pylist() if value is not None)
     ends = memoryview(array.buffers()[1]).cast("i")

@@ -1,1 +1,1 @@
-"""Answers that hold records in any media type: negotiation, encodings of values, bodies made of columns."""
+"""Responses with records in any media type: content negotiation, value encodings, bodies encoded from columns."""

@@ -1,8 +1,8 @@
-"""The body of an answer, written from what was fetched a piece at a time: bounded, counted, and only for who is there.
+"""Response body with records, encoded piece by piece from fetched batches.
 
-What is decoded and what is written is counted in the budget for outgoing data before it is made, but for one piece,
-whose size is known only afterwards. Pieces take turns with those of other callers. The work ends when its client has
-gone.
+Decoded and encoded bytes are counted in the budget for outgoing data before they are produced, except those of one
+piece, whose size is known only afterwards. Pieces take turns with those of other callers. Encoding stops when the
+client has disconnected.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from tidelog.model import Fetched
 from tidelog_gateway.budget.response_reservation import ResponseReservation
 from tidelog_gateway.pace import Pace
 from tidelog_gateway.problems import Problem
-from tidelog_gateway.reading.forms import Form
+from tidelog_gateway.reading.formats import RecordFormat
 from tidelog_gateway.reading.text_columns import PIECE_BYTES
-from tidelog_gateway.reading.values import WHAT, ValueEncoding, first_fault
+from tidelog_gateway.reading.values import FAULT_TEXTS, ValueEncoding, first_fault
 from tidelog_gateway.records_out import payload_sizes
 from tidelog_proto.batch.header import Codec
 from tidelog_proto.batch.record_batch import RecordBatch
@@ -28,21 +28,21 @@ from tidelog_proto.batch.record_schema import columns_at
 from tidelog_proto.limits import MIB
 
 DECODED_APART_BYTES: Final = 1 * MIB
-"""Larger compressed batches are decoded in a thread, which Arrow does without the interpreter's lock."""
+"""Larger compressed batches are decoded in a thread, because Arrow releases the GIL while it decodes."""
 
 
 class Fault(NamedTuple):
-    """The record at which an answer ends, because its value does not fit the encoding that was asked for."""
+    """The record at which a response ends, because its value does not fit the requested encoding."""
 
     partition: int
     offset: int
     encoding: ValueEncoding
 
     def problem(self, extra: Mapping[str, Any] | None = None) -> Problem:
-        """Return the error for an answer that would begin with this record."""
+        """Return the error for a response whose first record is this one."""
         detail = (
-            f"partition {self.partition}, offset {self.offset}: the value is {WHAT[self.encoding]}, as "
-            f"value_encoding={self.encoding} demands; read it with value_encoding=base64, or continue at offset "
+            f"partition {self.partition}, offset {self.offset}: the value is {FAULT_TEXTS[self.encoding]}, but "
+            f"value_encoding={self.encoding} was requested; read it with value_encoding=base64, or continue at offset "
             f"{self.offset + 1}"
         )
         members = {"partition": self.partition, "offset": self.offset, **(extra or {})}
@@ -50,26 +50,26 @@ class Fault(NamedTuple):
 
 
 class RecordsBody:
-    """The body of one answer.
+    """The body of one response.
 
     Args:
-        form: of the body.
-        encoding: of values; None: as each needs it.
-        answer: counts what is held.
-        pace: waits for the turn of the next piece of work.
-        records_max: how many records there may be.
-        bytes_max: how many bytes of payload; the first record may have more.
-        written_max: about how many bytes are written; the first record may take more.
+        record_format: format of the body.
+        encoding: encoding of all values; None: chosen for each value.
+        answer: counts held bytes in the budget.
+        pace: waits for the turn of the next piece.
+        records_max: limit of the number of records.
+        bytes_max: limit of the payload; the first record may exceed it.
+        written_max: approximate limit of the encoded bytes; the first record may exceed it.
 
     Attributes:
-        records: that were taken.
-        fault: why no more can be taken after those.
-        pace: waits for the turn of the next piece of work.
+        records: number of encoded records.
+        fault: the record that ended the body; None if no value was refused.
+        pace: waits for the turn of the next piece.
     """
 
     def __init__(
         self,
-        form: Form,
+        record_format: RecordFormat,
         encoding: ValueEncoding | None,
         answer: ResponseReservation,
         pace: Pace,
@@ -82,30 +82,30 @@ class RecordsBody:
         self.fault: Fault | None = None
         self.records_left = records_max
         self.bytes_left = bytes_max
-        self._form = form
+        self._format = record_format
         self._encoding: ValueEncoding | None = encoding
         self._answer = answer
         self.pace = pace
         self._written_max = written_max
-        self._parts = [form.begin()]
+        self._parts = [record_format.begin()]
         self._written_bytes = len(self._parts[0])
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more is taken."""
+        """Whether the body accepts no more records."""
         is_used_up = self.records_left <= 0 or self.bytes_left <= 0 or self._written_bytes >= self._written_max
         return self.fault is not None or (self.records > 0 and is_used_up)
 
     async def reserve(self, more_bytes: int) -> None:
-        """Have room for `more_bytes` beside what was written.
+        """Reserve `more_bytes` in addition to the encoded bytes.
 
         Raises:
-            Problem: 503, there was none for too long.
+            Problem: 503, the budget had no room for too long.
         """
         await self._answer.reserve(self._written_bytes + more_bytes)
 
     async def take(self, partition: int, fetched: Fetched) -> int:
-        """Write records until the limits are reached, and return the offset of the next one.
+        """Encode records until a limit is reached, and return the offset of the next record.
 
         Raises:
             Problem: 499, 503.
@@ -124,13 +124,13 @@ class RecordsBody:
         return fetched.next_offset
 
     async def finish(self, members: Mapping[str, Any]) -> bytes:
-        """Return the whole body; `members` say where to go on.
+        """Return the whole body; `members` has the position of the next read.
 
         Raises:
             Problem: 503.
         """
-        await self.reserve(self._written_bytes)  # parts and whole exist at once
-        return b"".join([*self._parts, self._form.end(members)])
+        await self.reserve(self._written_bytes)  # the parts and the joined body exist at the same time
+        return b"".join([*self._parts, self._format.end(members)])
 
     async def _take_batch(self, partition: int, batch: RecordBatch, held_bytes: int) -> int:
         if batch.header.codec != Codec.NONE and batch.header.uncompressed_length > DECODED_APART_BYTES:
@@ -157,29 +157,29 @@ class RecordsBody:
                 count = end
                 break
         if count < columns.num_rows:
-            self.bytes_left = 0  # what comes next does not fit
+            self.bytes_left = 0  # the next record does not fit
             return int(columns.column("offset")[count].as_py())
         return batch.end_offset
 
     def _pieces(self, ends: Any, count: int) -> Iterator[tuple[int, int]]:
-        """Cut the first `count` rows into pieces as the form wants them; a larger row is alone."""
+        """Yield the bounds of pieces of the first `count` rows; a row larger than a piece is a piece of its own."""
         first = 0
         while first < count:
             before = int(ends[first - 1]) if first else 0
-            end = int(np.searchsorted(ends[:count], before + self._form.piece_bytes, side="right"))
-            end = min(count, max(end, first + 1), first + self._form.piece_records)
+            end = int(np.searchsorted(ends[:count], before + self._format.piece_bytes, side="right"))
+            end = min(count, max(end, first + 1), first + self._format.piece_records)
             yield first, end
             first = end
 
     async def _write(self, columns: pa.RecordBatch) -> int:
-        """Write rows up to the first fault, and return how many there were."""
+        """Encode rows up to the first fault, and return their number."""
         fault = await first_fault(columns.column("value"), self._encoding, self.pace)
         if fault is not None:
             columns = columns.slice(0, fault)
         if columns.num_rows:
             is_large = columns.num_rows == 1 and columns.nbytes > PIECE_BYTES
-            # Arrow makes the text of one large record in a thread, without the interpreter's lock.
-            part = await asyncio.to_thread(self._form.rows, columns) if is_large else self._form.rows(columns)
+            # Arrow releases the GIL, so one large record is encoded in a thread.
+            part = await asyncio.to_thread(self._format.rows, columns) if is_large else self._format.rows(columns)
             self._parts.append(part)
             self._written_bytes += len(part)
         return columns.num_rows

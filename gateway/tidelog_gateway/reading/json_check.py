@@ -1,7 +1,7 @@
-"""Which rows of a column are JSON, by the definition of `tidelog_proto.text.json_text`, checked for all rows at once.
+"""Vectorized check whether the rows of a column are JSON as defined by `tidelog_proto.text.json_text`.
 
-The rows are joined to one array. It is JSON exactly if each row is: where the parser takes the whole, and its elements
-end where the rows end. Only where that fails are rows looked at one by one.
+The rows are joined to one JSON array. Each row is JSON exactly if the parser accepts the array and the array's elements
+end where the rows end. If that fails, rows are checked one by one.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _LONG_RUN: Final = _DIGIT * (JSON_NUMBER_CHARS_MAX + 1)
 
 
 async def first_not_json(texts: Any, pace: Pace) -> int | None:
-    """Return the first row that is not JSON, None where all are; null is not looked at.
+    """Return the number of the first row that is not JSON, None if all are; null is accepted.
 
     Args:
-        texts: a column of text, of at most `PIECE_BYTES` or a single row.
-        pace: waits for the turn of the next piece of work.
+        texts: a column of text of at most `PIECE_BYTES`, or a single row.
+        pace: waits for the turn of the next piece.
     """
     rows = pc.fill_null(texts, "null")
     if not len(rows) or await _are_json(rows, pace):
@@ -73,8 +73,8 @@ async def _are_json(rows: Any, pace: Pace) -> bool:
 
 
 async def _has_half_pair(text: bytes, pace: Pace) -> bool:
-    """Tell whether half of a surrogate pair is escaped in a text, if that is JSON otherwise."""
-    text += b" " * _PAIR_BYTES  # so that each escape has room for a second half behind it
+    """Return whether a text that is otherwise JSON has the escape of an unpaired surrogate."""
+    text += b" " * _PAIR_BYTES  # padding, so that the pattern can look for a low surrogate after the last escape
     at = 0
     while len(text) - at >= _PAIR_BYTES:
         end = min(len(text), at + STRETCH_BYTES)
@@ -88,16 +88,16 @@ async def _has_half_pair(text: bytes, pace: Pace) -> bool:
 
 
 async def _has_long_number(text: bytes, quotes: Any, pace: Pace) -> bool:
-    """Tell whether a number has too many characters; what looks like one in a string is not."""
+    """Return whether a number has too many characters; digits in strings are ignored."""
     for first in range(0, len(text), STRETCH_BYTES):
         if first:
             await pace()
-        behind = max(0, first - JSON_NUMBER_CHARS_MAX)  # a run may have begun there
-        runs = text[behind : first + STRETCH_BYTES].translate(_AS_DIGITS)
+        overlap = max(0, first - JSON_NUMBER_CHARS_MAX)  # a number may have begun in the previous stretch
+        runs = text[overlap : first + STRETCH_BYTES].translate(_AS_DIGITS)
         starts: list[int] = []
         at = runs.find(_LONG_RUN)
         while at >= 0:
-            starts.append(behind + at)
+            starts.append(overlap + at)
             at = runs.find(_LONG_RUN, runs.find(b" ", at))
         if starts and (np.searchsorted(quotes, starts) % 2 == 0).any():
             return True

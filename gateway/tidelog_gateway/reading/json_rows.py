@@ -1,4 +1,4 @@
-"""Records as JSON objects, made of columns: the same members as `records_out.rows_of` makes of each record."""
+"""Vectorized encoding of records as JSON objects, with the same members as those of `records_out.rows_of`."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def json_rows(columns: pa.RecordBatch, encoding: ValueEncoding | None, *, number
     """Return each record as a JSON object, as a column of text.
 
     Args:
-        columns: of `tidelog_proto.batch.record_schema.RECORDS_SCHEMA`.
-        encoding: of values; it holds all of them.
-        numbered: whether a record says its partition.
-        one_line: whether a record may not have line breaks; JSON values with some between their tokens come as text.
+        columns: columns of `tidelog_proto.batch.record_schema.RECORDS_SCHEMA`.
+        encoding: encoding of all values; each value fits it.
+        numbered: whether a record has the member `partition`.
+        one_line: whether records must not contain line breaks; JSON values with line breaks are then encoded as text.
     """
     parts: list[Any] = ["{"]
     if numbered:
@@ -49,7 +49,7 @@ def milliseconds(columns: pa.RecordBatch) -> Any:
 
 
 def header_texts(lists: Any) -> Any:
-    """Return the headers of each record as a JSON array; null for a record without, None where no record has any."""
+    """Return the headers of each record as a JSON array, null for a record without; None if no record has headers."""
     pairs = lists.flatten()
     if not len(pairs):
         return None
@@ -64,7 +64,7 @@ def header_texts(lists: Any) -> Any:
 
 
 def _value(column: Any, encoding: ValueEncoding | None, *, one_line: bool) -> list[Any]:
-    """Return the parts of each record from its value to the name of the value's encoding."""
+    """Return the parts of each record from its value to its member `value_encoding`."""
     values = texts_of(column, encoding)
     if encoding == "json":
         as_text = pc.is_null(column)

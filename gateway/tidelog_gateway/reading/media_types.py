@@ -1,4 +1,4 @@
-"""The media types of answers, and which of them an Accept header prefers (RFC 9110, 12.5.1)."""
+"""Media types of responses, and their selection by an Accept header (RFC 9110, 12.5.1)."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ CSV: Final = "text/csv"
 ARROW: Final = "application/vnd.apache.arrow.stream"
 
 RECORD_TYPES: Final = (JSON, NDJSON, CSV, ARROW)
-"""Of answers that hold records; among equals the first is preferred."""
+"""Media types of responses with records, in order of preference."""
 
 _QUALITY: Final = re.compile(r"q=(0(?:\.\d{0,3})?|1(?:\.0{0,3})?)", re.ASCII)
 RANGES_MAX: Final = 100
-"""Media ranges of an Accept header that are looked at."""
+"""Media ranges of an Accept header that are evaluated; further ones are ignored."""
 
 
 def preferred(accept: str, offered: Sequence[str]) -> str | None:
-    """Return the media type with the highest quality, among equals the first; None where none is acceptable.
+    """Return the media type with the highest quality, of equal ones the first; None if none is acceptable.
 
     Args:
-        accept: the header. Of several ranges that match a type the most specific one counts; a weight that is
-            malformed counts as 1, and parameters of a media type do not matter.
+        accept: the header's value. The most specific range that matches a type applies; a malformed weight counts as
+            1, and parameters of media types are ignored.
         offered: media types in lower case.
     """
     ranges = [_range(part) for part in accept.split(",")[:RANGES_MAX]]
@@ -34,7 +34,7 @@ def preferred(accept: str, offered: Sequence[str]) -> str | None:
 
 
 def takes(accept: str, media_type: str = JSON) -> bool:
-    """Tell whether an Accept header takes a media type."""
+    """Return whether an Accept header accepts a media type."""
     return preferred(accept, (media_type,)) is not None
 
 

@@ -1,4 +1,4 @@
-"""What answers that hold records have in common: their media type, their headers, and how they are paced."""
+"""Common parts of responses with records: media type, headers and limits of the body."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidelog_gateway.context import Gateway
 from tidelog_gateway.pace import pace_of
 from tidelog_gateway.problems import invalid
 from tidelog_gateway.reading.body import RecordsBody
-from tidelog_gateway.reading.forms import form_of
+from tidelog_gateway.reading.formats import format_for
 from tidelog_gateway.reading.media_types import ARROW, CSV, JSON, RECORD_TYPES, preferred
 from tidelog_gateway.reading.values import ValueEncoding
 
@@ -28,23 +28,23 @@ PARTITION_HEADERS: Final[tuple[str, ...]] = (
 NEXT_CURSOR_HEADER: Final = "Tidelog-Next-Cursor"
 CAUGHT_UP_HEADER: Final = "Tidelog-Caught-Up"
 PLACE_HEADERS: Final = (*PARTITION_HEADERS, NEXT_CURSOR_HEADER, CAUGHT_UP_HEADER)
-"""Where to go on, of answers in forms that have no place for it."""
+"""Headers with the position of the next read, for formats whose body cannot have it."""
 
 WRITTEN_SHARE: Final = 4
-"""A quarter of what a connection may hold is written: it exists twice in the end, beside what was fetched."""
+"""The body has at most a quarter of a connection's budget: it exists twice at the end, in addition to the batches."""
 
 ValueEncodingQuery = Annotated[
     ValueEncoding | None,
     Query(
-        description="How every value is written. `json`: the JSON that was sent, as it is; `utf8`: text; `base64`. An "
-        "answer ends in front of a value that does not fit; a request that begins with one is answered 422. Without "
-        "it each value is text, or base64 where it is not UTF-8."
+        description="Encoding of all values. `json`: the published JSON, unchanged; `utf8`: text; `base64`. A response "
+        "ends before the first value that does not fit; if that is the first record, the status is 422. By default "
+        "each value is text, or base64 if it is not UTF-8."
     ),
 ]
 
 
 class RecordsResponse(JSONResponse):
-    """Records in the media type that the request prefers; JSON where it has no other preference."""
+    """Records in the media type that the request prefers; JSON by default."""
 
     media_types = RECORD_TYPES
 
@@ -57,19 +57,19 @@ ANSWERS: Final[dict[int | str, dict[str, Any]]] = {
         }
     }
 }
-"""The answers besides JSON, for the description of the API."""
+"""Responses other than JSON, for the OpenAPI description."""
 
 
 def media_type_of(request: Request, encoding: ValueEncoding | None) -> str:
-    """Return the media type of an answer with records; that one is acceptable was checked (`unsupported`).
+    """Return the media type of a response with records; `unsupported` has checked that one is acceptable.
 
     Raises:
-        Problem: 422, the value encoding is none of this type.
+        Problem: 422, the media type does not support the value encoding.
     """
     accepts = request.headers.getlist("accept")
     media_type = (preferred(",".join(accepts), RECORD_TYPES) if any(accepts) else None) or JSON
     if media_type == ARROW and encoding == "base64":
-        detail = f"is not possible in {ARROW}, whose values are bytes: leave value_encoding out"
+        detail = f"base64 is not supported in {ARROW}, which has values as bytes: leave value_encoding out"
         raise invalid([{"parameter": "value_encoding", "detail": detail}])
     return media_type
 
@@ -83,19 +83,19 @@ def body_of(
     numbered: bool,
     limits: tuple[int, int],
 ) -> RecordsBody:
-    """Return the body of the answer to a request, empty.
+    """Return the empty body of the response to a request.
 
     Args:
-        gateway: the caller's.
-        request: whose answer it is.
-        media_type: as of `form_of`.
-        encoding: as of `form_of`.
-        numbered: as of `form_of`.
-        limits: records, and bytes of payload.
+        gateway: the caller's gateway.
+        request: the request to answer.
+        media_type: see `format_for`.
+        encoding: see `format_for`.
+        numbered: see `format_for`.
+        limits: maximum records, and maximum bytes of payload.
     """
     records_max, bytes_max = limits
     return RecordsBody(
-        form_of(media_type, encoding, numbered=numbered),
+        format_for(media_type, encoding, numbered=numbered),
         encoding,
         reservation_of(request),
         pace_of(gateway, request),
@@ -108,7 +108,7 @@ def body_of(
 async def records_response(
     gateway: Gateway, body: RecordsBody, media_type: str, members: Mapping[str, Any], headers: Mapping[str, str]
 ) -> Response:
-    """Return the answer; where its form has no place for the members that say where to go on, they are headers."""
+    """Return the response; for formats other than JSON, the position of the next read is in headers."""
     data = await body.finish(members)
     gateway.metrics.records_out.labels("http").inc(body.records)
     own = {**VARY, "Content-Type": _CONTENT_TYPES.get(media_type, media_type)}

@@ -1,6 +1,6 @@
-"""Columns of bytes as columns of text: which rows are UTF-8, base64, JSON strings. No Python object a record.
+"""Vectorized conversion of columns of bytes to text, base64 and JSON strings, without a Python object per record.
 
-All functions take columns of at most `PIECE_BYTES`, or of a single record that is larger.
+All functions take columns of at most `PIECE_BYTES`, or of a single larger record.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from tidelog_proto.limits import KIB
 
 PIECE_BYTES: Final = 128 * KIB
-"""Of payload that is encoded in one go, some 2 to 8 ms of the event loop."""
+"""Payload that is encoded in one turn of the event loop, about 2 to 8 ms."""
 PIECE_RECORDS: Final = 2_000
 
 _SHORT_ESCAPES: Final = {8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r"}
@@ -24,7 +24,7 @@ _ESCAPES: Final = {
     ord('"'): '\\"',
     **{code: _SHORT_ESCAPES.get(code, f"\\u{code:04x}") for code in range(32)},
 }
-"""Character -> how it is written in a JSON string; the backslash is replaced first."""
+"""Character -> its escape in a JSON string; the backslash must be replaced first."""
 
 
 def lengths_of(column: Any) -> Any:
@@ -34,7 +34,7 @@ def lengths_of(column: Any) -> Any:
 
 
 def bytes_of(column: Any) -> Any:
-    """Return the bytes of all rows of a column of bytes or text, one after the other, as a numpy array."""
+    """Return the concatenated bytes of all rows of a column of bytes or text as a numpy array."""
     _, offsets, data = column.buffers()
     if data is None or not len(column):
         return np.empty(0, np.uint8)
@@ -43,7 +43,7 @@ def bytes_of(column: Any) -> Any:
 
 
 def text_of(column: Any) -> Any:
-    """Return a column of bytes as text; None where not all of it is UTF-8."""
+    """Return a column of bytes as text; None if a row is not UTF-8."""
     try:
         return column.cast(pa.string())
     except pa.ArrowInvalid:
@@ -52,7 +52,7 @@ def text_of(column: Any) -> Any:
 
 def is_not_utf8(column: Any) -> Any:
     """Return for each row whether it has bytes that are not UTF-8, as a numpy array."""
-    # Three bytes between rows, so that a sequence that is cut off at the end of a row is noticed there.
+    # Three bytes between rows, so that a truncated sequence at the end of a row is detected there.
     apart = pc.binary_join_element_wise(pc.fill_null(column, b""), b"\0\0\0", b"")
     data = bytes_of(apart)
     bad = np.zeros(len(apart), bool)
@@ -68,7 +68,7 @@ def is_not_utf8(column: Any) -> Any:
     expected[3:] |= of_four[:-3]
     wrong = (expected != follows) | (data == 0xC0) | (data == 0xC1) | (data > 0xF4)
     first, second = data[:-1], data[1:]
-    # Longer than needed, surrogates, and beyond U+10FFFF.
+    # Overlong encodings, surrogates, and code points above U+10FFFF.
     wrong[1:] |= (first == 0xE0) & (second < 0xA0) | (first == 0xED) & (second > 0x9F)
     wrong[1:] |= (first == 0xF0) & (second < 0x90) | (first == 0xF4) & (second > 0x8F)
     ends = np.cumsum(lengths_of(apart))

@@ -1,7 +1,7 @@
-"""Cursors of reads over a whole topic: a resume token, a dot, and the partition with which the next answer begins.
+"""Cursors of reads over a whole topic: a resume token, a dot, and the first partition of the next response.
 
-The token holds the position in every partition (`resume_tokens.py`), so a cursor is all the state that a reader has. A
-cursor without the part behind the dot is a token of a WebSocket or a stream, and begins with partition 0.
+The token has the position in every partition (`resume_tokens.py`), so a cursor is the complete state of a reader. A
+resume token of a WebSocket or a stream is also accepted as a cursor; the read then begins with partition 0.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from tidelog_gateway.resume_tokens import ResumeTokens, Scope, positions_in
 from tidelog_proto.limits import KIB, PARTITIONS_MAX
 
 CURSOR_CHARS_MAX: Final = HEAD_BYTES_MAX - 8 * KIB
-"""Of a cursor that fits into the address of a request beside everything else that its head has."""
+"""Limit of a cursor in a request's URL: leaves 8 KiB of the head to everything else."""
 HEADER_CHARS_MAX: Final = 6_000
-"""Of a cursor that is returned in a header: clients and proxies take lines of 8 KiB."""
+"""Limit of a cursor in a response header: clients and proxies accept lines of 8 KiB."""
 
 _CURSOR: Final = re.compile(r"([\w-]+)(?:\.(0|[1-9]\d{0,4}))?", re.ASCII)
 
 
 class Cursor(NamedTuple):
-    """Where a read goes on.
+    """Position of a read over a topic.
 
     Attributes:
-        positions: partition -> next offset; a partition that it lacks begins at its first record.
-        first: the partition with which the answer begins.
+        positions: partition -> next offset; a missing partition begins at its log start offset.
+        first: the first partition of the response.
     """
 
     positions: dict[int, int]
@@ -36,7 +36,7 @@ class Cursor(NamedTuple):
 
 
 def cursor_in(text: str, scope: Scope) -> Cursor:
-    """Return what a cursor says.
+    """Parse a cursor.
 
     Raises:
         Problem: 422 `invalid_cursor`; 410 `topic_recreated`.
@@ -54,7 +54,7 @@ def cursor_in(text: str, scope: Scope) -> Cursor:
             raise Problem(410, problem.code, detail) from problem
         positions = None
     if positions is None:
-        why = "is damaged, or belongs to another topic, key, tag or release of the gateway"
+        why = "is malformed, or belongs to another topic, key, tag or release of the gateway"
         detail = f"cursor {why}; send it as it was returned, with the same topic, key and tag, or begin without one"
         raise Problem(422, "invalid_cursor", detail, extra={"errors": [{"parameter": "cursor", "detail": why}]})
     return Cursor(positions, first)
@@ -64,14 +64,14 @@ def cursor_text(scope: Scope, positions: Mapping[int, int], first: int, *, chars
     """Return a cursor as text.
 
     Raises:
-        Problem: 422 `too_many_partitions`, it would be too long.
+        Problem: 422 `too_many_partitions`, the cursor is longer than `chars_max`.
     """
     text = f"{ResumeTokens(scope, positions).token()}.{first}"
     if len(text) > chars_max:
-        other = "read it as JSON, or " if chars_max < CURSOR_CHARS_MAX else ""
+        other = "request application/json, or " if chars_max < CURSOR_CHARS_MAX else ""
         detail = (
-            f"topic {scope.topic!r} has {len(positions)} partitions, and a cursor of {len(text)} characters; at most "
-            f"{chars_max} are possible here: {other}read its partitions one by one"
+            f"topic {scope.topic!r} has {len(positions)} partitions, so its cursor has {len(text)} characters, but at "
+            f"most {chars_max} are allowed here: {other}read its partitions one by one"
         )
         raise Problem(422, "too_many_partitions", detail)
     return text

@@ -1,8 +1,8 @@
-"""One read over all partitions of a topic: which of them have records, and what of those an answer takes.
+"""One read over all partitions of a topic.
 
-The ends of all partitions are asked for at once, so that only partitions with records are fetched from. Partitions are
-read in ascending order, beginning with the one that the cursor names and going round; the next answer begins with the
-partition behind the last one that was read, so that a partition that is written to all the time keeps no other waiting.
+The high watermarks of all partitions are requested first, so that only partitions with records are fetched. Partitions
+are read round-robin: in ascending order from the partition that the cursor names. The next response begins with the
+partition after the last one that was read, so that a busy partition does not starve the others.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from tidelog_gateway.reading.topic_cursor import Cursor, cursor_in, cursor_text
 from tidelog_gateway.resume_tokens import Scope
 
 FETCHES_MAX: Final = 256
-"""Of partitions in one answer; at the limit the answer ends with what it has."""
+"""Fetches for one response, which ends at the limit."""
 GAPS_SHOWN_MAX: Final = 20
 
 
 class Begin(NamedTuple):
-    """Where a read begins: at a cursor; without one at an end of the log, or at a time in us since 1970."""
+    """Start of a read: a cursor; if that is None, an end of the log or a time in microseconds since 1970."""
 
     cursor: str | None
     at: Literal["earliest", "latest"] | int = "earliest"
 
 
 class TopicRead:
-    """A read of a topic, made by `opened`.
+    """A read of a topic, created by `opened`.
 
     Attributes:
-        scope: what is read.
-        positions: partition -> next offset, of all partitions.
-        first: the partition with which the next answer begins.
+        scope: topic and filter.
+        positions: partition -> next offset, for all partitions.
+        first: the first partition of the next response.
     """
 
     def __init__(self, gateway: Gateway, scope: Scope, ends: dict[int, Offset], cursor: Cursor) -> None:
@@ -53,10 +53,10 @@ class TopicRead:
 
     @classmethod
     async def opened(cls, gateway: Gateway, topic: str, wanted: Wanted, begin: Begin) -> TopicRead:
-        """Look up where all partitions begin and end.
+        """Look up the bounds of all partitions.
 
         Raises:
-            Problem: 422, 410: see `cursor_in`, and for a position that is not in its partition.
+            Problem: 422, 410: see `cursor_in`; also for a position that is out of range.
             TidelogError: as `Client.topic`, `Client.list_offsets`.
         """
         described = await gateway.client.topic(topic)
@@ -72,23 +72,23 @@ class TopicRead:
 
     @property
     def caught_up(self) -> bool:
-        """Whether every partition was read to the end that it had."""
+        """Whether every partition was read to the high watermark that was looked up last."""
         return all(self._ends[number].high_watermark <= offset for number, offset in self.positions.items())
 
     def cursor(self, chars_max: int) -> str:
         """Return the cursor of the next read.
 
         Raises:
-            Problem: 422, it is too long.
+            Problem: 422, the cursor is too long.
         """
         return cursor_text(self.scope, self.positions, self.first, chars_max=chars_max)
 
-    async def look_again(self) -> None:
-        """Look up the ends again, and partitions that were added."""
+    async def refresh(self) -> None:
+        """Look up the high watermarks again, also of partitions that were added to the topic."""
         described = await self._gateway.client.topic(self.scope.topic)
         if described.topic_id != self.scope.topic_id:
             raise deleted_topic_error(self.scope.topic)
-        # A node that lags tells of fewer partitions.
+        # The metadata of a lagging node may lack new partitions.
         numbers = {*self.positions, *(partition.partition for partition in described.partitions)}
         ends = await self._gateway.client.list_offsets(self.scope.topic, "latest", sorted(numbers))
         self._ends = ends
@@ -97,10 +97,10 @@ class TopicRead:
         self._check_bounds()
 
     async def take(self, body: RecordsBody) -> None:
-        """Write records into the body until it is full, or all partitions or the limits of a request are reached.
+        """Write records into the body until it is full, all partitions were read, or a limit of a request is reached.
 
         Raises:
-            Problem: 410, retention has deleted what comes next; 422, the first record does not fit its encoding; 499,
+            Problem: 410, retention has deleted the next record; 422, the first record does not fit the encoding; 499,
                 503: as `RecordsBody.take`.
             TidelogError: as `Client.fetch`.
         """
@@ -115,10 +115,10 @@ class TopicRead:
                 if not await self._take_some(number, body):
                     return
                 fetches += 1
-            self.first = self._behind(number)
+            self.first = self._partition_after(number)
 
     async def _take_some(self, number: int, body: RecordsBody) -> bool:
-        """Fetch once from a partition; False where the answer ends."""
+        """Fetch once from a partition; False if the response ends."""
         size_bytes = native_bytes(max(1, body.records_left), max(1, body.bytes_left))
         await body.pace()
         await body.reserve(2 * size_bytes)
@@ -141,7 +141,7 @@ class TopicRead:
             self._check_bounds()
             raise
         self.positions[number] = await body.take(number, fetched)
-        self.first = self._behind(number)
+        self.first = self._partition_after(number)
         if body.fault is not None:
             self.first = number
             if not body.records:
@@ -149,12 +149,12 @@ class TopicRead:
                 raise body.fault.problem({"next_cursor": cursor_text(self.scope, beyond, number)})
         return body.fault is None
 
-    def _behind(self, number: int) -> int:
-        """Return the next partition in the ring."""
+    def _partition_after(self, number: int) -> int:
+        """Return the next partition of the round-robin."""
         return number + 1 if number + 1 in self.positions else 0
 
     def _check_bounds(self) -> None:
-        """Refuse positions that are not in their partitions; the error has the cursor that accepts all gaps.
+        """Refuse positions that are out of range; the error has the cursor that skips all gaps.
 
         Raises:
             Problem: 410, 422.
@@ -176,8 +176,8 @@ class TopicRead:
         number, offset = next(iter(gone.items()))
         detail = (
             f"partition {number}: offset {offset} is gone, the log begins at {beyond[number]}"
-            + (f"; so in {len(gone) - 1} more partitions" if len(gone) > 1 else "")
-            + "; to accept that the records between are lost, continue with next_cursor"
+            + (f"; the same applies to {len(gone) - 1} more partitions" if len(gone) > 1 else "")
+            + "; to skip the lost records, continue with next_cursor"
         )
         cursor = cursor_text(self.scope, beyond, self.first)
         raise Problem(410, "offset_out_of_range", detail, extra={"gaps": gaps, "next_cursor": cursor})

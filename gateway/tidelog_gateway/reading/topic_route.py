@@ -1,7 +1,7 @@
 """`GET /v1/topics/{topic}/records`: records of all partitions, stateless and safe to repeat.
 
-The answer has the cursor of the next one. With `wait_ms` a reader that has caught up waits for a record in any
-partition: a subscription waits for it, and ends with the first that arrives.
+The response has the cursor of the next request. With `wait_ms` a reader that has caught up waits for a record in any
+partition; the gateway waits with a subscription that ends at the first record.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ router = APIRouter(prefix="/v1", tags=["records"])
 
 
 class TopicRecordsView(BaseModel):
-    """Records of all partitions, and where to go on."""
+    """Records of all partitions, and the cursor of the next request."""
 
     records: list[TopicRecordView]
     next_cursor: Annotated[str, Field(description="The `cursor` of the next request.")]
-    caught_up: Annotated[bool, Field(description="Whether every partition was read to the end that it had.")]
+    caught_up: Annotated[bool, Field(description="Whether every partition was read to its end.")]
 
 
 @router.get(
@@ -61,39 +61,39 @@ async def read_topic(  # noqa: PLR0917 # query parameters are parameters
     request: Request,
     topic: TopicPath,
     cursor: Annotated[
-        str | None, Query(max_length=CURSOR_CHARS_MAX, description="`next_cursor` of the last answer.")
+        str | None, Query(max_length=CURSOR_CHARS_MAX, description="`next_cursor` of the previous response.")
     ] = None,
     timestamp: TimestampQuery = None,
     from_: Annotated[Literal["earliest", "latest"] | None, Query(alias="from")] = None,
     max_records: Annotated[int | None, Query(ge=1)] = None,
-    max_bytes: Annotated[int | None, Query(ge=1, description="Payload bytes; one record may pass.")] = None,
-    wait_ms: Annotated[int, Query(ge=0, description="Wait this long for a record at the end of the log.")] = 0,
+    max_bytes: Annotated[int | None, Query(ge=1, description="Payload bytes; the first record may exceed it.")] = None,
+    wait_ms: Annotated[int, Query(ge=0, description="Longest wait for a record at the end of the log.")] = 0,
     key: KeyQuery = None,
     key_encoding: KeyEncodingQuery = "utf8",
     tag: TagQuery = None,
     value_encoding: ValueEncodingQuery = None,
 ) -> Response:
-    """Read from a cursor, a time, or an end of the log; `from=earliest` when none is named.
+    """Read from a cursor, a time, or an end of the log; `from=earliest` by default.
 
-    Records of one partition come in the order of their offsets; between partitions there is no order. An answer may
-    have no records although there are more, as with `key` or `tag`: `caught_up` says whether there are.
+    Records of one partition are in the order of their offsets; records of different partitions have no order. A
+    response may be empty although more records follow, for instance with `key` or `tag`: `caught_up` is false then.
     """
     check_limits(gateway, max_records, max_bytes, wait_ms)
     media_type = media_type_of(request, value_encoding)
     if sum(start is not None for start in (cursor, timestamp, from_)) > 1:
-        raise invalid([{"parameter": "cursor", "detail": "name one of cursor, timestamp and from, not several"}])
+        raise invalid([{"parameter": "cursor", "detail": "cursor, timestamp and from exclude each other: send one"}])
     wanted = Wanted(parse_key(key, key_encoding) if key is not None else None, tag)
     begin = Begin(cursor, parse_timestamp(timestamp) if timestamp is not None else from_ or "earliest")
     limits = limits_of(gateway, max_records, max_bytes)
     body = body_of(gateway, request, media_type, value_encoding, numbered=True, limits=limits)
-    if gateway.caller is not None:  # an empty topic is not fetched from, which would be refused
+    if gateway.caller is not None:  # an empty topic is not fetched, so no node would check the permission
         await gateway.client.security.check("consume", "topic", topic)
     read = await TopicRead.opened(gateway, topic, wanted, begin)
     await read.take(body)
     wait_until = time.monotonic() + wait_ms / 1000
     while not body.records and read.caught_up and time.monotonic() < wait_until and not gateway.stopping.is_set():
         await _wait(gateway, request, read, wait_until - time.monotonic())
-        await read.look_again()
+        await read.refresh()
         await read.take(body)
     is_json = media_type == JSON
     next_cursor = read.cursor(CURSOR_CHARS_MAX if is_json else HEADER_CHARS_MAX)
@@ -103,10 +103,10 @@ async def read_topic(  # noqa: PLR0917 # query parameters are parameters
 
 
 async def _wait(gateway: Gateway, request: Request, read: TopicRead, wait_s: float) -> None:
-    """Wait until a record arrives behind the positions of a read, or the time is over.
+    """Wait until a record arrives after the positions of a read, or the time is over.
 
     Raises:
-        Problem: 429, too many wait; 401, 499: as `while_wanted`.
+        Problem: 429, too many requests wait; 401, 499: as `while_wanted`.
         TidelogError: the log ended the subscription.
     """
     application: Gateway = request.app.state.gateway
@@ -119,7 +119,7 @@ async def _wait(gateway: Gateway, request: Request, read: TopicRead, wait_s: flo
         nonlocal arrived
         del size_bytes
         arrived = True
-        return False  # nothing is kept: it is read when it is known how much room there is for it
+        return False  # the record is dropped here and read again after memory was reserved for it
 
     async def first_batch() -> None:
         scope = read.scope

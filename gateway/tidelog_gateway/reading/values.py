@@ -1,7 +1,7 @@
-"""How the values of records are written in an answer: what `value_encoding` asks for, or what each value needs.
+"""Encodings of record values in a response.
 
-Without `value_encoding` a value is text where it is UTF-8 and base64 where it is not, record by record. An encoding
-that is asked for holds for every value; a value that it cannot hold is a fault, and the answer ends in front of it.
+Without `value_encoding` each value is text if it is UTF-8, and base64 otherwise. With `value_encoding` all values have
+that encoding; a value that does not fit it is a fault, and the response ends before it.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from tidelog_gateway.reading.text_columns import base64_of, is_not_utf8, text_of
 
 ValueEncoding = Literal["json", "utf8", "base64"]
 
-WHAT: Final = {"utf8": "not UTF-8", "json": "not JSON"}
-"""What is wrong with a value that an encoding cannot hold."""
+FAULT_TEXTS: Final = {"utf8": "not UTF-8", "json": "not JSON"}
+"""Encoding -> description of a value that does not fit it; `base64` fits every value."""
 
 
 class Texts(NamedTuple):
     """A column of bytes as text.
 
     Attributes:
-        texts: the text of each row; null for null.
-        in_base64: for each row whether its text is base64, as a numpy array; None where no row is.
+        texts: text of each row; null for null.
+        in_base64: numpy array that has for each row whether its text is base64; None if no row is.
     """
 
     texts: Any
@@ -35,8 +35,8 @@ class Texts(NamedTuple):
 
 
 async def first_fault(values: Any, encoding: ValueEncoding | None, pace: Pace) -> int | None:
-    """Return the first row whose value the encoding cannot hold; None where it holds all."""
-    if encoding not in WHAT:
+    """Return the number of the first row whose value does not fit the encoding; None if all fit."""
+    if encoding not in FAULT_TEXTS:
         return None
     texts = text_of(values)
     fault: int | None = None
@@ -50,7 +50,7 @@ async def first_fault(values: Any, encoding: ValueEncoding | None, pace: Pace) -
 
 
 def texts_of(column: Any, encoding: ValueEncoding | None = None) -> Texts:
-    """Return a column of bytes as text, in an encoding that holds all of it, or as each row needs it."""
+    """Return a column of bytes as text, in the given encoding, which all rows fit, or chosen for each row."""
     if encoding == "base64":
         return Texts(base64_of(column), np.ones(len(column), bool))
     texts = text_of(column)

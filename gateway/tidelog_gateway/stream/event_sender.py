@@ -1,9 +1,9 @@
-"""Sends the events of one stream: pieces of a shared feed, batches that the subscription reads, and heartbeats.
+"""Sender of one event stream: pieces of a shared feed, batches that the subscription reads, and heartbeats.
 
-A feed writes the pieces to the connection as chunks of the answer. Other events go through an outbox, which one task
-writes; until it is empty, the feed pushes no piece. The outbox is bounded: while it is full, the subscription waits.
-Waiting events are counted in the budget for outgoing data; once written, the answer counts them until the kernel has
-taken them.
+A feed writes pieces to the connection as chunks of the response. Other events go through an outbox, which one task
+writes; the feed pushes no piece until the outbox is empty. The outbox is bounded: the subscription waits while it is
+full. Events in the outbox are counted in the budget for outgoing data; written events are counted by the response until
+the kernel has taken them.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from typing import Any, Final
 
 from tidelog_gateway.budget.connection_output import UNSENT_BYTES, ConnectionOutput
 from tidelog_gateway.budget.response_reservation import ResponseReservation
-from tidelog_gateway.feed.ring import Form
-from tidelog_gateway.stream.events import HEARTBEAT, EventForm, event_of
+from tidelog_gateway.feed.ring import PieceEncoder
+from tidelog_gateway.stream.events import HEARTBEAT, EventEncoder, event_of
 
 OUTBOX_BYTES: Final = UNSENT_BYTES
-"""With so much in the outbox nothing more is put into it."""
+"""Size at which the outbox is full."""
 
 
 SendBody = Callable[[bytes], Awaitable[None]]
-"""Sends a part of the body of the answer."""
+"""Sends a part of the response body."""
 
 
 class EventSender:
     """The outbox of one stream.
 
     Args:
-        answer: the answer that the stream is.
-        outlet: the connection's.
-        heartbeat_s: after so much silence a comment is sent.
-        is_chunked: whether the answer's body is written in chunks, and directly to the connection's transport.
+        answer: counts the bytes of the response.
+        outlet: output of the connection.
+        heartbeat_s: a comment is sent after this time without an event.
+        is_chunked: whether the response body is chunked and written directly to the connection's transport.
     """
 
     def __init__(
@@ -49,10 +49,10 @@ class EventSender:
         self._emptied = asyncio.Event()
         self._turn = asyncio.Lock()
         self._written_at = 0.0
-        """When something was written last, of the loop's clock."""
+        """Time of the last write, by the loop's clock."""
 
     async def send(self, message: Mapping[str, Any]) -> None:
-        """Send one message of the subscription, when there is room for it; that it is open comes first of all."""
+        """Put one message of the subscription into the outbox when there is room; `ok` precedes everything else."""
         event = event_of(message)
         if "ok" in message:
             self._first = event
@@ -64,7 +64,7 @@ class EventSender:
             self._put(event)
 
     async def send_made(self, size_bytes_max: int, make: Callable[[], Mapping[str, Any]]) -> None:
-        """Send the message that `make` returns when its turn and its room have come."""
+        """Call `make` when there is room for its message, and put the message into the outbox."""
         async with self._turn:
             await self._has_room()
             await self.outlet.wait_for_room(size_bytes_max)
@@ -80,13 +80,13 @@ class EventSender:
                 self.outlet.take_anyway(-surplus_bytes)
             self._put(event)
 
-    def form(self, sid: int) -> Form:
-        """Return how the pieces of a feed are written to the connection."""
+    def piece_encoder(self, sid: int) -> PieceEncoder:
+        """Return the encoding of pieces for this connection."""
         del sid
-        return EventForm()
+        return EventEncoder()
 
     async def run(self, send_body: SendBody) -> None:
-        """Write what is in the outbox, for as long as this runs."""
+        """Write the outbox to the response until cancelled."""
         loop = asyncio.get_running_loop()
         self._written_at = loop.time()
         while True:
@@ -97,7 +97,7 @@ class EventSender:
                 if loop.time() < self._heartbeat_at():
                     continue
                 self._written_at = loop.time()
-                if not self.outlet.unsent_bytes:  # else the client has something to read
+                if not self.outlet.unsent_bytes:  # unsent bytes serve as a heartbeat
                     await send_body(HEARTBEAT)
                 continue
             await self.outlet.room()
@@ -110,7 +110,7 @@ class EventSender:
         return max(self._written_at, self.outlet.pushed_at) + self._heartbeat_s
 
     async def flush(self, send_body: SendBody, last: bytes = b"") -> None:
-        """Write the outbox and then `last`, whether or not the client has room for them."""
+        """Write the outbox and then `last`, without waiting for room."""
         body = b"".join([self._first, *self._outbox, last])
         self._first = b""
         self._answer.adopt(self._outbox_bytes)
@@ -122,14 +122,14 @@ class EventSender:
             await send_body(body)
 
     def drop(self) -> None:
-        """Forget what was not written, and let nothing more be pushed."""
+        """Drop unwritten events and refuse further pushes."""
         self.outlet.direct_writes(allowed=False)
         self.outlet.give_back(self._outbox_bytes)
         self._outbox.clear()
         self._outbox_bytes = 0
 
     def _put(self, event: bytes) -> None:
-        """Put an event into the outbox that has been counted; nothing is pushed past it."""
+        """Put a counted event into the outbox; pieces of a feed must not overtake it."""
         self.outlet.direct_writes(allowed=False)
         self._outbox.append(event)
         self._outbox_bytes += len(event)

@@ -1,7 +1,7 @@
-"""The response of a stream, which ends when the client disconnects or after an event `end` with the cause.
+"""The response of an event stream; it ends when the client disconnects, or with an event `end` that has the cause.
 
-Causes are an error of the log (the topic was deleted, retention has overtaken the reader, the permission was revoked),
-expired credentials, a client that read nothing for too long, and a gateway that stops.
+Causes are an error of the log (topic deleted, position below the log start, permission revoked), expired credentials, a
+client that has read nothing for too long, and shutdown of the gateway.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from tidelog_proto.errors import ProtocolError
 
 HEADERS = {
     "Cache-Control": "no-store",
-    "X-Accel-Buffering": "no",  # nginx hands each event on at once
+    "X-Accel-Buffering": "no",  # nginx must forward each event at once
 }
 
 
 class EventStream(Response):
-    """Sends what a subscription delivers.
+    """Streams the messages of a subscription.
 
     Args:
-        gateway: the caller's.
-        application: the application's own, which counts streams.
-        delivery: of the subscription, which is open.
-        sender: the delivery's.
+        gateway: the caller's gateway.
+        application: the gateway of the application, which counts streams.
+        delivery: the delivery of an open subscription.
+        sender: the sender of `delivery`.
     """
 
     media_type = "text/event-stream"
@@ -51,7 +51,7 @@ class EventStream(Response):
         self._sender = sender
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer until the stream ends."""
+        """Send the response until the stream ends."""
         metrics, outlet = self._gateway.metrics, self._sender.outlet
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         if scope["state"].get("is_head"):
@@ -75,7 +75,7 @@ class EventStream(Response):
             self._sender.drop()
 
     async def _until_end(self, receive: Receive, send_body: Any, is_slow: asyncio.Event) -> Problem | None:
-        """Deliver until something ends it; return what, None when the client has left."""
+        """Deliver until the stream ends; return the cause, None if the client has disconnected."""
         delivering = asyncio.ensure_future(self._delivery.run())
         writing = asyncio.ensure_future(self._sender.run(send_body))
         leaving = asyncio.ensure_future(_until_left(receive))
@@ -93,7 +93,7 @@ class EventStream(Response):
             await asyncio.wait(tasks)
             for task in tasks:
                 if not task.cancelled():
-                    task.exception()  # of all that ended at once only one counts
+                    task.exception()  # mark as retrieved: only one of several simultaneous causes is reported
         return await self._why(delivering, writing, leaving, slow)
 
     async def _why(
@@ -103,7 +103,7 @@ class EventStream(Response):
         leaving: asyncio.Future[None],
         slow: asyncio.Future[Any],
     ) -> Problem | None:
-        """Return what ended the stream.
+        """Return the cause of the end of the stream; None if the client has disconnected.
 
         Raises:
             Exception: the gateway failed.
@@ -126,9 +126,17 @@ class EventStream(Response):
                 return problem
         if not slow.cancelled():
             seconds = self._gateway.settings.ws_slow_timeout_s
-            detail = f"what was sent was left unread for {seconds:g} s: go on after the last event when you can read"
+            detail = (
+                f"the client left sent events unread for {seconds:g} s: connect again with the id of the last event "
+                "as Last-Event-ID"
+            )
             return Problem(408, "slow_client", detail, retryable=True)
-        return Problem(503, "shutting_down", "this gateway is stopping: connect again and go on", retryable=True)
+        return Problem(
+            503,
+            "shutting_down",
+            "this gateway is stopping: connect again with the id of the last event as Last-Event-ID",
+            retryable=True,
+        )
 
 
 async def _until_left(receive: Receive) -> None:

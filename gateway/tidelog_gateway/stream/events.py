@@ -1,7 +1,7 @@
-"""Server-sent events, as the HTML standard has them.
+"""Encoding of server-sent events (HTML standard, section 9.2).
 
-The data of an event is one JSON object on one line, which has no line breaks whatever the records hold: JSON writes
-them as escapes, and bytes that are not UTF-8 come in base64. So the parsing rules of the standard leave it as it is.
+The data of an event is one JSON object on one line. It never contains a line break: JSON escapes them, and bytes that
+are not UTF-8 are encoded as base64.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ import orjson
 from tidelog_gateway.feed.ring import Piece
 
 RETRY_MS: Final = 1000
-"""When a browser connects again."""
+"""Delay before a browser reconnects."""
 
 HEARTBEAT: Final = b":\n\n"
-"""A comment, for proxies that end what is silent."""
+"""A comment, which keeps proxies from closing an idle connection."""
 
 BEGIN: Final = b"retry: %d\n" % RETRY_MS
-"""Of the first bytes of a stream; the event of the beginning follows."""
+"""The first bytes of a stream; the event `begin` follows."""
 
 
 def event(data: Any, *, token: str | None = None, name: str | None = None) -> bytes:
     """Return an event.
 
     Args:
-        data: becomes JSON.
-        token: its id, to resume from; None: the last one holds.
-        name: its type; None: that of messages.
+        data: encoded as JSON.
+        token: the event's id, a resume token; None: the previous id remains valid.
+        name: the event's type; None: the default type, `message`.
     """
     head = b"" if token is None else b"id: %b\n" % token.encode("ascii")
     if name is not None:
@@ -39,13 +39,13 @@ def event(data: Any, *, token: str | None = None, name: str | None = None) -> by
 
 
 def batch_event(partition: int, records: Any, next_offset: int, token: str | None) -> bytes:
-    """Return the event of a batch; `records` is a list or a fragment of JSON."""
+    """Return the event of a batch; `records` is a list or an `orjson.Fragment`."""
     return event({"partition": partition, "records": records, "next_offset": next_offset}, token=token)
 
 
 @dataclass(frozen=True, slots=True)
-class EventForm:
-    """A piece of a shared feed as an event, in a chunk of its own (RFC 9112, 7.1)."""
+class EventEncoder:
+    """Encodes a piece of a shared feed as an event in a chunk of its own (RFC 9112, 7.1)."""
 
     surface: str = "stream"
     always_token: bool = True
@@ -57,7 +57,7 @@ class EventForm:
 
 
 def event_of(message: Mapping[str, Any]) -> bytes:
-    """Return a message of a subscription as an event: `ok` begins the stream, `batch` has records."""
+    """Return the event for a message of a subscription: `ok` begins the stream, `batch` has records."""
     if "batch" in message:
         batch = message["batch"]
         return batch_event(batch["partition"], batch["records"], batch["next_offset"], batch.get("resume_token"))
@@ -66,5 +66,5 @@ def event_of(message: Mapping[str, Any]) -> bytes:
 
 
 def end_event(error: Mapping[str, Any]) -> bytes:
-    """Return the event that says why a stream ends."""
+    """Return the event with the cause of a stream's end."""
     return event({"error": error}, name="end")

@@ -1,7 +1,7 @@
 """`GET /v1/topics/{topic}/stream`: a topic as server-sent events, over all partitions.
 
-The answer begins when it is known where each partition begins: until then what is wrong has a status. The id of
-each event is a resume token, so that `Last-Event-ID` is enough to go on, and any gateway can.
+The response begins after the start position of each partition is known, so that errors up to then have an HTTP status.
+The id of each event is a resume token: any gateway can continue a stream from `Last-Event-ID`.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from tidelog_proto.batch.header import OFFSET_MAX
 from tidelog_proto.limits import GROUP_NAME_BYTES_MAX, PARTITIONS_MAX
 
 ID_CHARS_MAX: Final = 6_000
-"""Of an event's id: it comes back in a header, and proxies take lines of 8 KiB. That is about 1,000 partitions."""
+"""Limit of an event's id, about 1,000 partitions: the client returns it in a header, and proxies accept 8 KiB."""
 
 _SID: Final = 0
 _OFFSETS: Final = re.compile(r"\d{1,5}:\d{1,19}(,\d{1,5}:\d{1,19})*", re.ASCII)
 _NAMES: Final = {"/sub/resume": "offsets", "/sub/resume_token": "Last-Event-ID"}
-"""The parameters of a stream for members of a WebSocket's `sub`."""
+"""Pointer to a member of a WebSocket's `sub` -> the corresponding parameter of this route."""
 
 router = APIRouter(prefix="/v1", tags=["records"])
 
@@ -45,21 +45,22 @@ router = APIRouter(prefix="/v1", tags=["records"])
     response_class=EventStream,
     status_code=200,
     summary="Stream records as server-sent events",
-    responses={200: {"description": "Events without end; see the page on streams."}},
+    responses={200: {"description": "An unbounded stream of events; see the page on streams."}},
 )
 async def stream(  # noqa: PLR0917 # query parameters are parameters
     gateway: GatewayDep,
     request: Request,
     topic: TopicPath,
     from_: Annotated[
-        Literal["earliest", "latest"] | None, Query(alias="from", description="`latest` when nothing else is named.")
+        Literal["earliest", "latest"] | None,
+        Query(alias="from", description="Start of partitions without another position; `latest` by default."),
     ] = None,
     timestamp: TimestampQuery = None,
     offsets: Annotated[
         str | None,
         Query(
             max_length=16_384,
-            description="Where partitions begin, PARTITION:OFFSET, with commas; the others begin at `from`.",
+            description="Start offsets as comma-separated PARTITION:OFFSET; other partitions begin at `from`.",
         ),
     ] = None,
     group: Annotated[
@@ -67,7 +68,7 @@ async def stream(  # noqa: PLR0917 # query parameters are parameters
         Query(
             min_length=1,
             max_length=GROUP_NAME_BYTES_MAX,
-            description="Begin where this group has committed; commits go to `/v1/groups/{group}/offsets`.",
+            description="Begin at the offsets that this group has committed; commit with `/v1/groups/{group}/offsets`.",
         ),
     ] = None,
     key: KeyQuery = None,
@@ -77,22 +78,20 @@ async def stream(  # noqa: PLR0917 # query parameters are parameters
         str | None,
         Query(
             max_length=TOKEN_CHARS_MAX,
-            description="As the header, for clients that cannot send it; `offsets` override it.",
+            description="Same as the header, for clients that cannot set headers; `offsets` take precedence.",
         ),
     ] = None,
     last_event_id_header: Annotated[
         str | None,
-        Header(
-            alias="Last-Event-ID", max_length=TOKEN_CHARS_MAX, description="The id of the last event: go on after it."
-        ),
+        Header(alias="Last-Event-ID", max_length=TOKEN_CHARS_MAX, description="Continue after the event with this id."),
     ] = None,
 ) -> Response:
-    """Send the records of every partition as they are published, or from a position on.
+    """Stream the records of every partition, from a position or as they are published.
 
-    `Last-Event-ID` wins over where the address says to begin: a browser that connects again sends both.
+    `Last-Event-ID` takes precedence over the start in the URL: a browser that reconnects sends both.
     """
     if from_ is not None and timestamp is not None:
-        raise invalid([{"parameter": "from", "detail": "name one of from and timestamp, not both"}])
+        raise invalid([{"parameter": "from", "detail": "from and timestamp exclude each other: send one of them"}])
     sub: dict[str, Any] = {"sid": _SID, "topic": topic, "credit": {"records": INTEGER_MAX}}
     sub |= {"key": key, "key_encoding": key_encoding, "tag": tag, "from": from_ or "latest", "group": group}
     if timestamp is not None:
@@ -106,17 +105,17 @@ async def stream(  # noqa: PLR0917 # query parameters are parameters
 
 
 async def _opened(gateway: Gateway, request: Request, sub: Sub) -> EventStream:
-    """Return the stream of a subscription, which is open.
+    """Open a subscription and return its stream.
 
     Raises:
         ForbiddenError: the caller may not consume the topic.
-        Problem: as `Delivery.open`; 422, the topic has too many partitions; 429, too many are open; 503, it stops.
+        Problem: as `Delivery.open`; 422: too many partitions; 429: too many open streams; 503: the gateway stops.
     """
     application: Gateway = request.app.state.gateway
     if gateway.stopping.is_set():
         raise Problem(503, "shutting_down", "this gateway is stopping: connect again", retryable=True)
     _check_room(application, gateway)
-    if gateway.caller is not None:  # nodes would say it when the answer has begun
+    if gateway.caller is not None:  # a node would refuse the read only after the response has begun
         await gateway.client.security.check("consume", "topic", sub.topic)
     answer = reservation_of(request)
     outlet = request.scope["state"].get("outlet") or ConnectionOutput(
@@ -125,7 +124,7 @@ async def _opened(gateway: Gateway, request: Request, sub: Sub) -> EventStream:
     protocol = WsProtocol(gateway.settings, always_token=True)
     credit = sub.credit.records
     protocol.subscriptions[_SID] = Subscription(_SID, sub.topic, sub.group, credit, None)
-    is_chunked = "outlet" in request.scope["state"]  # so does the gateway's own server write a body without a length
+    is_chunked = "outlet" in request.scope["state"]  # the gateway's server writes a body without a length in chunks
     sender = EventSender(answer, outlet, heartbeat_s=gateway.settings.stream_heartbeat_s, is_chunked=is_chunked)
     delivery = Delivery(gateway, protocol, sub, sender, surface="stream")
     try:
@@ -134,8 +133,8 @@ async def _opened(gateway: Gateway, request: Request, sub: Sub) -> EventStream:
         raise _named(problem) from problem
     if protocol.token_chars(_SID) > ID_CHARS_MAX:
         detail = (
-            f"topic {sub.topic!r} has so many partitions that an event's id would not fit into a header; read it over "
-            "a WebSocket, whose resume_token is the same"
+            f"topic {sub.topic!r} has too many partitions: an event's id would be longer than {ID_CHARS_MAX} "
+            "characters, the limit of a header; use a WebSocket, which accepts the same resume token in a message"
         )
         raise Problem(422, "too_many_partitions", detail)
     _check_room(application, gateway)
@@ -149,7 +148,7 @@ def _check_room(application: Gateway, gateway: Gateway) -> None:
 
 
 def _offsets(text: str) -> dict[int, int]:
-    """Return positions as an address has them.
+    """Parse the parameter `offsets`.
 
     Raises:
         Problem: 422.
@@ -158,12 +157,13 @@ def _offsets(text: str) -> dict[int, int]:
     positions = {int(number): int(offset) for number, _, offset in pairs}
     is_valid = all(number < PARTITIONS_MAX and offset <= OFFSET_MAX for number, offset in positions.items())
     if not positions or len(positions) < len(pairs) or not is_valid:
-        raise invalid([{"parameter": "offsets", "detail": "is PARTITION:OFFSET for each partition once: 0:42,1:7"}])
+        detail = "must be comma-separated PARTITION:OFFSET with each partition once, for example 0:42,1:7"
+        raise invalid([{"parameter": "offsets", "detail": detail}])
     return positions
 
 
 def _named(problem: Problem) -> Problem:
-    """Have an error name the parameters of this route."""
+    """Replace pointers into a WebSocket message by the parameters of this route."""
     errors: list[dict[str, str]] = [dict(each) for each in problem.extra.get("errors", [])]
     for each in errors:
         name = _NAMES.get(each.get("pointer", ""))

@@ -1,5 +1,5 @@
-"""The WebSocket surface: subprotocol `tidelog.v1.json`.
+"""The WebSocket API: subprotocols `tidelog.v1.json` and `tidelog.v1.proto`.
 
-`messages.py` says what a client may send, `ws_protocol.py` decides what follows from it (no I/O), `connection.py`
-and `delivery.py` are the thin shells that talk to the socket and the log, `route.py` does the handshake.
+`messages.py` has the types of client messages, `ws_protocol.py` the protocol's state machine (no I/O), `connection.py`
+and `delivery.py` the I/O with the socket and the log, `route.py` the handshake.
 """

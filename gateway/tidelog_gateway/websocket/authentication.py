@@ -1,13 +1,13 @@
-"""Who the caller of a WebSocket is: shown in the head of its handshake, or in its first message.
+"""Authentication of a WebSocket's caller, by the headers of the handshake or by the first message.
 
-Browsers cannot give a WebSocket headers of their own. So one without `Authorization` is accepted, and has as long as a
-head may take to send `auth`; until then it may send nothing else, and nothing is done for it.
+Browsers cannot set headers of a handshake. Without `Authorization` it is therefore accepted, and the client has
+`head_timeout_s` to send `auth`; any other message is refused.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+from contextlib import AsyncExitStack
 
 from starlette.websockets import WebSocket
 
@@ -26,30 +26,31 @@ from tidelog_gateway.websocket.codecs import Codec, MessageError
 from tidelog_gateway.websocket.messages import Auth
 from tidelog_gateway.websocket.ws_protocol import CLOSE_AGAIN, CLOSE_UNAUTHENTICATED, error_message, ok_message
 
-_FIRST = 'say who you are first: {"id":0,"auth":{"token":"KEY"}}'
+_AUTH_REQUIRED = 'the first message must have credentials: {"id":0,"auth":{"token":"KEY"}}'
 
 
-async def of_head(socket: WebSocket, own: Gateway, using: contextlib.AsyncExitStack) -> Gateway | None:
-    """Return the gateway as the caller has it who is shown in the head; None when nobody is.
+async def authenticate_handshake(socket: WebSocket, own: Gateway, using: AsyncExitStack) -> Gateway | None:
+    """Return the caller's gateway by the credentials in the handshake's headers; None if they have none.
 
     Args:
-        socket: not accepted yet.
-        own: the gateway as itself, which it is for everybody where nobody is asked.
-        using: holds the caller for as long as the WebSocket is open.
+        socket: a WebSocket that was not accepted yet.
+        own: the gateway with its own identity; returned for all callers if authentication is off.
+        using: holds the caller while the WebSocket is open.
 
     Raises:
-        Problem: what was shown is refused.
+        Problem: the credentials are refused.
     """
     if own.settings.auth == "none":
         return own
     credentials = credentials_in(socket.headers)
-    return None if credentials is None else await _known(socket, credentials, using)
+    return None if credentials is None else await _authenticated(socket, credentials, using)
 
 
-async def of_first_message(
-    socket: WebSocket, own: Gateway, codec: Codec, using: contextlib.AsyncExitStack
-) -> Gateway | None:
-    """As `of_head`, of the first message; what is wrong with it is answered, and the WebSocket closed: None."""
+async def authenticate_message(socket: WebSocket, own: Gateway, codec: Codec, using: AsyncExitStack) -> Gateway | None:
+    """Return the caller's gateway by the credentials in the first message.
+
+    None if the client has disconnected or the message is refused; then the error was sent and the WebSocket closed.
+    """
     number: int | None = None
     try:
         async with asyncio.timeout(own.settings.head_timeout_s):
@@ -59,13 +60,13 @@ async def of_first_message(
         try:
             message = codec.parse(codec.payload(event) or "", now_us=0).message
         except MessageError:
-            raise unauthenticated(_FIRST) from None
+            raise unauthenticated(_AUTH_REQUIRED) from None
         number = message.id
         if message.auth is None:
-            raise unauthenticated(_FIRST)
-        gateway = await _known(socket, _shown_in(message.auth), using)
+            raise unauthenticated(_AUTH_REQUIRED)
+        gateway = await _authenticated(socket, _credentials_of(message.auth), using)
     except TimeoutError:
-        await _refuse(socket, own, codec, number, unauthenticated(_FIRST))
+        await _refuse(socket, own, codec, number, unauthenticated(_AUTH_REQUIRED))
         return None
     except Problem as problem:
         await _refuse(socket, own, codec, number, problem)
@@ -76,23 +77,23 @@ async def of_first_message(
     return gateway
 
 
-def _shown_in(auth: Auth) -> CallerCredentials:
-    """Return what a first message shows.
+def _credentials_of(auth: Auth) -> CallerCredentials:
+    """Return the credentials in an `auth` message.
 
     Raises:
-        Problem: 401, it is nothing that could be right.
+        Problem: 401, they are malformed.
     """
     return user_password(auth.user or "", auth.password or "") if auth.token is None else credentials_of(auth.token)
 
 
-async def _known(socket: WebSocket, credentials: CallerCredentials, using: contextlib.AsyncExitStack) -> Gateway:
+async def _authenticated(socket: WebSocket, credentials: CallerCredentials, using: AsyncExitStack) -> Gateway:
     callers: CallerCache = socket.app.state.callers
     return await using.enter_async_context(callers.use(credentials, address_of(socket.scope)))
 
 
 async def _refuse(socket: WebSocket, own: Gateway, codec: Codec, number: int | None, problem: Problem) -> None:
-    """Answer with what is wrong, and close: nothing that was sent before waits, so this takes no time."""
+    """Send an error and close the WebSocket; nothing was sent before, so sending does not block."""
     await codec.send(socket, codec.encode(error_message(number, problem)))
     code = CLOSE_UNAUTHENTICATED if problem.status == 401 else CLOSE_AGAIN
     own.metrics.websocket_closes.labels(str(code)).inc()
-    await socket.close(code, "it is not known who you are; the message before says why")
+    await socket.close(code, "authentication failed; the previous message has the cause")

@@ -1,7 +1,7 @@
-"""How messages look on the wire: what each subprotocol of the WebSocket has to provide, and which there are.
+"""Interface of message codecs; each WebSocket subprotocol has one.
 
-The conversation (`ws_protocol.py`) and the deliveries are the same for all subprotocols. A codec turns what a client
-sent into a `ClientMessage`, and what the gateway sends, a dictionary, into bytes.
+`ws_protocol.py` and the deliveries do not depend on the subprotocol. A codec decodes a client's message to a
+`ClientMessage`, and encodes a message of the gateway, which is a dictionary.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tidelog_gateway.websocket.messages import ClientMessage
 
 
 class Taken(NamedTuple):
-    """Records as they are sent: encoded, how many they are, and their payload in bytes."""
+    """Encoded records, their number, and their payload in bytes."""
 
     data: bytes
     records: int
@@ -26,10 +26,10 @@ class Taken(NamedTuple):
 
 
 class Parsed(NamedTuple):
-    """A message of a client.
+    """A decoded message of a client.
 
     Attributes:
-        records: makes the records of a `pub`, once their number has been checked. Raises `Problem`.
+        records: decodes the records of a `pub`; to be called after their number was checked. Raises `Problem`.
     """
 
     message: ClientMessage
@@ -37,11 +37,11 @@ class Parsed(NamedTuple):
 
 
 class MessageError(Exception):
-    """A message of a client that is not valid.
+    """A message of a client is not valid.
 
     Attributes:
-        request_id: its id, where that can be read.
-        problem: what is wrong with it.
+        request_id: the message's id; None if it cannot be read.
+        problem: the error to send.
     """
 
     def __init__(self, request_id: int | None, problem: Problem) -> None:
@@ -54,9 +54,9 @@ class Codec(Protocol):
     """One subprotocol.
 
     Attributes:
-        subprotocol: its name in the handshake.
-        kind: of its messages, text or binary.
-        shares_feeds: whether its batches are those that shared feeds encode.
+        subprotocol: name in the handshake.
+        kind: type of the messages, text or binary.
+        shares_feeds: whether shared feeds encode batches in this subprotocol.
     """
 
     subprotocol: str
@@ -64,19 +64,19 @@ class Codec(Protocol):
     shares_feeds: bool
 
     def payload(self, event: Mapping[str, Any]) -> str | bytes | None:
-        """Return what an ASGI event has for this subprotocol; None for a message of the other kind."""
+        """Return the message in an ASGI event; None for a message of the other type."""
         ...
 
     def parse(self, payload: str | bytes, *, now_us: int) -> Parsed:
-        """Read a message of a client.
+        """Decode a message of a client.
 
         Raises:
-            MessageError: it is not valid.
+            MessageError: the message is not valid.
         """
         ...
 
     def encode(self, message: Mapping[str, Any]) -> bytes:
-        """Return a message of the gateway as it is sent."""
+        """Encode a message of the gateway."""
         ...
 
     async def send(self, socket: WebSocket, data: bytes) -> None:
@@ -88,9 +88,9 @@ class Codec(Protocol):
         ...
 
     def bytes_max(self, reader: BatchReader, records_max: int, bytes_max: int) -> int:
-        """Return about how long the next records can become at most."""
+        """Return the approximate maximum length of the next records when encoded."""
         ...
 
     def records_member(self, data: bytes) -> Any:
-        """Return records that were taken as the member `records` of a batch message."""
+        """Return the data of `take` as the member `records` of a batch message."""
         ...

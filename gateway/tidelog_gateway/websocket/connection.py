@@ -1,7 +1,7 @@
-"""One WebSocket: reads messages, does what the protocol says, and closes with the right code.
+"""One WebSocket connection: reads messages, executes the actions of the protocol, and closes with a code.
 
-One task reads; each subscription delivers in a task of its own and each publish waits in one. All of them live
-in one task group, so nothing outlives the connection and no failure is lost.
+One task reads; each subscription and each publish has a task of its own. All are in one task group, so none outlives
+the connection and no exception is lost.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from tidelog_gateway.websocket.codecs import Codec
 from tidelog_gateway.websocket.delivery import Delivery
 from tidelog_gateway.websocket.json_codec import id_at_the_begin
 from tidelog_gateway.websocket.lag import Lag, LaggingError
+from tidelog_gateway.websocket.message_sender import Sender, SlowClientError
 from tidelog_gateway.websocket.messages import Sub
 from tidelog_gateway.websocket.positions import positions
 from tidelog_gateway.websocket.publish_results import bounded_answer
-from tidelog_gateway.websocket.sending import Sender, SlowClientError
 from tidelog_gateway.websocket.ws_protocol import (
     CLOSE_INTERNAL,
     CLOSE_SLOW,
@@ -40,10 +40,10 @@ from tidelog_gateway.websocket.ws_protocol import (
     CommitOffsets,
     CreditAdded,
     EndSubscription,
+    FetchCommitted,
     OpenSubscription,
     Publish,
     Reply,
-    TellCommitted,
     WsProtocol,
     end_message,
     error_message,
@@ -52,15 +52,15 @@ from tidelog_gateway.websocket.ws_protocol import (
 from tidelog_proto.errors import ProtocolError
 
 CLOSE_TIMEOUT_S: Final = 5.0
-"""How long a close frame may wait behind what the client has not read."""
+"""How long the close frame may wait for the client to read earlier messages."""
 
 
 class CallerEndedError(Exception):
-    """The connection's caller is nobody any more."""
+    """The credentials of the connection's caller have expired or were revoked."""
 
 
 class _Open(NamedTuple):
-    """A subscription's delivery, and the request that began it."""
+    """A subscription's delivery and task, and the id of its `sub`."""
 
     request_id: int
     delivery: Delivery
@@ -68,14 +68,14 @@ class _Open(NamedTuple):
 
 
 class Connection:
-    """An accepted WebSocket and what goes on over it."""
+    """An accepted WebSocket with its subscriptions and pending publishes."""
 
     def __init__(self, socket: WebSocket, gateway: Gateway, codec: Codec) -> None:
         self._socket = socket
         self._codec = codec
         self._gateway = gateway
         slow_timeout_s = gateway.settings.ws_slow_timeout_s
-        # Only the gateway's own server bounds what a connection holds in its transport.
+        # Only the gateway's own server bounds the bytes in a connection's transport.
         self._outlet = socket.scope["state"].get("outlet") or ConnectionOutput(gateway.outgoing, slow_timeout_s)
         self._sender = Sender(socket, self._outlet, slow_timeout_s=slow_timeout_s, codec=codec)
         self._protocol = WsProtocol(gateway.settings, codec=codec)
@@ -85,7 +85,7 @@ class Connection:
         self._publish_slots = asyncio.Semaphore(gateway.settings.ws_publishes_max)
 
     async def serve(self) -> None:
-        """Serve until the client leaves, the server stops, or the client has to be sent away."""
+        """Serve until the client disconnects, the server stops, or the gateway closes the connection."""
         close: Close | None = None
         try:
             async with asyncio.TaskGroup() as group:
@@ -98,7 +98,7 @@ class Connection:
                     task.cancel()
         except* SlowClientError:
             seconds = self._gateway.settings.ws_slow_timeout_s
-            close = Close(CLOSE_SLOW, f"a message was left unread for {seconds:g} s; resume when you can read")
+            close = Close(CLOSE_SLOW, f"the client left a message unread for {seconds:g} s: connect again and resume")
         except* LaggingError as lagging:
             close = Close(CLOSE_SLOW, str(lagging.exceptions[0]))
         except* CallerEndedError as ended:
@@ -116,7 +116,7 @@ class Connection:
 
     async def _close(self, close: Close) -> None:
         self._gateway.metrics.websocket_closes.labels(str(close.code)).inc()
-        # Whoever does not read may not read this either, and one who has left cannot: the line is cut then.
+        # A client that does not read does not read a close frame either: the connection is aborted after a timeout.
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._outlet.room()
@@ -127,9 +127,9 @@ class Connection:
             self._outlet.cut()
 
     async def _read(self, group: asyncio.TaskGroup) -> Close | None:
-        """Take messages one by one; return how to close, None when the client has left."""
+        """Handle messages one by one; return how to close, None if the client has disconnected."""
         while True:
-            await asyncio.sleep(0)  # messages that are here already are no reason to keep other connections waiting
+            await asyncio.sleep(0)  # give other connections a turn even if more messages were received
             event = await self._socket.receive()
             if event["type"] == "websocket.disconnect":
                 return None
@@ -158,14 +158,14 @@ class Connection:
                 ending.task.cancel()
                 await asyncio.wait({ending.task})
                 if not ending.delivery.answered:
-                    problem = Problem(409, "subscription_ended", "it was ended before it was open")
+                    problem = Problem(409, "subscription_ended", f"subscription {sid} was ended before it was open")
                     await self._send(error_message(ending.request_id, problem))
                 await self._send(ok_message(request_id, {"sid": sid}))
             case CommitOffsets():
                 await self._send(await self._answer(action.id, self._commit(action)))
-            case TellCommitted():
-                # Awaited here, as a commit is: a connection holds one such answer at a time, and sees its own commits.
-                await self._send(await self._answer(action.id, positions(self._gateway, action.asked)))
+            case FetchCommitted():
+                # Awaited here, like a commit: the client sees its own commits, and one such answer is held at a time.
+                await self._send(await self._answer(action.id, positions(self._gateway, action.query)))
             case Publish():
                 await self._publish(group, action, len(payload))
             case Close():
@@ -193,7 +193,7 @@ class Connection:
             await delivery.run()
         except (Problem, TidelogError, ProtocolError) as error:
             if self._deliveries.pop(sid, None) is None:
-                return  # the client has ended it meanwhile
+                return  # the client has ended the subscription meanwhile
             problem = await self._problem_of(error)
             self._protocol.ended(sid)
             await self._send(end_message(sid, problem) if delivery.answered else error_message(request_id, problem))
@@ -203,10 +203,10 @@ class Connection:
                 watch.cancel()
 
     async def _close_when_lagging(self, lag: Lag, sid: int) -> None:
-        """Wait until a subscription is too far behind, tell its client, and close the connection.
+        """Wait until a subscription lags too much, send `end` to its client, and close the connection.
 
         Raises:
-            LaggingError: it is.
+            LaggingError: the subscription lags too much.
         """
         problem = await lag.until_too_far()
         with contextlib.suppress(TimeoutError):
@@ -221,10 +221,11 @@ class Connection:
         return {"offsets": {str(partition): position.next_offset for partition, position in sorted(held.items())}}
 
     async def _publish(self, group: asyncio.TaskGroup, action: Publish, size_bytes: int) -> None:
-        """Start a publish; wait here, and so stop reading, while too many are unanswered."""
+        """Start a publish; wait, and so stop reading messages, while too many publishes are unanswered."""
         budget = self._gateway.budget
         if not budget.take(size_bytes):
-            problem = Problem(429, "overloaded", "too much is being published at once: try again", retryable=True)
+            detail = "the gateway's budget for publishes is exhausted: publish again later"
+            problem = Problem(429, "overloaded", detail, retryable=True)
             await self._send(error_message(action.id, problem))
             return
         try:
@@ -248,7 +249,7 @@ class Connection:
         await self._send(await self._answer(action.id, results()))
 
     async def _answer(self, request_id: int, work: Any) -> dict[str, Any]:
-        """Await a request's work and return its answer, an error included."""
+        """Await a request's work and return its answer, or an error message."""
         try:
             return ok_message(request_id, await work)
         except (Problem, TidelogError, ProtocolError) as error:

@@ -1,12 +1,12 @@
-"""One subscription's way from the log to the socket: where it begins, and batches as credit allows.
+"""Delivery of one subscription: resolves its start offsets, then sends batches as credit allows.
 
-The shell reads from a consumer of the client only while there is credit, and as much ahead as credit and the budget
-for what goes out allow (`read_ahead.py`). What was read ahead and has to be let go is read again: positions move with
-what is sent, and nothing is lost.
+A delivery reads from a consumer of the client only while the subscription has credit, and reads ahead only as far as
+credit and the budget for outgoing data allow (`read_ahead.py`). Positions advance when records are sent; records that
+were read ahead and dropped are read again.
 
-A subscription at the end of the log follows a shared feed (`following.py`), unless it names a group, whose committed
-positions decide where partitions begin that are added later. A subscription with a consumer of its own looks for a
-feed to follow whenever nothing more has arrived.
+A subscription at the end of the log follows a shared feed (`feed_reader.py`), unless it has a group, whose committed
+offsets determine the start of partitions that are added later. A subscription with a consumer of its own looks for a
+feed to follow whenever no more records have arrived.
 """
 
 from __future__ import annotations
@@ -28,64 +28,65 @@ from tidelog_gateway.problems import Problem
 from tidelog_gateway.query_parameters import parse_key
 from tidelog_gateway.records_out import BatchReader
 from tidelog_gateway.resume_tokens import ResumeTokens
-from tidelog_gateway.websocket.beginning import beginning_of
 from tidelog_gateway.websocket.codecs import Codec
-from tidelog_gateway.websocket.following import Following
+from tidelog_gateway.websocket.feed_reader import FeedReader
 from tidelog_gateway.websocket.json_codec import JSON
 from tidelog_gateway.websocket.lag import Lag
 from tidelog_gateway.websocket.membership import Membership, start_of
+from tidelog_gateway.websocket.message_sender import MessageSender, SlowClientError
 from tidelog_gateway.websocket.messages import Sub
 from tidelog_gateway.websocket.read_ahead import AHEAD_BYTES, ReadAhead, Window
-from tidelog_gateway.websocket.sending import MessageSender, SlowClientError
+from tidelog_gateway.websocket.start_positions import start_positions_of
 from tidelog_gateway.websocket.ws_protocol import WsProtocol, batch_message, ok_message, too_large
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.names import check_group_name, check_topic_name
 
 NEW_US: Final = 1_000_000
-"""A record younger than this counts as the end of its log."""
+"""A subscription that has sent a record younger than this is regarded as being at the end of the log."""
 
 QUIET_S: Final = 0.02
-"""A subscription without a record for this time has reached the end of the log."""
+"""A subscription that receives no record for this time is regarded as being at the end of the log."""
 
 QUIET_AGAIN_S: Final = 1.0
-"""The same if others follow a feed to which this subscription cannot attach yet."""
+"""As `QUIET_S`, if a feed exists to which this subscription cannot attach yet."""
 
 
 _EXPECTED: Final = (
     *(TidelogError, ProtocolError, Problem, SlowClientError, WebSocketDisconnect),
     asyncio.CancelledError,
 )
-"""How reading ends when nothing is wrong with the gateway."""
+"""Exceptions that end reading without a fault of the gateway."""
 
 
-def _forgotten(error: BaseException) -> BaseException:
-    """Return an error without its traceback, which keeps batches that are not counted any more.
+def _without_traceback(error: BaseException) -> BaseException:
+    """Remove an error's traceback, whose frames refer to batches that are no longer counted in the budget.
 
-    A task group keeps errors until garbage is collected. The frames must not be cleared instead: one error may be
-    raised to several subscriptions, and clearing the frame of one that still waits closes it.
+    A task group keeps errors until the next garbage collection. `traceback.clear_frames` does not help: several
+    subscriptions may raise the same error, and clearing the frame of a waiting coroutine closes it.
     """
     error.__context__ = None
     return error.with_traceback(None)
 
 
 def _no_room() -> Problem:
-    return Problem(503, "overloaded", "the gateway has no room for what this member reads", retryable=True)
+    detail = "the gateway's budget for outgoing data has no room for the records of this member: subscribe again later"
+    return Problem(503, "overloaded", detail, retryable=True)
 
 
 class Delivery:
     """Opens a subscription and sends its batches until it is cancelled or the log ends it.
 
     Args:
-        gateway: the caller's.
-        protocol: of the connection.
-        sub: what was asked for.
-        sender: the connection's.
-        surface: what its records are counted as.
-        codec: encodes its records.
+        gateway: the caller's gateway.
+        protocol: the connection's protocol.
+        sub: the request.
+        sender: the connection's sender.
+        surface: label of the sent records in metrics.
+        codec: encodes the records.
 
     Attributes:
-        answered: whether the request that began it has its answer.
-        lag: what is done when it falls behind; None: nothing.
+        answered: whether the request was answered.
+        lag: policy for a lagging subscription; None: the subscription may lag without limit.
     """
 
     def __init__(
@@ -110,23 +111,23 @@ class Delivery:
         self._membership = Membership(protocol, sub, sender, self.wake) if sub.member else None
         self._idle_s = gateway.settings.ws_member_idle_s if sub.member else None
         self._credit_added = asyncio.Event()
-        self._let_go = False
+        self._was_evicted = False
         self._topic_id = b""
         self._surface = surface
-        self._following: Following | None = None
+        self._feed_reader: FeedReader | None = None
         self._is_at_end = sub.start == "latest" and not sub.resume and sub.resume_token is None
 
     def wake(self) -> None:
-        """Look at the credit again."""
+        """Check the credit again."""
         self._credit_added.set()
-        if self._following is not None:
-            self._following.wake()
+        if self._feed_reader is not None:
+            self._feed_reader.wake()
 
     async def open(self, request_id: int) -> None:
-        """Find where each partition begins and answer the request.
+        """Resolve the start offset of each partition and answer the request.
 
         Raises:
-            Problem, TidelogError, ProtocolError: as `beginning_of`; 422 for a key that is not base64.
+            Problem, TidelogError, ProtocolError: as `start_positions_of`; 422 for a key that is not base64.
         """
         if self._sub.key is not None:
             self._key = parse_key(self._sub.key, self._sub.key_encoding)
@@ -135,14 +136,14 @@ class Delivery:
             check_group_name(self._sub.group)
         answer: dict[str, Any] = {"sid": self._sub.sid, "offsets": {}}
         if self._membership is None:
-            beginning = await beginning_of(self._gateway, self._sub, self._key)
-            self._topic_id = beginning.scope.topic_id
-            self._protocol.opened(self._sub.sid, beginning.positions, ResumeTokens(*beginning))
-            answer["offsets"] = {str(number): offset for number, offset in beginning.positions.items()}
+            start = await start_positions_of(self._gateway, self._sub, self._key)
+            self._topic_id = start.scope.topic_id
+            self._protocol.opened(self._sub.sid, start.positions, ResumeTokens(*start))
+            answer["offsets"] = {str(number): offset for number, offset in start.positions.items()}
             answer["resume_token"] = self._protocol.resume_token(self._sub.sid)
-            if self._sub.group is None and self._codec.shares_feeds and self._takes_shared():
-                shared = (self._sub.sid, beginning.scope, self._sender)
-                self._following = Following(
+            if self._sub.group is None and self._codec.shares_feeds and self._accepts_shared():
+                shared = (self._sub.sid, start.scope, self._sender)
+                self._feed_reader = FeedReader(
                     self._gateway,
                     self._protocol,
                     *shared,
@@ -150,13 +151,13 @@ class Delivery:
                     lag=self.lag if self.lag is not None and self.lag.skips else None,
                 )
         else:
-            await self._gateway.client.topic(self._sub.topic)  # one that is not there is told of in the answer
-            self._protocol.opened(self._sub.sid, {})  # the group tells, when it has let the member in
+            await self._gateway.client.topic(self._sub.topic)  # so that the answer reports a missing topic
+            self._protocol.opened(self._sub.sid, {})  # the group assigns partitions after the member has joined
         await self._sender.send(ok_message(request_id, answer))
         self.answered = True
 
     async def run(self) -> None:
-        """Deliver for ever. Without credit nothing is asked of a node.
+        """Deliver until cancelled; without credit no request is sent to a node.
 
         Raises:
             TidelogError: the log ended the subscription.
@@ -167,9 +168,9 @@ class Delivery:
         while True:
             await self._credit()
             await self._skip()
-            if self._following is not None:
+            if self._feed_reader is not None:
                 is_at_end, self._is_at_end = self._is_at_end, False
-                await self._following.run(found=is_at_end)
+                await self._feed_reader.run(create=is_at_end)
                 await self._credit()
                 await self._skip()
             try:
@@ -179,17 +180,17 @@ class Delivery:
                 if not self._ahead.refused:
                     raise
             except _EXPECTED as error:
-                raise _forgotten(error) from None
+                raise _without_traceback(error) from None
             finally:
                 self._ahead.end()
 
-    def _takes_shared(self) -> bool:
-        """Whether the client takes messages as long as those of a feed."""
+    def _accepts_shared(self) -> bool:
+        """Whether the client accepts messages as long as those of a feed."""
         bytes_max = self._protocol.subscriptions[self._sub.sid].message_bytes_max
         return bytes_max is None or bytes_max >= self._gateway.settings.ws_batch_bytes_max
 
     async def commit(self, offsets: Mapping[int, int], note: str) -> dict[int, Committed] | None:
-        """Keep positions as a member of the group; None: this is none.
+        """Commit offsets as a member of the group; None if this subscription is not a member.
 
         Raises:
             TidelogError: as `Membership.commit`.
@@ -197,18 +198,19 @@ class Delivery:
         return None if self._membership is None else await self._membership.commit(offsets, note)
 
     async def _run_member(self, membership: Membership) -> None:
-        """Deliver as a member of the group, until the client leaves or cannot be served on.
+        """Deliver as a member of the group until cancelled.
 
-        To read again later, as others do, would be to leave the group and to join it again: so it ends instead.
+        If the budget is exhausted, the subscription ends: reading again later, as other subscriptions do, would mean to
+        leave the group and join it again.
 
         Raises:
-            Problem: it has to be let go.
-            TidelogError: the log or the group ended it.
+            Problem: the budget is exhausted, or the client has given no credit for too long.
+            TidelogError: the log or the group ended the subscription.
         """
         try:
             async with self._gateway.client.consumer(
                 self._sub.topic,
-                group=membership.wish(),
+                group=membership.group(),
                 start=start_of(self._sub.start),
                 prefetch_bytes=AHEAD_BYTES,
                 admit=self._ahead.admit,
@@ -224,19 +226,19 @@ class Delivery:
                 finally:
                     membership.end()
         except _EXPECTED as error:
-            raise _forgotten(error) from None
+            raise _without_traceback(error) from None
         finally:
             self._ahead.end()
 
     async def _skip(self) -> None:
-        """Continue at the end of the log if the subscription is to skip what it is behind."""
+        """Continue at the end of the log if the subscription lags too much and its policy is to skip."""
         if self.lag is not None and await self.lag.skip():
             self._is_at_end = True
 
     async def _read(self, window: Window) -> None:
-        """Deliver from the positions on, until there is a reason to read again from where that ends."""
+        """Deliver from the positions until reading has to be restarted with other parameters."""
         starts = dict(self._protocol.subscriptions[self._sub.sid].positions)
-        # All of them: what is added to the topic begins where the group has come to, or at its beginning.
+        # All partitions, also those added later, which begin at the group's offset or at their log start offset.
         async with self._gateway.client.consumer(
             self._sub.topic,
             group=self._sub.group,
@@ -248,9 +250,9 @@ class Delivery:
             key=self._key,
             tag=self._sub.tag,
         ) as consumer:
-            if consumer.topic_ids.get(self._sub.topic) != self._topic_id:  # the positions are those of another topic
+            if consumer.topic_ids.get(self._sub.topic) != self._topic_id:  # the topic was deleted and created again
                 raise deleted_topic_error(self._sub.topic)
-            # No name for a batch here: it would keep what is no longer counted while this waits, and in tracebacks.
+            # A local variable would keep a batch alive after it is no longer counted in the budget.
             while await self._deliver(await self._next(consumer)) and await self._credit():
                 if self._ahead.window(self._protocol.credit(self._sub.sid)).is_much_more_than(window):
                     return
@@ -258,10 +260,10 @@ class Delivery:
                     return
 
     async def _next(self, consumer: Consumer) -> ConsumedBatch | None:
-        """Wait for the next batch; None if there is no batch, or the subscription should follow a feed."""
-        if self._following is None or consumer.has_arrivals:
+        """Wait for the next batch; None if the client was closed, or the subscription should follow a feed."""
+        if self._feed_reader is None or consumer.has_arrivals:
             return await consumer.next_batch()
-        if self._is_at_end and not self._following.has_feed():
+        if self._is_at_end and not self._feed_reader.has_feed():
             return None
         coming = asyncio.ensure_future(consumer.next_batch())
         try:
@@ -269,7 +271,7 @@ class Delivery:
                 await asyncio.wait({coming}, timeout=quiet_s)
                 if coming.done():
                     return coming.result()
-                if self._following.is_possible() or (quiet_s and not self._following.has_feed()):
+                if self._feed_reader.is_possible() or (quiet_s and not self._feed_reader.has_feed()):
                     break
             self._is_at_end = True
             return None
@@ -280,14 +282,15 @@ class Delivery:
                 coming.exception()  # the next read runs into the same error
 
     async def _deliver(self, consumed: ConsumedBatch | None) -> bool:
-        """Send one batch in as many messages as credit and limits make of it; False when it had to be let go.
+        """Send one batch, split by credit and limits; False if reading has to end or to be restarted.
 
-        None, and so False, when the gateway's client was closed, or reading goes on with others.
+        Args:
+            consumed: the batch; None, if `_next` has none, returns False.
         """
         if consumed is None:
             return False
-        term = self._protocol.term(self._sub.sid, consumed.partition)
-        may_send = partial(self._protocol.may_send, self._sub.sid, consumed.partition, term)
+        assignment = self._protocol.assignment(self._sub.sid, consumed.partition)
+        may_send = partial(self._protocol.may_send, self._sub.sid, consumed.partition, assignment)
         if not may_send():
             self._ahead.done(consumed.batch, decoded=False)
             return True
@@ -315,34 +318,40 @@ class Delivery:
         return True
 
     async def _credit(self, may_send: Callable[[], bool] = lambda: True) -> bool:
-        """Wait for credit, as long as it `may_send`; False when what was read ahead has been let go meanwhile."""
+        """Wait for credit while `may_send` holds; False if reading has to be restarted.
+
+        Reading restarts if read-ahead records were dropped for other connections, or the subscription is to skip.
+        """
         while may_send() and not self._protocol.allowance(self._sub.sid).records:
             self._credit_added.clear()
-            with self._ahead.idle(self._give_way):
+            with self._ahead.idle(self._evict):
                 try:
                     async with asyncio.timeout(self._idle_s):
                         await self._credit_added.wait()
                 except TimeoutError:
-                    text = f"no credit came for {self._idle_s:g} s: others of the group get the partitions"
+                    text = (
+                        f"the client gave no credit for {self._idle_s:g} s, so the member left its group: give credit "
+                        "more often, and subscribe again"
+                    )
                     raise Problem(409, "member_fenced", text, retryable=True) from None
-            if self._let_go:
-                self._let_go = False
+            if self._was_evicted:
+                self._was_evicted = False
                 return False
             if self.lag is not None and await self.lag.is_due():
                 return False
         return True
 
-    def _give_way(self) -> None:
-        self._let_go = True
+    def _evict(self) -> None:
+        self._was_evicted = True
         self._credit_added.set()
 
     def _take(self, reader: BatchReader, partition: int) -> Mapping[str, Any]:
-        """Take as many records as may be sent now and return their message."""
+        """Take as many records as credit and limits allow, and return their message."""
         sid = self._sub.sid
         allowance, first_offset = self._protocol.allowance(sid), reader.first_offset
         taken = self._codec.take(reader, allowance.records, allowance.bytes, self._protocol.records_bytes_max(sid))
         subscription = self._protocol.subscriptions[sid]
-        if not subscription.takes(taken.records, len(taken.data)):
+        if not subscription.accepts(taken.records, len(taken.data)):
             raise too_large(subscription, partition, first_offset, len(taken.data))
         self._protocol.delivered(
             sid, partition, records=taken.records, payload_bytes=taken.payload_bytes, next_offset=reader.next_offset

@@ -1,10 +1,10 @@
-"""uvicorn's WebSocket protocol with what it lacks: an answer to every handshake, deadlines, bounds.
+"""uvicorn's WebSocket protocol, extended by handshake errors, deadlines and bounds.
 
-uvicorn leaves a handshake that its second parser does not take unanswered and the connection open for ever. It
-collects the fragments of a message without counting them, and empty ones cost the sender nothing. It parses all that
-was received at once, which can be tens of thousands of pings or messages; here a connection's turn is over after a few
-of them, and what is left of the bytes waits, with reading paused, for its messages to be taken or for a moment to pass.
-What waits so, and what is here of a message that is not whole, is counted in the budget for what comes in.
+uvicorn does not answer a handshake that its second parser refuses, and never closes the connection. It does not limit
+the fragments of a message, and it parses all received bytes at once, which can be tens of thousands of pings or
+messages. This class ends a connection's turn after a few of them: reading is paused, and the remaining bytes wait until
+the application has taken the messages or a short time has passed. Waiting bytes and incomplete messages are counted in
+the budget for incoming data.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from tidelog_gateway.raw_responses import CONNECTION_LOG, response_bytes
 from tidelog_proto.limits import KIB
 
 SLICE_BYTES: Final = 4096
-"""How much is parsed before it is asked whether the turn is over."""
+"""Bytes to parse before the next check whether the turn is over."""
 
 PINGS_PER_TURN: Final = 16
 PINGS_PAUSE_S: Final = 0.05
-"""A client that pings more often than anybody needs is heard less often."""
+"""Pause of reading after `PINGS_PER_TURN` pings, as a rate limit."""
 
 UNCOUNTED_BYTES: Final = 16 * KIB
-"""So little waits for a moment on many connections, and is not worth counting."""
+"""Fewer waiting bytes are not counted in the budget: many connections have so few for a moment."""
 
 FRAGMENTS_MAX: Final = 1024
-"""Fragments of one message; browsers send a few for each megabyte."""
+"""Limit of the fragments of one message; browsers send a few per megabyte."""
 
 
 def bounded_websocket(*, handshake_timeout_s: float) -> type[asyncio.Protocol]:
-    """Return a protocol class for `uvicorn.Config(ws=…)` with these limits."""
+    """Return a protocol class for `uvicorn.Config(ws=…)` with this handshake timeout."""
 
     class Bounded(BoundedWebSocket):
         pass
@@ -54,17 +54,17 @@ def bounded_websocket(*, handshake_timeout_s: float) -> type[asyncio.Protocol]:
 
 
 class Handshake(ServerProtocol):
-    """The server's side of a WebSocket, whose refusals have the headers of every other answer."""
+    """Server side of a WebSocket; its error responses have the headers of all other responses."""
 
     def reject(self, status: StatusLike, text: str) -> Response:
-        """Return the answer that refuses a handshake."""
+        """Return the response to a refused handshake."""
         response = super().reject(status, text)
         response.headers.update(BROWSER_HEADERS)
         return response
 
 
 class BoundedWebSocket(WebSocketsSansIOProtocol):
-    """One WebSocket's bytes. Use `bounded_websocket` to make a class with limits of its own."""
+    """Framing of one WebSocket. `bounded_websocket` makes a subclass with a handshake timeout."""
 
     handshake_timeout_s: float
     _handshake_timer: asyncio.TimerHandle | None = None
@@ -91,12 +91,12 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         )
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take over a connection whose handshake has been read."""
+        """Take over a connection whose handshake was read, and start the handshake timer."""
         super().connection_made(transport)
         self._handshake_timer = self.loop.call_later(self.handshake_timeout_s, self._handshake_is_late)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the clock with the connection."""
+        """Cancel timers, and release the connection's slot and its share of budgets."""
         self._disarm()
         self._release_slot()
         self._outlet.lost()
@@ -106,12 +106,12 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         super().connection_lost(exc)
 
     def resume_writing(self) -> None:
-        """Take the news that the client has taken most of what waited."""
+        """Called when the transport's buffer has drained; update the output's accounting."""
         super().resume_writing()
         self._outlet.look()
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes; a handshake that is none is answered like every other."""
+        """Parse received bytes; an invalid handshake is answered with a problem document."""
         if self.transport.is_closing():
             return
         if self.handshake_initiated:
@@ -128,7 +128,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
             self._refuse("the WebSocket's handshake is not valid: too many headers, too long ones, or not ASCII")
 
     async def receive(self) -> ASGIReceiveEvent:
-        """Return the next message; read on when it was the last one."""
+        """Return the next message, and resume reading if the queue is empty."""
         message = await self.queue.get()
         if self.read_paused and self.queue.empty():
             self.read_paused = False
@@ -139,7 +139,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         return message
 
     def _take_turn(self) -> None:
-        """Parse what was received until there is a message for the application, or too many pings."""
+        """Parse received bytes until a message is complete or `PINGS_PER_TURN` pings were answered."""
         self._turn_timer = None
         self._pings = 0
         while self._received and not self.read_paused and not self.transport.is_closing():
@@ -157,12 +157,12 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
             self.transport.resume_reading()
 
     def send_receive_event_to_app(self) -> None:
-        """Hand a whole message over."""
+        """Put a complete message into the application's queue."""
         self._queued_bytes = sum(map(len, self.frames))
         super().send_receive_event_to_app()
 
     def _count(self) -> None:
-        """Count what waits here, or close where there is no room for it."""
+        """Count waiting bytes in the budget, or close the connection if the budget has no room."""
         if self.transport.is_closing():
             self._arrival.end()
             return
@@ -177,18 +177,18 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
             self._arrival.received(self._taken_bytes)
 
     def _give_way(self) -> None:
-        """Close: there is no room for what comes in, and this is slow or too much."""
+        """Close the connection, because the budget for incoming data needs its share."""
         self._arrival.end()
         if self.transport.is_closing():
             return
-        self.conn.fail(CloseCode.TRY_AGAIN_LATER, "too much is on its way to the gateway: connect again and resume")
+        self.conn.fail(CloseCode.TRY_AGAIN_LATER, "the gateway's request budget is exhausted: connect again and resume")
         self.frames = []
         self._received.clear()
         self.conn.reader.buffer.clear()
         self.handle_parser_exception()
 
     def handle_ping(self) -> None:
-        """Answer a ping, unless the client leaves earlier answers unread (RFC 6455, 5.5.3 lets some be left out)."""
+        """Answer a ping, unless the client leaves earlier pongs unread (RFC 6455, 5.5.3 allows to omit some)."""
         self._pings += 1
         if self._outlet.unsent_bytes > UNSENT_BYTES and self.conn.close_rcvd is None:
             self.conn.data_to_send()
@@ -197,7 +197,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         self._outlet.look()
 
     def handle_cont(self, event: Frame) -> None:
-        """Take a fragment of a message, unless there are too many."""
+        """Add a fragment to a message; close the connection if the message has too many."""
         if len(self.frames) < FRAGMENTS_MAX:
             super().handle_cont(event)
         elif not self.transport.is_closing():

@@ -1,4 +1,4 @@
-"""`tidelog.v1.json`: each message is a text with one JSON object."""
+"""Codec of subprotocol `tidelog.v1.json`: each message is a text message with one JSON object."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class JsonCodec:
         return text
 
     def parse(self, payload: str | bytes, *, now_us: int) -> Parsed:
-        """Read a message of a client."""
+        """Decode a message of a client."""
         try:
             message = ClientMessage.model_validate_json(payload)
         except ValidationError as error:
@@ -58,11 +58,11 @@ class JsonCodec:
         return Parsed(message, partial(_records, message.pub, text, now_us))
 
     def encode(self, message: Mapping[str, Any]) -> bytes:
-        """Return a message of the gateway as JSON."""
+        """Encode a message of the gateway as JSON."""
         return orjson.dumps(message)
 
     async def send(self, socket: WebSocket, data: bytes) -> None:
-        """Send a text."""
+        """Send a text message."""
         await socket.send_text(data.decode())
 
     def take(self, reader: BatchReader, records_max: int, bytes_max: int, encoded_bytes_max: int) -> Taken:
@@ -70,11 +70,11 @@ class JsonCodec:
         return Taken(*reader.take_json(records_max, bytes_max, encoded_bytes_max))
 
     def bytes_max(self, reader: BatchReader, records_max: int, bytes_max: int) -> int:
-        """Return about how long the next records can become, were each byte written as an escape."""
+        """Return the approximate maximum length of the next records, with each byte as an escape."""
         return reader.json_bytes_max(records_max, bytes_max)
 
     def records_member(self, data: bytes) -> Any:
-        """Return a JSON array as it is to stand in a message."""
+        """Return a JSON array as a fragment that `encode` copies into the message."""
         return orjson.Fragment(data)
 
 
@@ -103,7 +103,7 @@ def _records(pub: Pub | None, payload: bytes, now_us: int) -> Records:
 
 
 def id_at_the_begin(text: str) -> int | None:
-    """Return the id of a message that is too large to be parsed, if it begins with it."""
+    """Return the id of a message that is too large to be parsed; None if the id is not its first member."""
     found = _ID.match(text)
     return None if found is None else int(found[1])
 
@@ -112,7 +112,7 @@ _ID: Final = re.compile(r'\s*\{\s*"id"\s*:\s*(\d{1,15})\s*[,}]', re.ASCII)
 
 
 def _id_in(payload: str | bytes) -> int | None:
-    """Return the id of a message that is otherwise not valid, if it can be read."""
+    """Return the id of an invalid message; None if it cannot be read."""
     try:
         found = orjson.loads(payload)
     except ValueError:

@@ -1,14 +1,14 @@
-"""What happens to a subscription that falls behind the end of its topic: `on_lag` in `sub`.
+"""Lag policy of a subscription: `on_lag` in `sub`.
 
-- `pause`, the default: nothing. The subscription is sent every record as its client gives credit, and has no `Lag`.
-- `skip`: the subscription continues at the end of each partition that it is too far behind in. A message `gap` names
-  the records that it does not get.
+- `pause`, the default: the lag is not limited. The subscription gets every record as its client gives credit.
+- `skip`: the subscription continues at the high watermark of each partition in which it lags by more than
+  `max_lag_records`. A message `gap` names the skipped offsets.
 - `close`: the subscription gets `end` with its position, and its connection is closed with 4408.
 
-The lag in a partition is the number of offsets between the position and the high watermark. Asking for high watermarks
-costs a request to the nodes, so the subscriptions of a caller share an answer for `CHECK_S`. A subscription that skips
-asks when it has waited for credit, and else before it is sent something. One that closes asks all the time, as it is
-closed while it is sent nothing.
+The lag in a partition is the number of offsets between the position and the high watermark. High watermarks are
+requested from the nodes, so the subscriptions of a caller share an answer for `CHECK_S`. With `skip` the lag is checked
+after a wait for credit and before a message is sent; with `close` it is checked periodically, also while nothing is
+sent.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from typing import Any, Final, NamedTuple
 
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.problems import Problem
+from tidelog_gateway.websocket.message_sender import MessageSender
 from tidelog_gateway.websocket.messages import Sub
-from tidelog_gateway.websocket.sending import MessageSender
 from tidelog_gateway.websocket.ws_protocol import WsProtocol, gap_message
 
 CHECK_S: Final = 1.0
-"""How old the known ends of partitions may be."""
+"""Maximum age of the high watermarks."""
 
 
 class Behind(NamedTuple):
-    """A partition in which a subscription is too far behind."""
+    """A partition in which a subscription lags too much."""
 
     partition: int
     position: int
@@ -36,20 +36,20 @@ class Behind(NamedTuple):
 
 
 class LaggingError(Exception):
-    """A subscription with `on_lag` = `close` is too far behind."""
+    """A subscription with `on_lag` = `close` lags too much."""
 
 
 class Lag:
-    """Watches one subscription.
+    """Checks the lag of one subscription.
 
     Args:
-        gateway: the caller's.
-        protocol: of the connection.
-        sub: what was asked for; `on_lag` is `skip` or `close`.
-        sender: the connection's.
+        gateway: the caller's gateway.
+        protocol: the connection's protocol.
+        sub: the request; its `on_lag` is `skip` or `close`.
+        sender: the connection's sender.
 
     Attributes:
-        skips: whether it skips; else its connection is closed.
+        skips: whether `on_lag` is `skip`.
     """
 
     def __init__(self, gateway: Gateway, protocol: WsProtocol, sub: Sub, sender: MessageSender) -> None:
@@ -65,11 +65,11 @@ class Lag:
 
     @property
     def is_unknown(self) -> bool:
-        """Whether the lag was not looked at for a while."""
+        """Whether the last check is older than `CHECK_S`."""
         return time.monotonic() - self._looked_at_s >= CHECK_S
 
     async def is_due(self) -> bool:
-        """Whether the subscription is to skip; looked at again after `CHECK_S` alone."""
+        """Whether the subscription has to skip records; checked at most once per `CHECK_S`."""
         if not self.skips or not self.is_unknown:
             return False
         behind = await self._behind(CHECK_S)
@@ -78,7 +78,7 @@ class Lag:
         return bool(behind)
 
     async def skip(self) -> bool:
-        """Continue at the ends of the partitions that the subscription is too far behind in; False where it is not."""
+        """Continue at the high watermarks of partitions in which the subscription lags too much; False if none."""
         if not await self.is_due():
             return False
         behind = await self._behind(0.0)
@@ -90,7 +90,7 @@ class Lag:
         return bool(behind)
 
     async def until_too_far(self) -> Problem:
-        """Wait until the subscription is too far behind, and return the error that says where."""
+        """Wait until the subscription lags too much, and return the error with the partition that lags most."""
         while True:
             await asyncio.sleep(CHECK_S)
             behind = await self._behind(CHECK_S)
@@ -100,9 +100,9 @@ class Lag:
     def _problem(self, worst: Behind) -> Problem:
         partition, position, end = worst
         detail = (
-            f"partition {partition}: the position {position} is {end - position} records before the end {end}, and "
-            f"max_lag_records is {self._max_records}; connect again and resume when you can read, or say "
-            '"on_lag":"skip" to continue at the end'
+            f"partition {partition}: position {position} is {end - position} records below the end {end}, more than "
+            f'max_lag_records = {self._max_records}; connect again and resume, or set "on_lag":"skip" to continue at '
+            "the end"
         )
         extra: dict[str, Any] = {"partition": partition, "next_offset": position, "high_watermark": end}
         token = self._protocol.resume_token(self._sid)

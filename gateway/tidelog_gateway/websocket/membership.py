@@ -1,10 +1,11 @@
-"""A subscription as a member of a consumer group: which partitions it has by now, and what its client commits.
+"""Consumer group membership of a subscription: its assigned partitions, and the commits of its client.
 
-The group decides which partitions are read. The client is told of what it gets, and of what it has to give up; nothing
-more of that is sent then. What it was sent and has not committed it may commit for a moment before another member gets
-the partition, which then goes on behind it. A partition that was lost is another member's already.
+The group's assignment decides which partitions are read. The client gets `assigned` and `revoked` messages; after
+`revoked` no more records of the partition are sent. Before a partition is handed over, the client has `COMMIT_WAIT_S`
+to commit the offsets that it has received, and the next owner continues after them. A lost partition already belongs to
+another member.
 
-Commits go through the consumer, which names the generation: one that was fenced is refused.
+Commits go through the consumer, which sends the generation, so the commits of a fenced member are refused.
 """
 
 from __future__ import annotations
@@ -19,44 +20,44 @@ from typing import Final, Literal
 from tidelog import Consumer, Group, TopicPartition
 from tidelog.errors import MemberFencedError
 from tidelog.model import Committed
+from tidelog_gateway.websocket.message_sender import MessageSender
 from tidelog_gateway.websocket.messages import AtTime, Sub
-from tidelog_gateway.websocket.sending import MessageSender
 from tidelog_gateway.websocket.ws_protocol import WsProtocol, assigned_message, revoked_message
 
 COMMIT_WAIT_S: Final = 3.0
-"""How long a client may take to commit what it was sent of a partition that it has to give up."""
+"""How long a client may take to commit offsets of a revoked partition."""
 
 
 class Membership:
-    """See the module. The consumer is read by the delivery, which makes it.
+    """Membership of one subscription; its delivery creates and reads the consumer.
 
     Args:
-        protocol: of the connection.
-        sub: what was asked for, as a member of a group.
-        sender: the connection's.
-        gave_up: called when nothing more is to be sent of some partitions.
+        protocol: the connection's protocol.
+        sub: the request, with `member` set.
+        sender: the connection's sender.
+        stopped: called after partitions were revoked, so that a waiting delivery drops their records.
     """
 
-    def __init__(self, protocol: WsProtocol, sub: Sub, sender: MessageSender, gave_up: Callable[[], None]) -> None:
+    def __init__(self, protocol: WsProtocol, sub: Sub, sender: MessageSender, stopped: Callable[[], None]) -> None:
         assert sub.group is not None
         self._group = sub.group
         self._protocol = protocol
         self._sid = sub.sid
         self._topic = sub.topic
         self._sender = sender
-        self._gave_up = gave_up
+        self._stopped = stopped
         self._consumer: Consumer | None = None
         self._committed: dict[int, int] = {}
         self._has_committed = asyncio.Event()
         self._is_over = False
 
-    def wish(self) -> Group:
-        """Return what the consumer is to be in the group.
+    def group(self) -> Group:
+        """Return the group options of the consumer.
 
         Raises:
-            InvalidRequestError: no group may have that name.
+            InvalidRequestError: the group's name is not valid.
         """
-        # Whether the client takes anything is judged by its credit, see `Delivery`: a consumer does not know of that.
+        # No poll timeout: `Delivery` limits how long the client may give no credit, which the consumer cannot see.
         return Group(
             self._group,
             commit="manual",
@@ -67,22 +68,22 @@ class Membership:
         )
 
     def reads_with(self, consumer: Consumer) -> None:
-        """Take the consumer that is the member."""
+        """Set the consumer, which commits go through."""
         self._consumer = consumer
 
     def end(self) -> None:
-        """Tell the client nothing more: its subscription ends."""
+        """Stop sending messages to the client, because its subscription ends."""
         self._is_over = True
         self._has_committed.set()
 
     async def commit(self, offsets: Mapping[int, int], note: str) -> dict[int, Committed]:
-        """Keep positions for the group; return what holds now.
+        """Commit offsets for the group; return the committed positions.
 
         Raises:
-            TidelogError: the member was fenced, or nobody could keep them.
+            TidelogError: the member was fenced, or the commit failed.
         """
         if self._consumer is None:
-            raise MemberFencedError("this subscription is no member of its group yet")
+            raise MemberFencedError("this subscription has not joined its group yet: commit after `assigned`")
         wanted = {TopicPartition(self._topic, number): offset for number, offset in offsets.items()}
         held = await self._consumer.commit(wanted, note=note)
         self._committed.update(offsets)
@@ -93,7 +94,7 @@ class Membership:
         if self._is_over or self._consumer is None:
             return
         positions = self._consumer.position()
-        # What went again while another callback was waited for is not told of, neither now nor when that is told.
+        # Partitions that were revoked while another callback was awaited are left out, here and in `_stop`.
         offsets = {where.partition: positions[where] for where in sorted(partitions) if where in positions}
         if not offsets:
             return
@@ -105,31 +106,31 @@ class Membership:
         numbers = await self._stop(partitions, lost=False)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(COMMIT_WAIT_S):
-                while self._owes(numbers):
+                while self._has_uncommitted(numbers):
                     self._has_committed.clear()
                     await self._has_committed.wait()
         self._forget(numbers)
 
     async def _lost(self, partitions: frozenset[TopicPartition]) -> None:
-        # What is on its way to the socket is sent before the message and moves the position, which is forgotten last.
+        # A batch message that is being sent still needs the position, so positions are removed after `revoked` is sent.
         self._forget(await self._stop(partitions, lost=True))
 
     async def _stop(self, partitions: frozenset[TopicPartition], *, lost: bool) -> list[int]:
-        """Send nothing more of partitions, and say so; return those of them that the client knows to be its."""
-        numbers = [] if self._is_over else self._told_of(partitions)
+        """Stop sending records of partitions, send `revoked`, and return those that the client was assigned."""
+        numbers = [] if self._is_over else self._announced(partitions)
         if numbers:
             self._protocol.stopped(self._sid, numbers)
-            self._gave_up()
+            self._stopped()
             await self._sender.send(revoked_message(self._sid, numbers, lost=lost))
         return numbers
 
-    def _told_of(self, partitions: frozenset[TopicPartition]) -> list[int]:
-        """Return those of some partitions that the client knows to be its."""
+    def _announced(self, partitions: frozenset[TopicPartition]) -> list[int]:
+        """Return the partitions for which the client got `assigned`."""
         positions = self._protocol.subscriptions[self._sid].positions
         return sorted(where.partition for where in partitions if where.partition in positions)
 
-    def _owes(self, numbers: list[int]) -> bool:
-        """Whether the client was sent what it has not committed, and still may."""
+    def _has_uncommitted(self, numbers: list[int]) -> bool:
+        """Whether the client got records of some partitions that it has not committed, and may still commit."""
         if self._is_over:
             return False
         positions = self._protocol.subscriptions[self._sid].positions
@@ -143,5 +144,5 @@ class Membership:
 
 
 def start_of(start: Literal["earliest", "latest"] | AtTime) -> Literal["earliest", "latest"] | datetime:
-    """Return where a group begins that has committed nothing."""
+    """Return the start of a group without committed offsets."""
     return datetime.fromtimestamp(start.timestamp_ms / 1000, UTC) if isinstance(start, AtTime) else start

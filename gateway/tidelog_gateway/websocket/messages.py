@@ -1,4 +1,4 @@
-"""What a client may send over a WebSocket, as types: one message, one request.
+"""Types of a client's WebSocket messages; each message is one request.
 
 ```
 {"id":1,"auth":{"token":"..."}}
@@ -37,7 +37,7 @@ INTEGER_MAX: Final = 2**53 - 1
 """The largest integer that every JSON implementation keeps exact."""
 
 MESSAGE_BYTES_MIN: Final = 16 * KIB
-"""The least that a client may take in one message: answers that no bound of a subscription covers fit into it."""
+"""Lower limit of `max_message_bytes`: answers to requests, which it does not limit, fit into it."""
 
 Id = Annotated[int, Field(ge=0, le=INTEGER_MAX)]
 Count = Annotated[int, Field(ge=0, le=INTEGER_MAX)]
@@ -50,11 +50,11 @@ _PARTITION: Final = re.compile(r"0|[1-9][0-9]*")
 
 
 def _partition_of(name: object) -> object:
-    """Return the partition that the name of a member stands for; `00` would be a second name of it."""
+    """Parse the name of a JSON member as a partition number; `00` is refused, as `0` and `00` would be duplicates."""
     if not isinstance(name, str):
         return name
     if _PARTITION.fullmatch(name) is None:
-        raise ValueError("is not the number of a partition in decimal digits, without leading zeros")
+        raise ValueError("must be a partition number in decimal digits without leading zeros")
     return int(name)
 
 
@@ -68,7 +68,7 @@ class _Message(BaseModel):
 
 
 class Auth(_Message):
-    """Credentials, a token or a user with his password. They come in a message because addresses end up in logs."""
+    """Credentials: a token, or a user and a password. They are sent in a message because logs contain URLs."""
 
     token: Annotated[str, Field(max_length=16_384)] | None = None
     user: Annotated[str, Field(max_length=1_024)] | None = None
@@ -88,14 +88,14 @@ class AtTime(_Message):
 
 
 class InitialCredit(_Message):
-    """How much may be sent before more credit comes; without `bytes` only records are counted."""
+    """Credit of a new subscription; without `bytes` only records are limited."""
 
     records: Count
     bytes: Count | None = None
 
 
 class Sub(_Message):
-    """Start a subscription to every partition of a topic, or to the records in it that match."""
+    """Open a subscription to all partitions of a topic, or to the records that match a key or a tag."""
 
     sid: Id
     topic: TopicName
@@ -115,22 +115,22 @@ class Sub(_Message):
     @model_validator(mode="after")
     def _lag_has_a_bound(self) -> Self:
         if (self.on_lag == "pause") != (self.max_lag_records is None):
-            raise ValueError("on_lag skip or close goes with max_lag_records, and max_lag_records with one of these")
+            raise ValueError('max_lag_records and "on_lag":"skip" or "close" require each other: set both or neither')
         if self.on_lag != "pause" and self.member:
-            raise ValueError("a member reads every record of its partitions: leave on_lag and max_lag_records out")
+            raise ValueError("a member of a group cannot limit its lag: leave on_lag and max_lag_records out")
         return self
 
     @model_validator(mode="after")
     def _member_of_a_group(self) -> Self:
         if self.member and self.group is None:
-            raise ValueError("a member needs a group")
+            raise ValueError('"member":true requires a group: set group')
         if self.member and (self.resume or self.resume_token is not None):
-            raise ValueError("a member begins where its group has committed: leave resume and resume_token out")
+            raise ValueError("a member begins at its group's committed offsets: leave resume and resume_token out")
         return self
 
 
 class Credit(_Message):
-    """Allow more of a subscription to be sent."""
+    """Add credit to a subscription."""
 
     sid: Id
     records: Count = 0
@@ -138,15 +138,15 @@ class Credit(_Message):
 
 
 class Commit(_Message):
-    """Keep positions for the subscription's group; each is the next offset to read."""
+    """Commit offsets for the subscription's group; each is the next offset to read."""
 
     sid: Id
     offsets: Annotated[Offsets, Field(min_length=1)]
     note: Annotated[str, Field(max_length=NOTE_BYTES_MAX)] = ""
 
 
-class AskCommitted(_Message):
-    """Read back what a group has committed in a topic: in some partitions, or in all from `from_partition` on."""
+class CommittedQuery(_Message):
+    """Read a group's committed offsets in a topic: in some partitions, or in all from `from_partition`."""
 
     group: GroupName
     topic: TopicName
@@ -161,7 +161,7 @@ class AskCommitted(_Message):
 
 
 class Pub(_Message):
-    """Publish records; the same shape as in the body of an HTTP publish."""
+    """Publish records, which have the format of an HTTP publish."""
 
     topic: TopicName
     records: Annotated[list[JsonRecord], Field(min_length=1, fail_fast=True)]
@@ -174,14 +174,14 @@ class Unsub(_Message):
 
 
 class ClientMessage(_Message):
-    """One message: exactly one request in it."""
+    """One message, with exactly one request."""
 
     id: Id | None = None
     auth: Auth | None = None
     sub: Sub | None = None
     credit: Credit | None = None
     commit: Commit | None = None
-    committed: AskCommitted | None = None
+    committed: CommittedQuery | None = None
     pub: Pub | None = None
     unsub: Unsub | None = None
 
@@ -189,9 +189,9 @@ class ClientMessage(_Message):
     def _one_request(self) -> Self:
         given = [name for name in REQUESTS if getattr(self, name) is not None]
         if len(given) != 1:
-            raise ValueError(f"a message holds exactly one of {', '.join(REQUESTS)}; this one has {given or 'none'}")
+            raise ValueError(f"a message must have exactly one of {', '.join(REQUESTS)}, got {given or 'none'}")
         if self.id is None and self.credit is None:
-            raise ValueError(f"{given[0]} needs an id, so that its answer can be told apart")
+            raise ValueError(f"{given[0]} requires an id, which its answer repeats: add id")
         return self
 
 

@@ -1,4 +1,4 @@
-"""`tidelog.v1.proto`: each message is binary, a protobuf message of `websocket.proto`."""
+"""Codec of subprotocol `tidelog.v1.proto`: each message is a binary message with a protobuf of `websocket.proto`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ProtoCodec:
         return data
 
     def parse(self, payload: str | bytes, *, now_us: int) -> Parsed:
-        """Read a message of a client."""
+        """Decode a message of a client."""
         data = payload.encode() if isinstance(payload, str) else payload
         message = pb.ClientMessage()
         try:
@@ -57,7 +57,7 @@ class ProtoCodec:
             raise MessageError(request_id, invalid(body_faults(error))) from error
 
     def encode(self, message: Mapping[str, Any]) -> bytes:
-        """Return a message of the gateway as a `ServerMessage`."""
+        """Encode a message of the gateway as a `ServerMessage`."""
         if "batch" in message:
             return _batch(message["batch"])
         sent = pb.ServerMessage()
@@ -88,11 +88,11 @@ class ProtoCodec:
         return take_proto(reader, records_max, bytes_max, encoded_bytes_max)
 
     def bytes_max(self, reader: BatchReader, records_max: int, bytes_max: int) -> int:
-        """Return about how long the next records can become."""
+        """Return the approximate maximum length of the next records when encoded."""
         return proto_bytes_max(reader, records_max, bytes_max)
 
     def records_member(self, data: bytes) -> Any:
-        """Return the field as it is."""
+        """Return the encoded field unchanged."""
         return data
 
 
@@ -110,7 +110,7 @@ def _parsed(message: pb.ClientMessage, now_us: int) -> Parsed:
         pub = message.pub
         if not pub.records:
             raise MessageError(request_id, invalid([{"pointer": "/pub/records", "detail": "has at least 1 record"}]))
-        # The id and the name are checked as those of every message; the records are not made Python objects here.
+        # The id and the topic are checked like those of every message; records are not converted to Python objects.
         checked = ClientMessage.model_validate(
             {"id": request_id, "pub": {"topic": pub.topic, "records": [{"value": ""}]}}
         )
@@ -122,7 +122,7 @@ def _parsed(message: pb.ClientMessage, now_us: int) -> Parsed:
 
 
 def _request(name: str, message: Any) -> dict[str, Any]:
-    """Return a request with the members that its JSON has."""
+    """Return a request with the members of the JSON subprotocol."""
     found = {field.name: value for field, value in message.ListFields()}
     if name in {"sub", "credit", "commit", "unsub"}:
         found["sid"] = message.sid
@@ -145,7 +145,7 @@ def _request(name: str, message: Any) -> dict[str, Any]:
 
 
 def _batch(batch: Mapping[str, Any]) -> bytes:
-    """Return a batch message: its records are encoded already, and fields may come in any order."""
+    """Return a batch message; its records are already encoded and are appended, as fields may have any order."""
     members = {name: batch[name] for name in ("sid", "partition", "next_offset", "resume_token") if name in batch}
     data = pb.Batch(**members).SerializeToString() + (batch["records"] or b"")
     return _BATCH_TAG + _varint(len(data)) + data

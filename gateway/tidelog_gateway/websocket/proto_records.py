@@ -1,4 +1,4 @@
-"""Records of `tidelog.v1.proto`: those of a `pub` as lists, those of a batch as protobuf."""
+"""Conversion of records in `tidelog.v1.proto`: a `pub` to lists, a batch to protobuf."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from tidelog_proto import websocket_pb2 as pb
 from tidelog_proto.limits import PARTITIONS_MAX, TAG_BYTES_MAX, TIMESTAMP_MS_MAX
 
 RECORD_MEMBERS_BYTES: Final = 64
-"""Of a record without its payload and its headers, at most: tags, lengths and numbers."""
+"""Limit of a record's length without payload and headers: field tags, lengths and numbers."""
 
 HEADER_MEMBERS_BYTES: Final = 16
 FAULTS_MAX: Final = 100
-"""A message with more faults than that is not looked at further."""
+"""Limit of reported errors; the rest of the message is not checked."""
 
 
 def records_in_proto(records: Sequence[pb.PubRecord], now_us: int) -> Records:
     """Return the records of a `pub` as lists.
 
     Args:
-        records: at least one.
-        now_us: the timestamp of records without one when others of the request have one.
+        records: at least one record.
+        now_us: timestamp of records without one, if another record of the request has one.
 
     Raises:
         Problem: 422, a tag, partition, timestamp or number of headers is out of range.
@@ -57,7 +57,7 @@ def records_in_proto(records: Sequence[pb.PubRecord], now_us: int) -> Records:
 
 
 def take_proto(reader: BatchReader, records_max: int, bytes_max: int, encoded_bytes_max: int) -> Taken:
-    """Return the next records as the field `records` of a `Batch`; bounds as those of `BatchReader.take_json`."""
+    """Return the next records as the field `records` of a `Batch`; see `BatchReader.take_json` for the limits."""
     rows = reader.peek(records_max, bytes_max)
     batch = pb.Batch()
     _add_records(batch, rows.columns, rows.offsets, rows.timestamp_us)
@@ -69,7 +69,7 @@ def take_proto(reader: BatchReader, records_max: int, bytes_max: int, encoded_by
 
 
 def proto_bytes_max(reader: BatchReader, records_max: int, bytes_max: int) -> int:
-    """Return about how long the next records can become."""
+    """Return the approximate maximum length of the next records when encoded."""
     rows = reader.peek(records_max, bytes_max)
     headers = 0
     if "headers" in rows.columns.schema.names:
@@ -121,5 +121,5 @@ def _add_records(batch: pb.Batch, columns: pa.RecordBatch, offsets: Sequence[int
 
 
 def _field_bytes(size_bytes: int) -> int:
-    """Return the length of a message of that size as a field: with its tag and its length."""
+    """Return the length of an embedded message as a field, with its tag and its length prefix."""
     return 1 + max(1, -(-size_bytes.bit_length() // 7)) + size_bytes

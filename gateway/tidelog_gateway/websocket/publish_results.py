@@ -1,4 +1,4 @@
-"""The answer to a `pub`, bounded: errors of thousands of records are shortened where they would make it too long."""
+"""Size limit of the answer to a `pub`: repeated errors are shortened if the answer would be too long."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ from typing import Any, Final
 import orjson
 
 SHORT_DETAIL: Final = "as above"
-"""As that of the first result with the same code."""
+"""Replaces a detail; the first result with the same code has the full text."""
 
 
 def bounded_answer(answer: dict[str, Any], *, bytes_max: int) -> dict[str, Any]:
-    """Return an answer of `publish.answer_of` in which errors after the first of a code have a short detail.
-
-    It is returned as it is where it is at most `bytes_max` bytes long as JSON.
-    """
+    """Shorten the details of all errors but the first of each code, if an answer is longer than `bytes_max` as JSON."""
     if len(orjson.dumps(answer)) <= bytes_max:
         return answer
     seen: set[str] = set()

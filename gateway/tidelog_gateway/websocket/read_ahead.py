@@ -1,12 +1,12 @@
-"""What one subscription reads ahead of its client: never more than it has credit for, and within the budget.
+"""Accounting of the batches that one subscription has read ahead of its client, within its credit and the budget.
 
-A subscription begins to read with nothing reserved, as thousands of them may lie idle at the ends of their logs. What
-arrives is counted, and dropped when there is no room (`admit`); reading then ends, and begins again at the position of
-the client when there is. This time room is taken first (`begin`), for as much as was dropped: what comes first is kept
-then, so reading goes on, and nobody waits for room while he holds some.
+A subscription starts to read without a reservation, because thousands of subscriptions may be idle at the ends of their
+logs. Arriving batches are counted, and dropped if the budget has no room (`admit`). Reading then restarts at the
+client's position after `begin` has reserved room for as many bytes as were dropped, so that the first batches are kept
+and reading makes progress. No subscription waits for room while it holds some, which excludes deadlocks.
 
-Batches that arrive together lie in one piece of memory, which lives as long as the last of them is not sent. So they
-are counted together until then.
+Batches that arrive together share one buffer, which is freed with the last of them. They are counted together until
+then.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from tidelog_proto.batch.record_batch import RecordBatch
 from tidelog_proto.limits import MIB
 
 AHEAD_BYTES: Final = 1 * MIB
-"""The most that a node may send ahead; it sends whole batches, and so up to one more."""
+"""Limit of the bytes that a node may send ahead; it may exceed the limit by one batch."""
 
 
 class Window(NamedTuple):
-    """How far ahead a node may send, as it is told when reading begins."""
+    """Limits of the records and bytes that a node may send ahead; sent to the node when reading begins."""
 
     records: int
     bytes: int
 
     def is_much_more_than(self, other: Window) -> bool:
-        """Whether reading should begin again with this one."""
+        """Whether reading should restart with this window."""
         return self.records >= 4 * other.records or self.bytes >= 4 * other.bytes
 
 
 class ReadAhead:
-    """The budget's part of one subscription.
+    """One subscription's share of the budget for outgoing data.
 
     Attributes:
-        refused: something had to be dropped since reading began.
+        refused: whether a batch was dropped since reading began.
     """
 
     def __init__(self, outlet: ConnectionOutput) -> None:
@@ -51,16 +51,16 @@ class ReadAhead:
         self._reserved_bytes = 0
         self._wanted_bytes = 0
         self._arrived_bytes: deque[int] = deque()
-        """Of what arrived together and is not sent to the end."""
+        """Sizes of shared buffers with unsent batches, in order of arrival."""
         self._sent_bytes = 0
-        """Of the first of them."""
+        """Sent bytes of the first of these buffers."""
 
     def window(self, credit: Allowance) -> Window:
-        """Return the window for a client's credit, which is above zero."""
+        """Return the window for a credit above zero."""
         return Window(max(1, credit.records), max(1, min(AHEAD_BYTES, credit.bytes)))
 
     async def begin(self) -> None:
-        """Wait for the room that reading is known to need."""
+        """Reserve room for the batch that was dropped, if any."""
         self.refused = False
         if self._wanted_bytes:
             wanted_bytes, self._wanted_bytes = self._wanted_bytes, 0
@@ -68,48 +68,48 @@ class ReadAhead:
             self._reserved_bytes = wanted_bytes
 
     def end(self) -> None:
-        """Give everything back: what was read and not sent is dropped."""
+        """Release everything; unsent batches are dropped."""
         size_bytes = self._held_bytes + self._reserved_bytes
         self._held_bytes = self._reserved_bytes = self._sent_bytes = 0
         self._arrived_bytes.clear()
         self._outlet.give_back_prefetch(size_bytes)
 
     def admit(self, size_bytes: int) -> bool:
-        """Count what arrived together, in bytes of whole batches; False when it has to be dropped."""
+        """Count batches that arrived together; False if they have to be dropped."""
         if not self._hold(size_bytes, size_bytes):
             return False
         self._arrived_bytes.append(size_bytes)
         return True
 
     def decode(self, batch: RecordBatch) -> bool:
-        """Count what decoding a batch takes beside the batch; False when it has to be dropped."""
+        """Count the decoded size of a compressed batch; False if the batch has to be dropped."""
         extra_bytes = _decoded_bytes(batch)
         return not extra_bytes or self._hold(extra_bytes, self._arrived_bytes[0] + extra_bytes)
 
     def done(self, batch: RecordBatch, *, decoded: bool = True) -> None:
-        """Give back what a batch took that is sent, and what was taken for it and not needed.
+        """Release the bytes of a sent batch, and the unused rest of the reservation.
 
         Batches are sent in the order in which they arrived.
         """
-        size_bytes = (_decoded_bytes(batch) if decoded else 0) + self._gone(batch.header.length)
+        size_bytes = (_decoded_bytes(batch) if decoded else 0) + self._free(batch.header.length)
         self._held_bytes -= size_bytes
         self._outlet.give_back_prefetch(size_bytes + self._reserved_bytes)
         self._reserved_bytes = 0
 
     def passed(self) -> None:
-        """Give back what was taken for a batch that was sent within the call that received it, and never held."""
+        """Release the reservation for a batch that was sent within the call that received it, and never held."""
         if self._reserved_bytes:
             self._outlet.give_back_prefetch(self._reserved_bytes)
             self._reserved_bytes = 0
 
     def dropped(self, size_bytes: int) -> None:
-        """Count what is not going to be sent as if it had been."""
-        size_bytes = self._gone(size_bytes)
+        """Release the bytes of batches that will not be sent."""
+        size_bytes = self._free(size_bytes)
         self._held_bytes -= size_bytes
         self._outlet.give_back_prefetch(size_bytes)
 
-    def _gone(self, size_bytes: int) -> int:
-        """Note that so much has gone its way; return what is not held any more."""
+    def _free(self, size_bytes: int) -> int:
+        """Add to the sent bytes, and return the size of the buffers that are freed."""
         self._sent_bytes += size_bytes
         freed_bytes = 0
         while self._arrived_bytes and self._sent_bytes >= self._arrived_bytes[0]:
@@ -120,7 +120,7 @@ class ReadAhead:
 
     @contextlib.contextmanager
     def idle(self, give_way: Callable[[], None]) -> Iterator[None]:
-        """While the block runs, what is held may be asked for; `give_way` ends the block and the reading."""
+        """Let the budget reclaim the held bytes while the block runs; `give_way` must end the block and the reading."""
 
         def let_go() -> int:
             size_bytes = self._held_bytes + self._reserved_bytes

@@ -1,6 +1,7 @@
-"""The handshake of `/v1/ws`: who may open a WebSocket, and in which language.
+"""Handshake of `/v1/ws`: checks of the origin, the subprotocol and the caller.
 
-Browsers let any page open a WebSocket to any host, so the `Origin` header is checked here, too (`origin_check.py`).
+Browsers allow any page to open a WebSocket to any host, so the `Origin` header is checked here, too
+(`origin_check.py`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tidelog_gateway.live_connections import counted, no_room
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.request_ids import request_id_of
 from tidelog_gateway.unsupported import refuse_unknown
-from tidelog_gateway.websocket.authentication import of_first_message, of_head
+from tidelog_gateway.websocket.authentication import authenticate_handshake, authenticate_message
 from tidelog_gateway.websocket.codecs import Codec
 from tidelog_gateway.websocket.connection import Connection
 from tidelog_gateway.websocket.json_codec import JSON
@@ -39,14 +40,14 @@ CODECS: Final[dict[str, Codec]] = {codec.subprotocol: codec for codec in (JSON, 
 
 @router.get("/v1/ws", include_in_schema=False)
 async def without_upgrade() -> Response:
-    """Refuse a request that does not ask for a WebSocket, or whose proxy has dropped the fields that do.
+    """Refuse a request without the headers of a WebSocket handshake, which a proxy may have dropped.
 
     Raises:
         Problem: 426.
     """
     detail = (
-        "this path takes WebSocket handshakes alone, and the request has no `Upgrade: websocket` with `Connection: "
-        "Upgrade`; a proxy in front of the gateway has to pass both on"
+        "this path accepts only WebSocket handshakes, and the request has no `Upgrade: websocket` with `Connection: "
+        "Upgrade`; if a proxy is in front of the gateway, configure it to forward both headers"
     )
     raise Problem(426, "upgrade_required", detail, headers={"Upgrade": "websocket", "Connection": "Upgrade"})
 
@@ -54,57 +55,61 @@ async def without_upgrade() -> Response:
 @router.websocket("/v1/ws")
 async def websocket(socket: WebSocket) -> None:
     """Serve one WebSocket."""
-    with contextlib.suppress(WebSocketDisconnect):  # the client has left before it was answered
+    with contextlib.suppress(WebSocketDisconnect):  # the client has disconnected before it got an answer
         await _serve(socket, gateway_of(socket))
 
 
 async def _serve(socket: WebSocket, gateway: Gateway) -> None:
-    """Serve a WebSocket as that of its caller, who is known by the head of its handshake, or says so first of all."""
+    """Check the handshake, authenticate the caller, and serve the WebSocket."""
     async with contextlib.AsyncExitStack() as using:
-        shown, problem = None, _refusal(socket, gateway)
+        authenticated, problem = None, _refusal(socket, gateway)
         try:
             if problem is None:
-                shown = await of_head(socket, gateway, using)
+                authenticated = await authenticate_handshake(socket, gateway, using)
         except Problem as refused:
             problem = refused
         if problem is not None:
             await _deny(socket, problem)
             return
-        await _accepted(socket, gateway, shown, using)
+        await _accept(socket, gateway, authenticated, using)
 
 
-async def _accepted(
-    socket: WebSocket, gateway: Gateway, shown: Gateway | None, using: contextlib.AsyncExitStack
+async def _accept(
+    socket: WebSocket, gateway: Gateway, authenticated: Gateway | None, using: contextlib.AsyncExitStack
 ) -> None:
     codec = _codec_of(socket)
     assert codec is not None
     await socket.accept(codec.subprotocol)
-    known = shown or await _asked(socket, gateway, codec, using)
-    if known is None:
+    authenticated = authenticated or await _await_auth(socket, gateway, codec, using)
+    if authenticated is None:
         return
-    socket.scope["state"]["gateway"] = known  # where it is of a request, too: the access log names the caller
-    why = no_room(gateway, known)
+    socket.scope["state"]["gateway"] = authenticated  # the access log gets the caller's name from here
+    why = no_room(gateway, authenticated)
     if why:
         await _too_many(socket, gateway, why)
         return
-    with counted(gateway, known, gateway.metrics.websockets):
-        await Connection(socket, known, codec).serve()
+    with counted(gateway, authenticated, gateway.metrics.websockets):
+        await Connection(socket, authenticated, codec).serve()
 
 
-async def _asked(socket: WebSocket, gateway: Gateway, codec: Codec, using: contextlib.AsyncExitStack) -> Gateway | None:
-    """Wait for who this is; None: it was told why not, and closed.
+async def _await_auth(
+    socket: WebSocket, gateway: Gateway, codec: Codec, using: contextlib.AsyncExitStack
+) -> Gateway | None:
+    """Authenticate the caller by the first message; None if that failed and the WebSocket was closed.
 
-    Those who have not said it have a bound of their own, and past it the oldest gives way, of the address that has most
-    of them: so they keep nobody away, whether he says it in the head of his handshake or here.
+    Unauthenticated WebSockets have a limit of their own. At the limit the oldest one of the address with the most is
+    closed, so they cannot keep out callers with credentials.
     """
     slot: ConnectionSlot | None = None
     try:
         async with asyncio.timeout(None) as turn:
             address = address_of(socket.scope)
             slot = gateway.unauthenticated_websockets.take(address, lambda: turn.reschedule(0.0))
-            return await of_first_message(socket, gateway, codec, using)
+            return await authenticate_message(socket, gateway, codec, using)
     except TimeoutError:
-        await _too_many(socket, gateway, "too many have yet to say who they are: send Authorization, or try again")
+        await _too_many(
+            socket, gateway, "too many unauthenticated WebSockets: send Authorization in the handshake, or try again"
+        )
         return None
     finally:
         if slot is not None:
@@ -117,14 +122,14 @@ async def _too_many(socket: WebSocket, gateway: Gateway, why: str) -> None:
 
 
 @router.websocket(f"/{{path:{ANY_TEXT}}}")
-async def nowhere(socket: WebSocket, path: str) -> None:
-    """Refuse WebSockets elsewhere with a problem document."""
+async def unknown_path(socket: WebSocket, path: str) -> None:
+    """Answer a WebSocket handshake at any other path with a problem document."""
     with contextlib.suppress(WebSocketDisconnect):
-        await _deny(socket, Problem(404, "not_found", f"no WebSocket is at /{path}; it is at /v1/ws"))
+        await _deny(socket, Problem(404, "not_found", f"/{path} does not accept WebSockets: connect to /v1/ws"))
 
 
 def _codec_of(socket: WebSocket) -> Codec | None:
-    """Return the codec of the first subprotocol that the client offers and the gateway speaks."""
+    """Return the codec of the client's first subprotocol that the gateway supports."""
     return next((CODECS[name] for name in socket.scope["subprotocols"] if name in CODECS), None)
 
 
@@ -140,7 +145,7 @@ def _refusal(socket: WebSocket, gateway: Gateway) -> Problem | None:
         detail = f"Sec-WebSocket-Protocol: {shown}; offer {' or '.join(CODECS)}"
         return Problem(400, "unsupported_subprotocol", detail)
     if gateway.stopping.is_set():
-        return Problem(503, "shutting_down", "this gateway is stopping", retryable=True)
+        return Problem(503, "shutting_down", "this gateway is stopping: connect again", retryable=True)
     return None
 
 

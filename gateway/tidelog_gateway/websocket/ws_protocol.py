@@ -1,14 +1,14 @@
-"""The WebSocket conversation without I/O: messages in, actions out, and the credit of each subscription.
+"""State machine of the WebSocket protocol, without I/O: messages in, actions out, and the credit of each subscription.
 
-The shell calls `receive` with every message it gets and does what the returned action says; when a subscription
-has something to send it asks `allowance` how much, and reports what left with `delivered`. Everything a client
-may and may not do is decided here, so all of it can be tested without a socket or a log.
+The connection calls `receive` with every message and executes the returned action. A delivery calls `allowance` for the
+number of records it may send, and reports sent records with `delivered`. All rules for clients are enforced here, so
+they can be tested without a socket or a log.
 
-Theory of operation. A subscription is *opening* from its `sub` until the shell has resolved where each
-partition begins (`opened`), then *open* until `ended` (by the client, the log, or the connection). Credit may
-arrive in both states. Credit in records is exact: a batch message never has more records than were allowed.
-Credit in bytes counts payload (key, value, tag, headers) and may be overdrawn by one record, because a record
-larger than all credit could never be sent otherwise; nothing more leaves until it is above zero again.
+States: a subscription is *opening* from its `sub` until its start offsets are resolved (`opened`), then *open* until
+`ended` (by the client, the log, or the connection). The client may add credit in both states. Credit in records is
+exact: a batch message never has more records than the credit. Credit in bytes counts payload (key, value, tag, headers)
+and may be overdrawn by one record, because a record larger than the whole credit could never be sent otherwise; no more
+records are sent until the credit is above zero again.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from tidelog_gateway.resume_tokens import ResumeTokens
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.websocket.codecs import Codec, MessageError, Parsed
 from tidelog_gateway.websocket.json_codec import JSON
-from tidelog_gateway.websocket.messages import INTEGER_MAX, AskCommitted, Commit, Pub, Sub
+from tidelog_gateway.websocket.messages import INTEGER_MAX, Commit, CommittedQuery, Pub, Sub
 from tidelog_proto.limits import MIB
 
 SHORT_TOKEN_CHARS: Final = 1024
-"""Up to this length a resume token goes with every batch message; about 150 partitions have room in it."""
+"""Resume tokens of up to this length, about 150 partitions, are in every batch message."""
 TOKEN_SHARE: Final = 16
-"""A longer token comes after this many times its length of records."""
+"""A longer token is sent after records of this many times its length."""
 TOKEN_GROWTH_CHARS: Final = 32
-"""How much longer than the last one a token may be, for one partition that is new or has a longer offset."""
+"""Limit of a token's growth by one batch: one partition that is new or has a longer offset."""
 BATCH_MEMBERS_BYTES: Final = 160
-"""Of a batch message without its records and its token, at most: names and numbers."""
+"""Limit of a batch message's length without its records and its token."""
 
 MESSAGE_BYTES_MAX: Final = 1 * MIB
-"""The longest message of a subscription that does not say what its client takes: the limit that is common."""
+"""Default of `max_message_bytes`: a common limit of WebSocket clients."""
 
 CLOSE_UNSUPPORTED_DATA: Final = 1003
 CLOSE_INTERNAL: Final = 1011
@@ -55,7 +55,7 @@ class Reply:
 
 @dataclass(slots=True)
 class OpenSubscription:
-    """Resolve where each partition begins, call `opened`, answer, and deliver."""
+    """Resolve the start offsets, call `opened`, answer, and deliver."""
 
     id: int
     sub: Sub
@@ -63,7 +63,7 @@ class OpenSubscription:
 
 @dataclass(slots=True)
 class EndSubscription:
-    """Stop delivering; the subscription is gone already. Then answer."""
+    """Stop the delivery of a removed subscription, then answer."""
 
     id: int
     sid: int
@@ -89,11 +89,11 @@ class CommitOffsets:
 
 
 @dataclass(slots=True)
-class TellCommitted:
-    """Read back what a group has committed, then answer."""
+class FetchCommitted:
+    """Read a group's committed offsets, then answer."""
 
     id: int
-    asked: AskCommitted
+    query: CommittedQuery
 
 
 @dataclass(slots=True)
@@ -114,12 +114,12 @@ class Close:
 
 
 Action: TypeAlias = (
-    Reply | OpenSubscription | EndSubscription | CreditAdded | CommitOffsets | TellCommitted | Publish | Close
+    Reply | OpenSubscription | EndSubscription | CreditAdded | CommitOffsets | FetchCommitted | Publish | Close
 )
 
 
 class Allowance(NamedTuple):
-    """How much of a subscription may be sent now; zero records means pause."""
+    """Records and payload bytes that a subscription may send now; zero records: wait for credit."""
 
     records: int
     bytes: int
@@ -127,17 +127,18 @@ class Allowance(NamedTuple):
 
 @dataclass(slots=True)
 class Subscription:
-    """What the protocol knows of one subscription.
+    """State of one subscription.
 
     Attributes:
-        positions: the next offset of each partition; empty while opening, and what a member has by now.
-        stopped: partitions that a member gives up: they are committed still, and nothing more is sent of them.
-        terms: how often a member got each partition: what it had at hand when one went is not what it gets anew.
-        credit_bytes: None when the client counts records only.
-        tokens: makes resume tokens; None while opening, and for a member, which resumes where its group has committed.
+        positions: partition -> next offset; empty while opening; for a member, its assigned partitions.
+        stopped: partitions that are being revoked: commits are accepted, and no records are sent.
+        assignments: partition -> number of times that a member was assigned it; records that were read under an earlier
+            assignment must not be sent.
+        credit_bytes: credit in bytes; None if the client limits records only.
+        tokens: makes resume tokens; None while opening, and for a member, which resumes at its group's offsets.
         token_chars: length of the newest token.
-        since_token_bytes: records sent since the newest token, as JSON.
-        message_bytes_max: the longest message that the client takes; None: there is no limit.
+        since_token_bytes: length of the records sent since the newest token, as JSON.
+        message_bytes_max: length of the longest message that the client accepts; None: no limit.
     """
 
     sid: int
@@ -148,42 +149,42 @@ class Subscription:
     is_member: bool = False
     positions: dict[int, int] = field(default_factory=dict)
     stopped: set[int] = field(default_factory=set)
-    terms: dict[int, int] = field(default_factory=dict)
+    assignments: dict[int, int] = field(default_factory=dict)
     tokens: ResumeTokens | None = None
     token_chars: int = 0
     since_token_bytes: int = 0
     message_bytes_max: int | None = None
 
     def fits(self, records: int, payload_bytes: int) -> bool:
-        """Whether credit allows a batch message as a whole; one without records needs none."""
+        """Whether the credit covers a whole batch message; a message without records needs no credit."""
         if not records:
             return True
         credit_bytes = self.credit_bytes
         return records <= self.credit_records and (credit_bytes is None or payload_bytes <= credit_bytes)
 
-    def takes(self, records: int, records_bytes: int) -> bool:
-        """Whether a batch message with encoded records of this length is short enough for the client.
+    def accepts(self, records: int, records_bytes: int) -> bool:
+        """Whether a batch message is short enough for the client.
 
-        Several records are cut to be; one that alone is longer cannot be.
+        Only a message with one record can be too long: messages with several records are split.
         """
         if records != 1 or self.message_bytes_max is None:
             return True
         return records_bytes + BATCH_MEMBERS_BYTES + self.token_chars + TOKEN_GROWTH_CHARS <= self.message_bytes_max
 
     def spend(self, records: int, payload_bytes: int) -> None:
-        """Spend credit for a batch message that fits."""
+        """Spend credit for a batch message."""
         self.credit_records -= records
         if self.credit_bytes is not None:
             self.credit_bytes -= payload_bytes
 
 
 class WsProtocol:
-    """One connection's conversation.
+    """Protocol state of one connection.
 
     Args:
-        settings: its bounds.
-        always_token: whether each batch has a resume token, however long that is.
-        codec: how its messages look.
+        settings: limits.
+        always_token: whether each batch has a resume token, regardless of its length.
+        codec: decodes messages.
     """
 
     def __init__(self, settings: GatewaySettings, *, always_token: bool = False, codec: Codec = JSON) -> None:
@@ -193,7 +194,7 @@ class WsProtocol:
         self.subscriptions: dict[int, Subscription] = {}
 
     def receive(self, payload: str | bytes, *, now_us: int) -> Action:
-        """Take one message and say what follows. Faults of the client become a `Reply` with an error."""
+        """Handle one message and return the action to execute; an invalid message results in a `Reply`."""
         try:
             parsed = self._codec.parse(payload, now_us=now_us)
         except MessageError as error:
@@ -204,8 +205,8 @@ class WsProtocol:
             return Reply(error_message(parsed.message.id, problem))
 
     def receive_other(self) -> Close:
-        """Take a message of a kind that this subprotocol does not have: text or binary."""
-        return Close(CLOSE_UNSUPPORTED_DATA, f"messages of {self._codec.subprotocol} are {self._codec.kind}")
+        """Handle a message of the type, text or binary, that the subprotocol does not use."""
+        return Close(CLOSE_UNSUPPORTED_DATA, f"{self._codec.subprotocol} accepts only {self._codec.kind} messages")
 
     def _act(self, parsed: Parsed) -> Action:
         message = parsed.message
@@ -215,15 +216,16 @@ class WsProtocol:
             return CreditAdded(credit.sid)
         assert message.id is not None, "the message model demands an id for everything but credit"
         if message.auth is not None:
-            if self._settings.auth == "callers":  # who this is was found out before the conversation began
-                raise Problem(409, "authenticated", "this WebSocket has its caller: open another one for another")
+            if self._settings.auth == "callers":  # the connection is authenticated before the first `receive`
+                detail = "this WebSocket is already authenticated: open another one for another caller"
+                raise Problem(409, "authenticated", detail)
             return Reply(ok_message(message.id, {}))
         if message.sub is not None:
             return self._subscribe(message.id, message.sub)
         if message.commit is not None:
             return self._commit(message.id, message.commit)
         if message.committed is not None:
-            return TellCommitted(message.id, message.committed)
+            return FetchCommitted(message.id, message.committed)
         if message.pub is not None:
             return self._publish(message.id, message.pub, parsed.records)
         assert message.unsub is not None, "the message model demands exactly one request"
@@ -239,10 +241,14 @@ class WsProtocol:
 
     def _subscribe(self, request_id: int, sub: Sub) -> Action:
         if sub.sid in self.subscriptions:
-            raise Problem(409, "subscription_exists", f"subscription {sub.sid} is open on this connection already")
+            detail = f"subscription {sub.sid} is already open on this connection: use another sid"
+            raise Problem(409, "subscription_exists", detail)
         limit = self._settings.ws_subscriptions_max
         if len(self.subscriptions) >= limit:
-            raise Problem(429, "too_many_subscriptions", f"a connection has at most {limit} subscriptions")
+            detail = (
+                f"this connection already has {limit} subscriptions, the maximum: end one, or open another connection"
+            )
+            raise Problem(429, "too_many_subscriptions", detail)
         self.subscriptions[sub.sid] = Subscription(
             sub.sid, sub.topic, sub.group, sub.credit.records, sub.credit.bytes, is_member=sub.member
         )
@@ -258,14 +264,16 @@ class WsProtocol:
     def _commit(self, request_id: int, commit: Commit) -> Action:
         subscription = self._known(commit.sid)
         if subscription.group is None:
-            raise Problem(422, "invalid_request", f"subscription {commit.sid} has no group to commit for")
+            detail = f"subscription {commit.sid} has no group to commit for: set group in sub"
+            raise Problem(422, "invalid_request", detail)
         for partition, next_offset in commit.offsets.items():
             position = subscription.positions.get(partition)
             where = pointer(["commit", "offsets", partition])
             if position is None:
-                raise invalid([{"pointer": where, "detail": "the subscription has no such partition"}])
+                raise invalid([{"pointer": where, "detail": f"the subscription does not read partition {partition}"}])
             if next_offset > position:
-                raise invalid([{"pointer": where, "detail": f"only what is before {position} has been delivered"}])
+                detail = f"must be <= {position}, the next offset to deliver, got {next_offset}"
+                raise invalid([{"pointer": where, "detail": detail}])
         return CommitOffsets(
             request_id, subscription.sid, subscription.topic, subscription.group, commit.offsets, commit.note
         )
@@ -273,19 +281,19 @@ class WsProtocol:
     def _publish(self, request_id: int, pub: Pub, records: Callable[[], Records]) -> Action:
         limit = self._settings.records_per_request_max
         if len(pub.records) > limit:
-            detail = f"at most {limit} records in one message, got {len(pub.records)}"
+            detail = f"must have at most {limit} records, got {len(pub.records)}"
             raise invalid([{"pointer": "/pub/records", "detail": detail}])
         return Publish(request_id, pub.topic, records())
 
     def opened(self, sid: int, positions: Mapping[int, int], tokens: ResumeTokens | None = None) -> None:
-        """Say where the partitions of an opening subscription begin; `tokens` makes its resume tokens, if any."""
+        """Set the start offsets of an opening subscription; `tokens` makes its resume tokens."""
         subscription = self.subscriptions[sid]
         assert not subscription.positions, "a subscription opens once"
         subscription.positions = dict(positions)
         subscription.tokens = tokens
 
     def resume_token(self, sid: int) -> str | None:
-        """Return the token of all positions as they are now; None for a subscription that has none."""
+        """Return the resume token of the current positions; None for a subscription without tokens."""
         subscription = self.subscriptions[sid]
         if subscription.tokens is None:
             return None
@@ -294,14 +302,14 @@ class WsProtocol:
         return token
 
     def batch_token(self, sid: int, size_bytes: int = 0) -> str | None:
-        """Return the token for the next batch message; None if this message is to have none.
+        """Return the resume token for the next batch message; None if the message has none.
 
-        A short token goes with every message. A long one follows messages that are `TOKEN_SHARE` times as long in all,
-        so that it never dominates what is sent, and only where it leaves room for records.
+        A short token is in every message. A long token is sent after `TOKEN_SHARE` times its length of records, which
+        limits the overhead, and only if it leaves room for records.
 
         Args:
-            sid: the subscription.
-            size_bytes: of the message's records as JSON.
+            sid: id of the subscription.
+            size_bytes: length of the message's records as JSON.
         """
         if self._always_token:
             return self.resume_token(sid)
@@ -314,11 +322,12 @@ class WsProtocol:
         subscription.token_chars, subscription.since_token_bytes = len(token), 0
         if len(token) <= chars_max:
             return token
-        subscription.since_token_bytes = TOKEN_SHARE * len(token)  # many partitions are new: the next message has room
+        # Many partitions are new, so the token outgrew its reservation; the next message reserves its new length.
+        subscription.since_token_bytes = TOKEN_SHARE * len(token)
         return None
 
     def token_chars(self, sid: int) -> int:
-        """Return the length of the newest resume token; 0 for a subscription that has none."""
+        """Return the length of the newest resume token; 0 for a subscription without tokens."""
         return self.subscriptions[sid].token_chars
 
     def _is_token_due(self, subscription: Subscription) -> bool:
@@ -331,50 +340,50 @@ class WsProtocol:
         return chars <= SHORT_TOKEN_CHARS or subscription.since_token_bytes >= TOKEN_SHARE * chars
 
     def records_bytes_max(self, sid: int) -> int:
-        """Return how many bytes the records of the next batch message may have as JSON, beside what it has else."""
+        """Return the maximum length of the records of the next batch message as JSON."""
         subscription = self.subscriptions[sid]
         token_bytes = subscription.token_chars + TOKEN_GROWTH_CHARS if self._is_token_due(subscription) else 0
         bytes_max = min(self._settings.ws_batch_bytes_max, subscription.message_bytes_max or INTEGER_MAX)
         return max(1, bytes_max - BATCH_MEMBERS_BYTES - token_bytes)
 
     def assigned(self, sid: int, positions: Mapping[int, int]) -> None:
-        """Say which partitions a member gets, and where they begin."""
+        """Add assigned partitions of a member with their start offsets."""
         subscription = self.subscriptions[sid]
         subscription.positions.update(positions)
         subscription.stopped.difference_update(positions)
         for number in positions:
-            subscription.terms[number] = subscription.terms.get(number, 0) + 1
+            subscription.assignments[number] = subscription.assignments.get(number, 0) + 1
 
     def stopped(self, sid: int, partitions: Iterable[int]) -> None:
-        """Say which partitions a member gives up: it may commit them until `revoked`."""
+        """Stop sending records of partitions that are being revoked; commits are accepted until `revoked`."""
         self.subscriptions[sid].stopped.update(partitions)
 
     def revoked(self, sid: int, partitions: Iterable[int]) -> None:
-        """Say which partitions a member has no longer."""
+        """Remove revoked partitions of a member."""
         subscription = self.subscriptions[sid]
         for number in partitions:
             subscription.positions.pop(number, None)
             subscription.stopped.discard(number)
 
-    def term(self, sid: int, partition: int) -> int:
-        """Return in which term records of a partition arrive now; see `may_send`."""
-        return self.subscriptions[sid].terms.get(partition, 0)
+    def assignment(self, sid: int, partition: int) -> int:
+        """Return the number of a partition's current assignment; see `may_send`."""
+        return self.subscriptions[sid].assignments.get(partition, 0)
 
-    def may_send(self, sid: int, partition: int, term: int) -> bool:
-        """Whether records of a partition that arrived in a term may be sent: a member has some, all others have all."""
+    def may_send(self, sid: int, partition: int, assignment: int) -> bool:
+        """Whether records may be sent: a member's records only under the assignment under which they arrived."""
         subscription = self.subscriptions[sid]
         return not subscription.is_member or (
             partition in subscription.positions
             and partition not in subscription.stopped
-            and term == subscription.terms[partition]
+            and assignment == subscription.assignments[partition]
         )
 
     def ended(self, sid: int) -> None:
-        """Forget a subscription."""
+        """Remove a subscription."""
         del self.subscriptions[sid]
 
     def allowance(self, sid: int) -> Allowance:
-        """Return how much may be sent now, bounded by what one batch message may hold."""
+        """Return the limits of the next batch message: the credit, and the limits of one message."""
         subscription = self.subscriptions[sid]
         size_bytes = self._settings.ws_batch_bytes_max
         if subscription.credit_bytes is not None:
@@ -384,15 +393,15 @@ class WsProtocol:
         return Allowance(min(subscription.credit_records, self._settings.ws_batch_records_max), size_bytes)
 
     def credit(self, sid: int) -> Allowance:
-        """Return all that may be sent before more credit comes."""
+        """Return the whole credit."""
         subscription = self.subscriptions[sid]
         size_bytes = INTEGER_MAX if subscription.credit_bytes is None else subscription.credit_bytes
         return Allowance(subscription.credit_records, size_bytes)
 
     def delivered(self, sid: int, partition: int, *, records: int, payload_bytes: int, next_offset: int) -> None:
-        """Spend credit for a batch message that is about to be sent and move the partition's position.
+        """Spend credit for a batch message that is about to be sent, and advance the partition's position.
 
-        A partition that was added to the topic since the subscription was opened has one from its first batch on.
+        A partition that was added after the subscription was opened gets its position with its first batch.
         """
         subscription = self.subscriptions[sid]
         assert 0 < records <= subscription.credit_records, "records never exceed what was allowed"
@@ -403,7 +412,7 @@ class WsProtocol:
         self.passed(sid, partition, next_offset=next_offset)
 
     def passed(self, sid: int, partition: int, *, next_offset: int) -> None:
-        """Move a partition's position, also where nothing is left up to there: that costs no credit."""
+        """Advance a partition's position without spending credit, for instance over offsets without records."""
         subscription = self.subscriptions[sid]
         positions = subscription.positions
         assert next_offset > positions.get(partition, -1), "positions only move forward"
@@ -413,12 +422,12 @@ class WsProtocol:
 
 
 def ok_message(request_id: int, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the answer to a request that worked."""
+    """Return the answer to a successful request."""
     return {"id": request_id, "ok": dict(body)}
 
 
 def error_message(request_id: int | None, problem: Problem) -> dict[str, Any]:
-    """Return the answer to a request that failed; without an id when the message had none that could be read."""
+    """Return the answer to a failed request; it has no id if that of the message could not be read."""
     answer: dict[str, Any] = {} if request_id is None else {"id": request_id}
     return {**answer, "error": problem.brief()}
 
@@ -429,11 +438,11 @@ def batch_message(
     """Return a batch of records.
 
     Args:
-        sid: the subscription.
-        partition: of the records.
-        records: a list, or a fragment of JSON.
-        next_offset: what to commit when the records are processed.
-        resume_token: what to resume from then; None if this message has none.
+        sid: id of the subscription.
+        partition: partition of the records.
+        records: a list, or an `orjson.Fragment`.
+        next_offset: offset to commit after the records were processed.
+        resume_token: token that resumes after the records; None to leave it out.
     """
     batch = {"sid": sid, "partition": partition, "records": records, "next_offset": next_offset}
     if resume_token is not None:
@@ -442,7 +451,7 @@ def batch_message(
 
 
 def batch_frame(sid: int, partition: int, records: bytes, next_offset: int, resume_token: str | None) -> bytes:
-    """Return the frame of `batch_message`, as bytes; `records` are a JSON array."""
+    """Return a batch message as the bytes of a WebSocket frame; `records` is a JSON array."""
     begin = b'{"batch":{"sid":%d,"partition":%d,"records":' % (sid, partition)
     token = b"" if resume_token is None else b',"resume_token":"%b"' % resume_token.encode()
     end = b',"next_offset":%d%b}}' % (next_offset, token)
@@ -457,13 +466,13 @@ def batch_frame(sid: int, partition: int, records: bytes, next_offset: int, resu
 
 
 _LENGTH_16: Final = 126
-"""In a frame's head: the length of its payload is in the next 2 bytes; 127: in the next 8 (RFC 6455, 5.2)."""
+"""Payload length in a frame header that announces 2 bytes of length; 127 announces 8 bytes (RFC 6455, 5.2)."""
 
 
 def gap_message(
     sid: int, partition: int, from_offset: int, next_offset: int, resume_token: str | None
 ) -> dict[str, Any]:
-    """Return the news that a subscription is not sent the records of a partition from an offset up to another."""
+    """Return the message for skipped records of a partition: offsets from `from_offset` to before `next_offset`."""
     gap: dict[str, Any] = {"sid": sid, "partition": partition, "from_offset": from_offset, "next_offset": next_offset}
     if resume_token is not None:
         gap["resume_token"] = resume_token
@@ -471,27 +480,27 @@ def gap_message(
 
 
 def too_large(subscription: Subscription, partition: int, offset: int, records_bytes: int) -> Problem:
-    """Return the error for a record that alone makes a message which is too long for the client."""
+    """Return the error for a record that does not fit the longest message that the client accepts."""
     bytes_max = subscription.message_bytes_max
     detail = (
-        f"partition {partition}: the record at offset {offset} is {records_bytes} bytes long as it would be sent, and "
-        f"messages of this subscription have at most {bytes_max} bytes; let the client take longer messages and say "
-        f'so with max_message_bytes, or continue after the record with "resume":{{"{partition}":{offset + 1}}}'
+        f"partition {partition}: the record at offset {offset} has {records_bytes} bytes when encoded, but messages of "
+        f"this subscription have at most {bytes_max} bytes; raise max_message_bytes and the client's limit, or skip "
+        f'the record with "resume":{{"{partition}":{offset + 1}}}'
     )
     extra = {"partition": partition, "offset": offset, "size_bytes": records_bytes, "max_message_bytes": bytes_max}
     return Problem(413, "message_too_large", detail, extra=extra)
 
 
 def assigned_message(sid: int, offsets: Mapping[int, int]) -> dict[str, Any]:
-    """Return the news that a member gets partitions, with the next offset of each."""
+    """Return the message for assigned partitions, with the next offset of each."""
     return {"assigned": {"sid": sid, "offsets": {str(number): offset for number, offset in offsets.items()}}}
 
 
 def revoked_message(sid: int, partitions: list[int], *, lost: bool) -> dict[str, Any]:
-    """Return the news that a member has no partitions any more; those that are lost others may have already."""
+    """Return the message for revoked partitions; with `lost`, other members may already own them."""
     return {"revoked": {"sid": sid, "partitions": partitions, "lost": lost}}
 
 
 def end_message(sid: int, problem: Problem) -> dict[str, Any]:
-    """Return the news that the log ended a subscription."""
+    """Return the message for a subscription that ended with an error."""
     return {"end": {"sid": sid, "error": problem.brief()}}

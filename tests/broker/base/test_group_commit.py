@@ -23,7 +23,7 @@ class Journal:
         self.gate.set()
         self.errors: list[Exception] = []
         self.is_marking = threading.Event()
-        """Set when a mark has begun, also behind the gate."""
+        """Set when a mark has begun, also while the gate is closed."""
         self.marks: list[int] = []
         """How many groups there were, at each mark."""
 
@@ -106,7 +106,7 @@ async def test_full_journal_is_retried_with_all_entries(subject: Subject, monkey
 async def test_failed_journal_is_reported_once_and_not_reused(subject: Subject) -> None:
     subject.journal.errors = [StorageFailedError("broken")]
     done = subject.submit(1)
-    await settled(lambda: bool(subject.failures), "nobody was told")
+    await settled(lambda: bool(subject.failures), "the failure was not reported")
     subject.submit(2)
     await asyncio.sleep(0.01)
     assert (len(subject.failures), subject.journal.groups) == (1, [])
@@ -137,7 +137,7 @@ async def test_mark_follows_a_quiet_moment(subject: Subject, monkeypatch: pytest
     assert due is not None
     monkeypatch.setattr(group_commit, "MARK_AFTER_S", 0.01)
     await subject.submit(2).wait()
-    assert due.cancelled(), "what came in between has put it off"
+    assert due.cancelled(), "the commit in between has postponed the mark"
     await settled(lambda: bool(subject.journal.marks), "no mark came")
     assert subject.journal.marks == [2]
     subject.journal.is_marking.clear()
@@ -156,6 +156,6 @@ async def test_failed_mark_is_reported(subject: Subject, monkeypatch: pytest.Mon
     monkeypatch.setattr(group_commit, "MARK_AFTER_S", 0.2)
     await subject.submit(1).wait()
     subject.journal.errors.append(StorageFailedError("broken"))
-    await settled(lambda: bool(subject.failures), "nothing was said")
+    await settled(lambda: bool(subject.failures), "the failure was not reported")
     subject.submit(2)
     assert subject.journal.groups == [[1]]

@@ -98,7 +98,7 @@ async def test_changed_token_file_is_reloaded_and_an_invalid_one_ignored(
     following = asyncio.create_task(guard.follow(Offload(workers, asyncio.get_running_loop())))
     try:
         file_of(tmp_path, "short")
-        await settled(lambda: "stays in use" in caplog.text, "nothing is said")
+        await settled(lambda: "stays in use" in caplog.text, "nothing was logged")
         assert status_of(guard, f"Bearer {TOKEN}") == "200"
         file_of(tmp_path, f"{OTHER}\n{TOKEN}")
         await settled(lambda: status_of(guard, f"Bearer {OTHER}") == "200", "the new one does not count")

@@ -59,7 +59,7 @@ def test_changed_secret_file_is_reloaded_and_an_invalid_one_ignored(
     assert file.look() is None
     secret.write_bytes(b"slip")
     assert [file.look(), file.look()] == [None, None]
-    assert len(caplog.messages) == 1, "it is said once"
+    assert len(caplog.messages) == 1, "the fault is logged once"
     secret.write_bytes(OLD + b"\n" + NEW)
     found = file.look()
     assert found is not None

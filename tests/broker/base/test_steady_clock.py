@@ -22,7 +22,7 @@ class Clocks:
         self.clock = self.started()
 
     def started(self) -> SteadyClock:
-        """Return what a process that starts now has."""
+        """Return the clock of a process that starts now."""
         return SteadyClock(
             SETTLE_S,
             tolerance_us=TOLERANCE_S * S,
@@ -38,14 +38,14 @@ class Clocks:
         self.wall_us += seconds * S
 
     def settle(self) -> None:
-        """Look at the wall clock, let it stand for long enough, and look again."""
+        """Look at the wall clock, wait for the settling time, and look again."""
         self.clock.now_us()
         self.run(SETTLE_S)
         self.clock.now_us()
 
     @property
     def told_s(self) -> float:
-        """How long time has gone on since the start."""
+        """Time since the start."""
         return (self.clock.now_us() - BEGAN_US) / S
 
     def before_s(self, age_s: int, newest_at_start_us: int = BEGAN_US) -> float:
@@ -71,7 +71,7 @@ def test_jumped_wall_clock_is_ignored_until_stable(jump_s: int) -> None:
     clocks.run(SETTLE_S - 1)
     assert clocks.told_s == 5 + SETTLE_S - 1
     clocks.run(1)
-    assert clocks.clock.now_us() == clocks.wall_us, "it has stood"
+    assert clocks.clock.now_us() == clocks.wall_us, "the settling time has passed"
     assert not clocks.clock.is_held
 
 
@@ -86,7 +86,7 @@ def test_corrected_jump_has_no_effect() -> None:
     clocks.jump(YEAR_S)
     assert clocks.told_s == SETTLE_S - 1
     clocks.run(1)
-    assert clocks.told_s == SETTLE_S, "a new jump has to stand for as long as the first"
+    assert clocks.told_s == SETTLE_S, "a new jump needs the same settling time as the first"
     assert clocks.before_s(100) == SETTLE_S - 100
 
 
@@ -110,9 +110,9 @@ def test_skipped_time_does_not_count_as_age() -> None:
     clocks.settle()
     at_s = 50 + SETTLE_S
     assert clocks.told_s == at_s + YEAR_S
-    assert clocks.before_s(100) == at_s - 100, "what was stamped before the jump has lived through none of it"
+    assert clocks.before_s(100) == at_s - 100, "timestamps from before the jump do not age by the jump"
     clocks.run(60)
-    assert clocks.before_s(60) == at_s + YEAR_S, "what was stamped behind it is as old as it looks"
+    assert clocks.before_s(60) == at_s + YEAR_S, "timestamps from after the jump have their real age"
     assert clocks.before_s(61) == at_s - 1
 
 
@@ -131,7 +131,7 @@ def test_merged_jumps_keep_their_total() -> None:
         clocks.settle()
     lived_s = (GAPS_MAX + 3) * SETTLE_S
     assert clocks.told_s == lived_s + (GAPS_MAX + 3) * YEAR_S
-    assert clocks.before_s(lived_s) <= 0, "what was stamped at the start is no older than the node has run"
+    assert clocks.before_s(lived_s) <= 0, "a timestamp of the start is not older than the node's uptime"
     assert clocks.before_s(lived_s + 1) < 0
 
 

@@ -57,10 +57,10 @@ async def test_revoked_certificate_ends_open_sessions(stand: Stand, key_file: Pa
         stay = {each for each in node.server.connections if not _is_anns(each)}
         began_s = time.monotonic()
         authority.revoke(ann)
-        await settled(lambda: not any(map(_is_anns, node.server.connections)), "her session goes on")
+        await settled(lambda: not any(map(_is_anns, node.server.connections)), "ann's session was not ended")
         assert time.monotonic() - began_s < 10, "it is a second where nothing else runs"
-        assert stay == node.server.connections, "nobody else notices"
-        await asyncio.wait_for(silent.read(), 20)  # who was about to shake hands begins anew
+        assert stay == node.server.connections, "other connections are not affected"
+        await asyncio.wait_for(silent.read(), 20)  # a connection in its handshake has to reconnect
         writer.close()
         with pytest.raises(TidelogError, match="has been revoked"):
             await hers.topics()
@@ -80,7 +80,7 @@ async def test_client_with_a_crl_rejects_a_revoked_node(stand: Stand, key_file: 
     ):
         await before.topics()
         authority.revoke(files)
-        await before.topics()  # a connection that stands is to the node that it was made to
+        await before.topics()  # an open connection is not verified again
         with pytest.raises(TidelogError, match="certificate is refused: it is revoked"):
             await after.topics()
 

@@ -49,7 +49,7 @@ async def test_node_that_disconnects_is_asked_and_does_not_answer(founded: Found
     asked = pb.Envelope(metadata=pb.Metadata())
     assert len(await cluster.ask_others(asked, timeout_s=10)) == 2
     peer.link.close("a test says so")
-    assert "b" in cluster.linked, "it is noticed in the next turn of the loop"
+    assert "b" in cluster.linked, "the loss is detected in the next turn of the loop"
     (answer,) = await cluster.ask_others(asked, timeout_s=10)
     assert answer.WhichOneof("kind") == "metadata_reply"
 

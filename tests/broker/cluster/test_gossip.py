@@ -63,7 +63,7 @@ class Watched:
 
 
 class Nodes:
-    """Starts nodes and stops what is left of them."""
+    """Starts nodes and stops the remaining ones."""
 
     def __init__(self) -> None:
         self._all: list[Watched] = []
@@ -92,8 +92,8 @@ class Stranger(asyncio.DatagramProtocol):
     """A socket that may send anything to a node, and knows when the node has read it all.
 
     Args:
-        node: whom it talks to.
-        me: whose name it uses; it has the secret unless a test takes another one.
+        node: the node to talk to.
+        me: name of the member; uses the cluster's secret unless the test passes another one.
     """
 
     def __init__(self, node: Watched, me: Member) -> None:

@@ -79,7 +79,7 @@ class Node:
 
 
 class Others:
-    """The other nodes: what they are sent."""
+    """The other nodes, and the messages that they receive."""
 
     def __init__(self, *answers: pb.KnownLife, late: int = 0) -> None:
         self.late = late
@@ -300,7 +300,7 @@ async def test_malformed_reports_of_lives_are_ignored(node: Node) -> None:
 
 
 async def test_node_that_did_not_answer_in_time_is_sent_every_known_life_again(node: Node) -> None:
-    """The missed lives may be of a node that is away by now, whose tick is not sent again otherwise."""
+    """The missed lives may be of an absent node, whose tick is not sent again otherwise."""
     others = Others(late=2)
     async with node.life(at(1)) as lives:
         assert not await lives.exchange(others, "b")
@@ -325,7 +325,7 @@ async def test_evicted_lives_are_removed_from_the_journal(node: Node, monkeypatc
 
 
 async def test_ticks_leave_the_reserve_of_a_full_disk_to_starts_of_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node whose disk is full for long can still be linked with nodes that start."""
+    """A node with a full disk can still be linked with starting nodes."""
     monkeypatch.setattr(journal, "RESERVE_BYTES", 4096)
     disk, others = new_disk(), Others()
     node = Node(HOME, disk)
@@ -539,7 +539,7 @@ async def test_node_in_doubt_takes_no_part_until_the_other_start_is_withdrawn(no
         assert said(lives).withdrawn == [at(2, 7)]
     async with node.life(at(4)) as lives:
         error = lives.refuted("c", known_life(OWN, NodeLife(at(2, 7), 0)), in_use=False)
-        assert error.code == pb.EPOCH_CHANGING, "the other node has not heard of the withdrawal yet"
+        assert error.code == pb.EPOCH_CHANGING, "the other node has not received the withdrawal yet"
         await lives.meet("c", at(1), pb.PeerLife(known=[known_life(OWN, NodeLife(at(2, 7), 0))]))
         reply = lives.learn("c", [known_life(OWN, NodeLife(at(2, 7), 0))])
         assert [list(entry.withdrawn) for entry in reply.entries] == [[at(2, 7)]]

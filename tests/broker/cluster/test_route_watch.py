@@ -38,7 +38,7 @@ def topic(partitions: int = 1) -> pb.TopicRecord:
 
 
 async def all_looked(news: RouteNews, held: Sequence[Held]) -> None:
-    """Let everybody have the turn that is due, and forget it."""
+    """Execute the next turn of every waiter, and forget it."""
     async with asyncio.timeout(20):
         await asyncio.gather(*(one.woken.wait() for one in held))
         while news._looking:  # noqa: ASYNC110 - the pause between two turns has no event
@@ -118,7 +118,7 @@ async def test_held_requests_share_a_view_until_a_change() -> None:
         asked.append(key)
         return Route(3, "a", ("a",))
 
-    assert news.view(record, route) is not news.view(record, route), "nobody waits, nothing is kept"
+    assert news.view(record, route) is not news.view(record, route), "without waiting clients nothing is cached"
     with news.listening(known(ID), wait_s=LONG_S):
         view = news.view(record, route)
         asked.clear()
@@ -174,7 +174,7 @@ def test_too_many_known_partitions_are_refused() -> None:
         ([8, 0], Route(7, "a", ("a",)), False),
         ([2**64 - 1], Route(7, "a", ("a",)), False),
     ],
-    ids=["the same", "an owner", "later", "nobody owns it", "nothing known", "a new partition", "fewer here", "absurd"],
+    ids=["the same", "an owner", "later", "no owner", "nothing known", "a new partition", "fewer here", "absurd"],
 )
 def test_newer_epoch_is_news(news_from: list[int], route: Route | None, *, told: bool) -> None:
     view = view_of(topic(), {(ID, 0): route}.get)

@@ -29,7 +29,7 @@ def test_newest_known_epoch_is_the_route() -> None:
     local[TOPIC, 0] = Route(5, "e", ("e",))
     assert routes.owner((TOPIC, 0)) == "e"
     local[TOPIC, 0] = Route(2, "e", ("e",))
-    assert routes.owner((TOPIC, 0)) == "d", "this node has not heard of the takeover, another one has"
+    assert routes.owner((TOPIC, 0)) == "d", "another node knows the takeover, this one does not"
 
 
 def test_unknown_partition_has_no_owner() -> None:

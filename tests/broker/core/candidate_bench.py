@@ -70,7 +70,7 @@ class CandidateBench:
             if self.candidate.deadline_ms == due_ms:
                 break
 
-    # --- what others do ---
+    # --- other nodes ---
 
     def asked(self) -> dict[str, PeerMessage]:
         out, self.out = self.out, []

@@ -63,7 +63,7 @@ def test_only_the_newest_own_lives_are_kept() -> None:
     again = OwnLives.of(
         DIRECTORY, now.incarnation, [NodeLife(incarnation, tick) for incarnation, tick in own.past.items()]
     )
-    assert again.forgotten_below == 3, "what was dropped stays out of the comparison at the next start"
+    assert again.forgotten_below == 3, "dropped lives are also excluded at the next start"
 
 
 @given(

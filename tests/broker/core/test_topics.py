@@ -186,7 +186,7 @@ def test_topic_from_before_compaction_uses_delete_and_can_be_altered() -> None:
     assert altered(old, pb.TopicAlter(name="t", hold=True)).config.dirty_percent == 50
     registry.apply(old)
     assert registry.config_of(old.topic_id) == record().config
-    assert not old.config.cleanup, "what was given is left as it is"
+    assert not old.config.cleanup, "the passed config is not modified"
 
 
 def test_serials_never_restart_after_deletions() -> None:

@@ -19,7 +19,7 @@ WISH = pb.GroupWish(topics=["t"])
 
 
 class Stage:
-    """A group and a log of one record, whose writes come about when a test says so."""
+    """A group and a log of one record; the test decides when its writes complete."""
 
     def __init__(self) -> None:
         self.standing: pb.GroupRecord | None = None

@@ -165,7 +165,7 @@ async def test_graceful_stop_moves_the_coordinator(three: Founded) -> None:
 
 
 async def test_former_owner_does_not_answer_members(three: Founded, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its replicas do not confirm it: what it knows may be of yesterday, so nobody is kept alive by it."""
+    """The coordinator's replicas do not confirm it, so its state may be outdated and does not keep members alive."""
     coordinator = coordinator_of(three)
     peer = await three.peer(coordinator)
     topic_id = await topic(three, peer)

@@ -55,7 +55,7 @@ def test_gap_between_checks_extends_deadlines() -> None:
     sessions = watched()
     sessions.heard(ADA, until=2.0)
     assert looks(sessions, 0, 1) == {}
-    assert sessions.expired(9.0) == [], "nobody could be heard between 1 and 9"
+    assert sessions.expired(9.0) == [], "no heartbeat could be received between 1 and 9"
     assert looks(sessions, 9.1, 12) == {ADA: 10.0}
 
 
@@ -84,7 +84,7 @@ def test_forgotten_member_has_no_caller() -> None:
 
 
 def test_time_without_members_is_not_a_gap() -> None:
-    """Nobody looks while there is nobody to expect: a member that comes an hour later has its session, and no more."""
+    """Without members no timer runs: a member that joins an hour later gets exactly its session timeout."""
     sessions = watched()
     sessions.heard(ADA, until=1.0)
     assert looks(sessions, 0, 1.5) == {ADA: 1.0}

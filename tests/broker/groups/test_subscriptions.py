@@ -162,7 +162,7 @@ def test_pattern_matches_readable_topics_and_checks_rules_only_for_new_names(
         permissions.put(rule)
 
     def read() -> list[int]:
-        """Return what the pattern stands for, of a session that remembers nothing."""
+        """Return the topics that match the pattern, of a session without a cache."""
         found = subscriptions.of(wish, MemberAccess(Session(permissions, "ann")))
         return sorted(int.from_bytes(topic_id, "big") for topic_id in found)
 

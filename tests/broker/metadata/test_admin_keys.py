@@ -43,7 +43,7 @@ def test_changed_file_is_reloaded_and_an_invalid_one_ignored(tmp_path: Path, cap
         written(path, text, mode)
         caplog.clear()
         assert [keys.look(), keys.look()] == [False, False]
-        assert len(caplog.messages) == 1, "it is said once"
+        assert len(caplog.messages) == 1, "the fault is logged once"
         assert not keys.has_ended(IN_FILE + "abcdefghij234567")
     written(path, KEY.replace("abc", "bcd"))
     assert keys.look()

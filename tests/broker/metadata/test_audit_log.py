@@ -53,7 +53,7 @@ def test_long_list_is_shortened_in_an_audit_line() -> None:
     assert _told("delete_records", envelope).ByteSize() < envelope.ByteSize() // 4
     del envelope.delete_records.entries[ASKED_ENTRIES_MAX:]
     audit.asked("delete_records", session, envelope)
-    assert lines[1]["asked"] == whole, "what is shown is what would be shown of all"
+    assert lines[1]["asked"] == whole, "the line is equal to that of the complete request"
 
 
 def test_long_list_of_a_change_is_shortened_in_an_audit_line() -> None:

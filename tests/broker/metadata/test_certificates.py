@@ -87,7 +87,9 @@ def test_certificate_name_of_the_administrator_is_refused(rule: str, shown: dict
 def test_rule_for_the_administrator_is_refused() -> None:
     with pytest.raises(SettingsError, match="'cn:ops=root': a certificate cannot name the administrator"):
         Certificates(["cn:*=*", "cn:ops=root"], Permissions(), admin="root")
-    assert principal_by("cn:ann=admin") == "admin", "who is called otherwise in the settings is anybody"
+    assert principal_by("cn:ann=admin") == "admin", (
+        "admin is an ordinary name if the settings name another administrator"
+    )
 
 
 @pytest.mark.parametrize("text", ["", "cn", "cn:x", "cn:=x", "cn:x=", "name:x=y", "cn:*x*=y", "cn:x=*"])

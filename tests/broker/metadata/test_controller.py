@@ -45,7 +45,9 @@ async def test_total_number_of_partitions_is_limited(stand: Stand) -> None:
     assert grown.code == pb.INVALID_REQUEST
     assert "does not allow 1 more, it has 6" in grown.message
     await peer.ask(topic_alter=pb.TopicAlter(name="u", retention_bytes=1 << 20))
-    assert node.broker.topics.named("u").config.retention_bytes == 1 << 20, "what adds none is not refused"
+    assert node.broker.topics.named("u").config.retention_bytes == 1 << 20, (
+        "a change that adds no partitions is accepted"
+    )
     await peer.delete("u")
     await peer.create("v", partitions=1)
 
@@ -90,7 +92,7 @@ async def test_added_partitions_are_placed_across_the_cluster(founded: Founded) 
             (config := node.broker.topics.config_of(topic.topic_id)) is not None and config.retention_bytes == 1 << 20
             for node in founded.nodes.values()
         ),
-        "a node does not hear of the change",
+        "a node does not receive the change",
     )
 
 
@@ -102,7 +104,7 @@ async def test_node_removal_is_idempotent_and_keeps_the_quorum(founded: Founded)
     await peer.ask(cluster_change=pb.ClusterChange(drain="c"))
     await founded.remove(peer, "c")
     await founded.until(
-        lambda: not founded.nodes["a"].broker.description.stored_by("c"), "what it stored does not go on without it"
+        lambda: not founded.nodes["a"].broker.description.stored_by("c"), "its partitions were not moved to other nodes"
     )
     reply = await peer.ask(cluster_change=pb.ClusterChange(remove="c"))
     assert reply.envelope.HasField("cluster_change_reply"), "the answer to the first may have got lost"
@@ -116,7 +118,7 @@ async def test_node_removal_is_idempotent_and_keeps_the_quorum(founded: Founded)
 
 
 class Written(MetaLog):
-    """Applies what is written at once."""
+    """Applies written records at once."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -131,7 +133,7 @@ class Written(MetaLog):
 
 
 def controller(world: World, *, owner: str, placement: str) -> Controller:
-    """Return that of a cluster whose only partition is stored by all of `placement`, and wanted there."""
+    """Return the state of a cluster with one partition, which all of `placement` store and should store."""
     topics, route = world.topics, Route(0, owner, tuple(placement))
     config = pb.TopicConfig(replication_factor=len(placement), partitions=1)
     topics.apply(pb.TopicRecord(name="t", topic_id=TOPIC, revision=2, config=config))
@@ -155,7 +157,7 @@ async def test_removed_node_does_not_count_as_alive() -> None:
         world.drain(node)
     await change(pb.ClusterChange(remove="c"))
     await change(pb.ClusterChange(remove="d"))
-    assert world.cluster.alive("c"), "it has not been told yet"
+    assert world.cluster.alive("c"), "c has not received the change yet"
     with pytest.raises(ProtocolError, match="only 2 of 5 replicas"):
         await change(pb.ClusterChange(remove="e"))
 

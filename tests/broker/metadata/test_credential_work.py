@@ -104,11 +104,11 @@ async def test_work_of_a_cancelled_caller_runs_to_its_end(
     assert await asyncio.wait_for(other, 10) == 3
     assert began == [0, 1]
     gc.collect()
-    assert not caplog.records, "nobody asks for what became of it"
+    assert not caplog.records, "the result was never retrieved"
 
 
 class Held:
-    """A thread that is done with something when it is told so."""
+    """A thread that ends its work when the test releases it."""
 
     def __init__(self) -> None:
         self.given: dict[int, asyncio.Future[None]] = {}

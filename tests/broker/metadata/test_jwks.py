@@ -20,7 +20,7 @@ from tidelog_proto.process.settings import SettingsError
 
 
 class Followed:
-    """What a `Jwks` tells."""
+    """Records the callbacks of a `Jwks`."""
 
     def __init__(self, jwks: Jwks) -> None:
         self.jwks = jwks

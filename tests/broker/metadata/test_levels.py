@@ -95,7 +95,7 @@ def test_a_level_that_a_registered_node_does_not_support_is_not_finalised() -> N
     assert world.gate.finalized() is not None
 
 
-def test_a_node_below_the_level_is_not_registered_and_does_not_go_on() -> None:
+def test_a_node_below_the_level_is_not_registered_and_stops() -> None:
     world = World()
     level = world.gate.finalized()
     assert level is not None

@@ -51,7 +51,7 @@ class Deaf:
         self.asked = asyncio.Event()
         self.may_apply = asyncio.Event()
         self.before_it_asks: Answer | None = None
-        """Is waited for with each question; what it raises becomes of the question."""
+        """Awaited with each request; its exceptions become the result of the request."""
         self._apply_committed = node.broker.meta_log.apply_committed
         self._request = node.broker.cluster.request
         self._is_current = node.broker.meta_freshness.is_current
@@ -197,7 +197,7 @@ async def test_new_topic_is_not_denied(three: Founded, deaf: Deaf, ask: Ask) -> 
     asking = asyncio.create_task(ask(await three.peer(deaf.node.node_id), topic.topic_id, 0))
     await deaf.hears()
     error = await asking
-    # Its log may be open here a moment later; a batch is never queued behind those that came later.
+    # The answering node may have an open log a moment later, but never appends a batch after later ones.
     assert not error.code or (error.retriable and error.definite), error
     assert deaf.node.broker.topics.get(topic.topic_id) is not None
 
@@ -218,7 +218,7 @@ async def test_unknown_topic_id_is_denied_and_cached(three: Founded, ask: Ask, m
         for _ in range(3):
             error = await ask(peer, UNKNOWN, 0)
             assert (error.code, error.retriable) == (pb.UNKNOWN_TOPIC, False)
-    assert len(joined) == len(set(joined)), "who has asked about an id remembers the answer"
+    assert len(joined) == len(set(joined)), "the answer for an id is cached"
     assert joined
 
 
@@ -289,7 +289,9 @@ async def test_flood_of_ids_causes_two_questions(three: Founded, deaf: Deaf) -> 
         assert error.code == pb.UNKNOWN_TOPIC
     assert (await late).code != pb.UNKNOWN_TOPIC
     tasks = deaf.node.broker.tasks
-    await three.until(lambda: not tasks.named("asking for the end of __meta"), "it asks on though nobody waits")
+    await three.until(
+        lambda: not tasks.named("asking for the end of __meta"), "the request continues without waiting callers"
+    )
     assert 2 <= deaf.questions <= 3, "the first one's, and two for the flood"
 
 
@@ -334,7 +336,7 @@ async def test_stopping_node_ends_pending_questions(three: Founded, deaf: Deaf) 
 @pytest.mark.parametrize("ask", ASKS)
 async def test_single_node_asks_no_question(stand: Stand, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     async def asks(_: MetaFreshness) -> bool:
-        raise AssertionError("there is nobody to ask")
+        raise AssertionError("no node to ask")
 
     await stand.start()
     monkeypatch.setattr(MetaFreshness, "is_current", asks)
@@ -403,7 +405,7 @@ async def test_unconfirmed_metadata_is_marked(three: Founded, deaf: Deaf, monkey
 
     deaf.before_it_asks = cut_off
     peer = await three.peer(deaf.node.node_id)
-    assert (await described_by(peer)).name == "t", "what is known is told to who decides nothing by it"
+    assert (await described_by(peer)).name == "t", "unconfirmed state is returned to requests that allow it"
     refused = await peer.refused(topic_describe=pb.TopicDescribe(name="t", confirmed=True))
     assert (refused.code, refused.retriable) == (pb.EPOCH_CHANGING, True)
     for confirmed in (False, True):

@@ -61,7 +61,7 @@ def test_unknown_user_gets_the_same_salt_at_all_nodes() -> None:
     assert challenge(nodes[0], "ben")[1] == challenge(nodes[0], "ann")[1] == ITERATIONS
     others = [challenge(ScramLogins(registry_of(secret=secret)), "ben") for secret in (b"y" * 32, b"", b"")]
     assert len({challenge(nodes[0], "ben"), challenge(nodes[0], "carl"), *others}) == 5, (
-        "who has no secret makes one up"
+        "a node without the secret makes up a challenge"
     )
 
 

@@ -31,7 +31,7 @@ def managing(principal: str, *, deny: bool = False) -> pb.SecurityChange:
 
 async def test_last_key_with_cluster_permission_cannot_be_revoked(stand: Stand) -> None:
     node = await stand.start()
-    await made(node, "ann")  # may nothing: there is nobody to lock out yet
+    await made(node, "ann")  # without permissions, so no caller can be locked out yet
     boss = await made(node, "boss")
     rule = (await changes(node).change(managing("boss"))).rule.rule_id
     for change in (pb.SecurityChange(revoke_key=boss), pb.SecurityChange(revoke_rule=rule), managing("*", deny=True)):

@@ -76,7 +76,7 @@ async def test_snapshots_shorten_the_log_and_keep_the_state(stand: Stand, end: s
         await peer.delete(f"passing-{number}")
     await settled(lambda: resting(node), "a snapshot never ended")
     partition = node.broker.partitions.get(*OFFSETS_KEY)
-    assert partition.state.log_start > 0, "nothing was let go of"
+    assert partition.state.log_start > 0, "no records were deleted"
     assert partition.log.size_bytes < 250 * KIB
     before = state_of(node)
     await getattr(stand, end)()
@@ -116,7 +116,7 @@ async def test_concurrent_callers_share_one_read(stand: Stand, monkeypatch: pyte
         turns += 1
         await asyncio.sleep(0)
     await asking
-    assert applied == sorted(set(applied)), "each has applied all of it, and held up the rest of the node"
+    assert applied == sorted(set(applied)), "each has applied all records, and delayed the rest of the node"
     assert len(applied) >= 19
     assert len(set(went_on_in)) <= 2, "one after the other, each waits for a turn of a node that is busy"
 
@@ -175,7 +175,7 @@ async def test_state_is_read_again_when_the_epoch_ends() -> None:
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize("operation", ["unlink", "sync"])
 async def test_crash_during_a_snapshot_loses_nothing(stand: Stand, operation: str) -> None:
-    """Acknowledged commits are there, whether the snapshot was half written or its old segments half deleted."""
+    """Acknowledged commits survive a crash while the snapshot is written or its old segments are deleted."""
     node = await with_groups(await stand.start(offsets_partitions=1))
     peer = await stand.peer()
     topic = await peer.create()
@@ -208,8 +208,8 @@ async def test_snapshot_includes_records_durable_in_the_same_turn(
 ) -> None:
     """A snapshot that begins between a record's append and its writer's next turn must not leave it out.
 
-    Everything before the snapshot's beginning is let go of, so a record that stands there and is not in the snapshot
-    would be lost with it.
+    Records before the snapshot's start are deleted, so a record of that part that is missing in the snapshot
+    would be lost.
     """
     topic = await peer.create()
     await peer.publish(topic.topic_id, batch(*[b"x"] * 10))
@@ -294,7 +294,7 @@ async def test_node_records_survive_snapshots(stand: Stand) -> None:
 async def test_position_with_an_unknown_outcome_is_not_overwritten(
     node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch, code: pb.ErrorCode
 ) -> None:
-    """What comes after it has a higher revision: else the two would be equal, and the later one lost."""
+    """Later changes have a higher revision; with an equal one they would be lost."""
     topic = await peer.create()
     await peer.publish(topic.topic_id, batch(*[b"x"] * 10))
     key = OffsetKey("g", topic.topic_id, 0)

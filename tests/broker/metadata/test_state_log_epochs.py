@@ -21,7 +21,7 @@ from tidelog_proto import broker_pb2 as pb
 
 
 class Handover:
-    """Three nodes with an internal log, whose first owner has writes in its pipeline when it is cut off."""
+    """Three nodes with an internal log; its first owner has writes in its pipeline when it is cut off."""
 
     def __init__(self, cluster: ClusterStand) -> None:
         self.cluster = cluster
@@ -60,7 +60,7 @@ class Handover:
         return await self.cluster.peer(self.first)
 
     def hold(self) -> None:
-        """Cut the owner off, so that it does not notice, and hold what it writes next."""
+        """Cut the owner off undetected, and hold its next write."""
         self.cluster.cut = {self.first}
         self.cluster.disks[self.first].hold("sync")
 
@@ -72,13 +72,15 @@ class Handover:
         return await self.cluster.peer(self.second)
 
     async def hand_back(self, *, told_each: bool = False) -> None:
-        """End the successor's epoch by a plan that names the first owner, which hears of both decisions at once.
+        """End the successor's epoch by a plan that names the first owner, which receives both decisions at once.
 
-        `told_each`: it hears of one after the other.
+        `told_each`: it receives one after the other.
         """
         if told_each:
             self.cluster.isolate()
-            await settled(lambda: self.epoch_at(self.first) == self.epoch_at(self.second), "it never heard")
+            await settled(
+                lambda: self.epoch_at(self.first) == self.epoch_at(self.second), "it never received the decision"
+            )
         epoch = self.epoch_at(self.second) + 1
         self.cluster.partition(self.second).driver.roll_over(Plan(self.first, NODES, 2, pb.ALWAYS))
         await settled(lambda: self.epoch_at(self.second) == epoch, "the epoch did not end")
@@ -103,7 +105,7 @@ def commit_of(next_offset: int, group: str = "g", *, reset: bool = False) -> pb.
 
 
 async def committed(peer: Peer, next_offset: int, group: str = "g", *, reset: bool = False) -> int:
-    """Commit a position and return the one that stands then."""
+    """Commit a position and return the resulting one."""
     answer = (await peer.ask(commit=commit_of(next_offset, group, reset=reset))).envelope
     assert answer.HasField("commit_reply"), answer
     (result,) = answer.commit_reply.results
@@ -111,7 +113,7 @@ async def committed(peer: Peer, next_offset: int, group: str = "g", *, reset: bo
 
 
 async def until_fetched(peer: Peer, **kind: Any) -> pb.Envelope:
-    """Ask a new owner until it has fetched what it lacked, as a client does."""
+    """Repeat a request to a new owner until it has fetched its missing records, as a client does."""
     async with asyncio.timeout(20):
         while (answer := (await peer.ask(**kind)).envelope).error.code == pb.EPOCH_CHANGING:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -136,7 +138,7 @@ async def test_pending_positions_are_refused_after_another_owners_epoch(handover
 
 
 async def test_prepared_positions_end_with_their_epoch(handover: Handover, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for their outcome any more, and nothing is known of it until the epoch is over."""
+    """Callers no longer wait for the outcome, which is unknown until the epoch has ended."""
     peer = await handover.start_with_groups()
     assert await committed(peer, 100) == 100
     handover.hold()
@@ -177,7 +179,7 @@ async def test_deleted_group_does_not_return_after_another_owners_epoch(handover
 
 
 async def test_snapshot_stops_after_another_owners_epoch(handover: Handover, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The group whose position it has yet to repeat was deleted by the other node."""
+    """The group's position is pending for a repetition, and the other node has deleted the group."""
     monkeypatch.setattr(state_log_module, "RECORDS_PER_BATCH", 1)
     peer = await handover.start_with_groups()
     for group in ("h", "g"):
@@ -186,7 +188,7 @@ async def test_snapshot_stops_after_another_owners_epoch(handover: Handover, mon
     handover.cluster.disks[handover.first].hold("sync")
     snapshot = asyncio.create_task(offsets_log.snapshot(await offsets_log.ready()))
     pipeline = handover.cluster.partition(handover.first).pipeline
-    await settled(lambda: pipeline.queued_bytes > 0, "the second record does not wait behind the first")
+    await settled(lambda: pipeline.queued_bytes > 0, "the second record does not wait for the first")
     other = await handover.succeed()
     assert (await until_fetched(other, group_delete=pb.GroupDelete(group="g"))).HasField("group_delete_reply")
     await handover.hand_back()

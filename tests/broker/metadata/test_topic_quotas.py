@@ -56,7 +56,7 @@ async def test_owner_of_meta_enforces_topic_quotas(founded: Founded, key_file: P
         await admin.security.grant(RULE)
         await admin.security.set_quota("ann", Quota(topics=2))
         for node in founded.nodes.values():
-            await settled(partial(_has_quota, node), "a node never heard of the quota")
+            await settled(partial(_has_quota, node), "a node never received the quota")
     for number, port in enumerate(node.port for node in founded.nodes.values()):
         async with client(port, key.api_key) as ann:
             if number < 2:

@@ -38,21 +38,21 @@ class Starts:
             self._tasks[name] = asyncio.create_task(self.founded.start(name))
 
     async def admitted(self, *names: str) -> set[str]:
-        """Return which have been admitted, as soon as each either has or has said for whom it waits."""
+        """Return the admitted nodes, as soon as each one was admitted or has logged the nodes it waits for."""
         self._caplog.clear()
         await self.founded.until(
             lambda: all(self._tasks[name].done() or f"'{name}' waits for" in self._caplog.text for name in names),
-            "a node neither starts nor says for whom it waits",
+            "a node neither starts nor logs the nodes it waits for",
         )
         return {name for name in names if self._tasks[name].done() and self._tasks[name].exception() is None}
 
     async def ended(self, name: str) -> BaseException | None:
-        """Wait until a start has come to its end; return why it failed."""
+        """Wait until a start has ended; return the reason of its failure."""
         await self.founded.until(self._tasks[name].done, f"{name} still waits")
         return self._tasks[name].exception()
 
     async def ends_soon(self, name: str) -> bool:
-        """Give a start a moment, and say whether it has come to its end."""
+        """Return whether a start has ended after a moment."""
         await asyncio.wait([self._tasks[name]], timeout=0.5)
         return self._tasks[name].done()
 
@@ -96,7 +96,7 @@ async def five(tmp_path: Path) -> AsyncIterator[Founded]:
 
 
 async def write(founded: Founded, name: str) -> bytes:
-    """Have a record in a new topic and a group's position behind it; return the topic's id."""
+    """Publish a record to a new topic and commit a group's position after it; return the topic's id."""
     peer = await founded.peer(name)
     topic = await peer.create("kept")
     await founded.publish(peer, topic.topic_id, b"v")
@@ -107,7 +107,7 @@ async def write(founded: Founded, name: str) -> bytes:
 
 
 async def is_kept(founded: Founded, topic_id: bytes) -> None:
-    """See that every node that runs comes to know the topic and the group's position again, and that they agree."""
+    """Check that all running nodes learn the topic and the group's position again, and that they agree."""
     await founded.settled()
     assert all(node.broker.topics.exists("kept") for node in founded.nodes.values())
     asked = pb.Committed(group="g", entries=[pb.CommittedEntry(topic_id=topic_id)])
@@ -123,7 +123,7 @@ async def is_kept(founded: Founded, topic_id: bytes) -> None:
 
 
 async def test_wiped_founder_does_not_found_a_second_meta(founded: Founded, caplog: pytest.LogCaptureFixture) -> None:
-    """a and b are all that ever ran. b comes back empty and meets c: neither knows what a and b may have committed."""
+    """Only a and b have ever run. b returns empty and meets c: neither knows the commits of a and b."""
     async with starts_of(founded, caplog) as starts:
         starts.begin("a", "b")
         assert await starts.admitted("a", "b") == set()
@@ -167,7 +167,7 @@ async def test_wiped_founder_is_detected_by_its_bound_directory(
         await is_kept(founded, topic_id)
 
 
-@pytest.mark.parametrize("late", ["", "e"], ids=["all five were there", "one comes late"])
+@pytest.mark.parametrize("late", ["", "e"], ids=["all five started", "one starts late"])
 async def test_five_founders_survive_the_loss_of_two_disks(
     five: Founded, late: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -180,7 +180,7 @@ async def test_five_founders_survive_the_loss_of_two_disks(
     async with starts_of(five, caplog) as starts:
         starts.begin("a", "b", "e")
         if late:
-            assert await starts.admitted("a", "b", "e") == set(), "three that remember nothing are no quorum"
+            assert await starts.admitted("a", "b", "e") == set(), "three nodes without data do not form a quorum"
         else:
             assert isinstance(await starts.ended("a"), IdentityError)
             assert isinstance(await starts.ended("b"), IdentityError)
@@ -189,7 +189,7 @@ async def test_five_founders_survive_the_loss_of_two_disks(
             assert isinstance(await starts.ended(name), IdentityError)
         for name in "cde":
             assert await starts.ended(name) is None
-        if late:  # what has four copies, of which two are lost, is there and has no quorum
+        if late:  # a partition with two of four copies lost exists and has no quorum
             await five.settled()
             assert all(node.broker.topics.exists("kept") for node in five.nodes.values())
         else:
@@ -261,7 +261,7 @@ async def test_node_binds_only_the_asking_node(founded: Founded) -> None:
 
 
 def apply_no_more(founded: Founded, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a node lag behind `__meta`, unless it comes to own it: an owner applies all that is committed first."""
+    """Have a node lag behind `__meta`, unless it becomes its owner: an owner applies all committed records first."""
     meta_log = founded.nodes[name].broker.meta_log
     usual = meta_log.apply_committed
 
@@ -307,8 +307,8 @@ async def test_joiner_takes_no_part_before_its_record_is_committed(
     for name in "bc":
         await founded.stop(name)
     joining = asyncio.create_task(founded.join("d", "a"))
-    await founded.until(lambda: "'d' waits to be registered" in caplog.text or joining.done(), "it says nothing")
-    assert not joining.done(), "nobody can have written its record"
+    await founded.until(lambda: "'d' waits to be registered" in caplog.text or joining.done(), "nothing was logged")
+    assert not joining.done(), "its record cannot have been written"
     await founded.start("b")
     node = await joining
     record = founded.nodes["a"].broker.nodes.get("d")
@@ -331,7 +331,7 @@ async def test_joiner_that_failed_after_registration_is_admitted(
         with pytest.raises(NodeDirError):
             await founded.join("d", "a")
     assert not json.loads((founded.path / "d" / "node.json").read_text())["admitted"]
-    for name in "bc":  # without a quorum nobody owns __meta, and d may be who is missing
+    for name in "bc":  # without a quorum __meta has no owner, and d could be a missing member
         await founded.stop(name)
     async with asyncio.timeout(10):
         await founded.join("d", "a")

@@ -81,14 +81,14 @@ async def test_a_cluster_is_finalised_when_every_registered_node_supports_the_le
     assert refused.code == pb.INVALID_REQUEST
     assert "feature level 2 needs cluster.level, which node 'c'" in refused.message
     await founded.stop("c")
-    assert [node.level for node in (await status(peer)).nodes] == [NEWEST, NEWEST, 1], "as its record says"
+    assert [node.level for node in (await status(peer)).nodes] == [NEWEST, NEWEST, 1], "the level in its record"
     del founded.features["c"]
     await founded.start("c")
     await founded.settled()
     assert "tidelog cluster finalize" in (await peer.refused(topic_create=DEDUPLICATED)).message
     assert await finalize(peer) == NEWEST
     await peer.ask(topic_create=DEDUPLICATED)
-    await founded.until(lambda: founded.nodes["c"].broker.features.level.number == NEWEST, "c never hears of it")
+    await founded.until(lambda: founded.nodes["c"].broker.features.level.number == NEWEST, "c never receives it")
     await founded.stop("c")
     founded.features["c"] = OLD
     with pytest.raises((ProtocolError, IdentityError), match=r"cluster\.level"):

@@ -24,7 +24,7 @@ async def three(founded: Founded) -> Founded:
 
 
 async def used(three: Founded, *, copies: int = 3) -> list[PartitionKey]:
-    """Make a topic whose partitions all have been written to; return them with the broker's own."""
+    """Create a topic and write to all its partitions; return them with the broker's own."""
     peer = await three.peer("a")
     topic = await peer.create(partitions=PARTITIONS, replication_factor=copies)
     for index in range(PARTITIONS):
@@ -41,7 +41,7 @@ def epoch_of(node: Node, key: PartitionKey) -> int:
 
 
 async def test_stopping_node_transfers_each_partition_in_one_epoch(three: Founded) -> None:
-    """Nobody has to take anything over: its partitions have an owner before it stops, and the copies stay."""
+    """No takeover is needed: the partitions have an owner before the node stops, and the copies stay."""
     keys = await used(three)
     leaver = three.owner(keys[2], "a")
     rest = [name for name in "abc" if name != leaver]
@@ -76,7 +76,7 @@ async def test_transfer_waits_for_a_pending_sync(three: Founded, monkeypatch: py
 
 
 async def test_publishing_continues_during_a_graceful_stop(three: Founded) -> None:
-    """What a client gets meanwhile is an offset, or the word that nothing was written."""
+    """Meanwhile a client gets an offset, or a definite error that nothing was written."""
     keys = await used(three)
     key = keys[2]
     leaver = three.owner(key, "a")

@@ -69,7 +69,7 @@ async def test_founder_takes_defaults_from_the_bootstrap_file(tmp_path: Path, bo
     assert opened.founding.secrets.first == b"0123456789abcdef"
     again = await open_founding(settings_of(data=tmp_path / "d", bootstrap=bootstrap, secret_file=secret))
     again.directory.close()
-    assert again.settings.port == 7500, "the directory knows whose it is"
+    assert again.settings.port == 7500, "the directory has the node's identity"
 
 
 def test_settings_override_the_bootstrap_file(tmp_path: Path) -> None:

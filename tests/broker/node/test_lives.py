@@ -47,7 +47,7 @@ async def publish(founded: Founded, name: str, topic_id: bytes, count: int) -> i
 
 
 async def end_of(founded: Founded, topic_id: bytes) -> int:
-    """Return where a topic's only partition ends, once its owner says so."""
+    """Return the end of a topic's only partition, from its owner."""
     asked = pb.ListOffsets(entries=[pb.ListOffsetsEntry(topic_id=topic_id, latest=True)])
     peers = [await founded.peer(name) for name in founded.nodes]
     async with asyncio.timeout(60):
@@ -61,7 +61,7 @@ async def end_of(founded: Founded, topic_id: bytes) -> int:
 
 @pytest.mark.usefixtures("no_withdrawal")
 async def test_stopped_copy_is_refused_by_a_node_that_met_the_later_start(founded: Founded) -> None:
-    """The copy is as old as the last start of c, and only b holds what was acknowledged since."""
+    """The copy is as old as the last start of c, and only b has the records acknowledged since."""
     await founded.found()
     peer = await founded.peer("a")
     topic = await peer.create("kept", replication_factor=3)
@@ -162,7 +162,7 @@ async def test_lives_are_refused_from_clients(founded: Founded) -> None:
 
 
 async def test_relabelled_copies_run_as_another_cluster(founded: Founded) -> None:
-    """As an operator looks at a copy: the nodes' own cluster runs on, and neither hears of the other."""
+    """An operator inspects a copy: the nodes' own cluster continues, and neither reaches the other."""
     await founded.found()
     peer = await founded.peer("a")
     topic = await peer.create("kept", replication_factor=3)
@@ -225,7 +225,7 @@ async def test_running_node_that_does_not_answer_in_time_outlives_a_copy_of_it(
 
 
 class Crashing:
-    """Node a crashes as a copy of it starts: b finds that it runs, once it may answer, and c that it does not."""
+    """Node a crashes as a copy of it starts: b finds that it runs, once it may answer; c finds that it does not."""
 
     def __init__(self, founded: Founded, monkeypatch: pytest.MonkeyPatch) -> None:
         self._founded = founded

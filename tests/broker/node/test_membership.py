@@ -45,7 +45,7 @@ async def test_gossip_port_in_use_is_detected_before_the_start(tmp_path: Path) -
 
 
 async def test_founder_with_an_empty_disk_is_refused_and_replaced(founded: Founded) -> None:
-    """It has forgotten what it promised: under its old id it must not come back."""
+    """It has lost its promises: it must not rejoin under its old id."""
     await founded.found()
     await founded.settled()
     await founded.stop("b")
@@ -83,7 +83,7 @@ async def test_removed_node_stops(founded: Founded, runs: bool) -> None:
     if not runs:
         await founded.start("c")
     removed = founded.nodes["c"]
-    await founded.until(lambda: removed.life.health.state == "failed", "it goes on as if nothing had happened")
+    await founded.until(lambda: removed.life.health.state == "failed", "the removed node continues")
     assert await founded.stop("c") == os.EX_CONFIG
     await founded.until(lambda: founded.nodes["a"].broker.cluster.linked == {"b"}, "it is still called")
 
@@ -115,7 +115,7 @@ async def test_node_with_a_duplicate_id_stops_with_a_message(
 
 
 async def test_owner_without_connections_is_replaced(founded: Founded, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A filter lets UDP through and no TCP. When it is gone, the former owner hears of it."""
+    """A filter passes UDP and drops TCP. After its removal the former owner learns of the takeover."""
     monkeypatch.setattr(connectivity, "UNREACHABLE_MS", 300)
     await founded.found()
     await founded.settled()
@@ -138,10 +138,10 @@ async def test_owner_without_connections_is_replaced(founded: Founded, monkeypat
             for connection in list(node.server.connections):
                 if connection.peer_id is not None and "b" in {name, connection.peer_id}:
                     connection.cut_off()
-        await founded.until(lambda: founded.owner(key, "a") in {"a", "c"}, "nobody misses it")
+        await founded.until(lambda: founded.owner(key, "a") in {"a", "c"}, "the failure was not detected")
         assert founded.nodes["a"].broker.cluster.membership("b") in {"alive", "suspect"}, (
             "gossip believes that it lives"
         )
         assert (await founded.publish(peer, key[0], b"second", partition=key[1])).base_offset == 1
-    await founded.until(lambda: founded.owner(key, "b") in {"a", "c"}, "the former owner never hears of it")
+    await founded.until(lambda: founded.owner(key, "b") in {"a", "c"}, "the former owner never learns of it")
     await founded.until(lambda: founded.nodes["a"].broker.cluster.alive("b"), "it is cut off for ever")

@@ -36,7 +36,7 @@ async def test_node_without_a_copy_reads_meta_from_the_owner(founded: Founded) -
     await peer.create("one")
     await founded.until(lambda: topics_of(founded, "d") == ["one"], "the joiner does not follow")
     topic = await peer.create("two", replication_factor=2)
-    await founded.until(lambda: topics_of(founded, "d") == ["one", "two"], "the joiner does not go on following")
+    await founded.until(lambda: topics_of(founded, "d") == ["one", "two"], "the joiner does not continue to follow")
     await founded.publish(await founded.peer("d"), topic.topic_id, b"v")
 
 
@@ -64,7 +64,7 @@ async def test_saved_meta_state_is_used_when_no_node_is_reachable(founded: Found
     await founded.found("a", "c")
     await founded.settled()
     partition = founded.nodes["b"].broker.partitions.get(topic.topic_id, 0)
-    await founded.until(lambda: partition.state.readable_end == 1, "what was committed is not known again")
+    await founded.until(lambda: partition.state.readable_end == 1, "the committed end is unknown after the restart")
     assert await (await founded.peer("b")).read_all(topic.topic_id) == [b"v"]
 
 

@@ -91,7 +91,7 @@ async def test_label_limits_export_the_number_of_omitted_series(stand: Stand) ->
     positions = [dict(labels) for name, labels in series if name == "tidelog_group_next_offset"]
     assert [each["group"] for each in positions] == ["a"] * 4 + ["b"]
     assert of(series, "tidelog_metrics_omitted", what="group_positions") == 3
-    assert of(series, "tidelog_partitions", role="owner") == stored, "what has no such label covers all"
+    assert of(series, "tidelog_partitions", role="owner") == stored, "a family without this label covers all partitions"
 
 
 async def test_lost_node_is_exported_as_missing_copies_and_new_owners(founded: Founded) -> None:
@@ -113,8 +113,8 @@ async def test_lost_node_is_exported_as_missing_copies_and_new_owners(founded: F
     await founded.crash(others[0])
     last = founded.nodes[others[1]]
     async with asyncio.timeout(30):
-        while not of(await scraped(last), "tidelog_no_quorum_partitions"):  # noqa: ASYNC110 - a scrape is no event
-            await asyncio.sleep(0.1)  # a node that is only out of reach for a moment may come first, and pass
+        while not of(await scraped(last), "tidelog_no_quorum_partitions"):  # noqa: ASYNC110 - scrapes have no event to wait for
+            await asyncio.sleep(0.1)  # a node may be unreachable for a moment before that
 
 
 def under_replicated_of(founded: Founded) -> int:

@@ -136,7 +136,7 @@ async def test_downgraded_node_does_not_start_with_an_unsupported_setting(
     topic = await peer.create("t", deduplicate_s=3600, replication_factor=3)
     await founded.copies((topic.topic_id, 0))
     await founded.until(
-        lambda: founded.nodes["c"].broker.topics.config_of(topic.topic_id) is not None, "c never hears of it"
+        lambda: founded.nodes["c"].broker.topics.config_of(topic.topic_id) is not None, "c never receives it"
     )
     await founded.stop("c")
     founded.features["c"] = OLD
@@ -162,7 +162,7 @@ async def test_downgraded_node_without_features_stops_at_its_announcement(
     founded.features["c"] = frozenset()
     forget_features(monkeypatch, "fault_of_features", "fault_of_record")
     node = await founded.start("c")
-    await founded.until(lambda: node.life.exit_code != 0, "it goes on")
+    await founded.until(lambda: node.life.exit_code != 0, "the node continues")
     assert "node 'c'" in node.life.stop_reason
     assert "topic.deduplicate, in use by topic 't'" in node.life.stop_reason
 

@@ -27,7 +27,7 @@ from tidelog_proto.wire.frames import encode_frame
 @pytest.mark.parametrize("flush", [pb.ALWAYS, pb.INTERVAL, pb.NEVER])
 @pytest.mark.parametrize("end", ["stop", "crash"])
 async def test_restart_keeps_all_data(stand: Stand, end: str, flush: pb.Flush) -> None:
-    """Offsets, records, what is known of producers, positions of groups; kill -9 loses nothing that was written."""
+    """Offsets, records, producer state, group positions: kill -9 loses no written data."""
     await stand.start()
     peer = await stand.peer()
     topic = await peer.create(partitions=2, flush=flush)
@@ -133,7 +133,7 @@ async def test_stop_without_writes_answers_long_polls(stand: Stand, node: Node, 
 
 
 async def test_late_stop_leaves_unknown_outcomes_unanswered(stand: Stand) -> None:
-    """What waits is refused, what is being written gets no answer, and the log is closed in good order."""
+    """Waiting batches are refused, the batch being written gets no answer, and the log is closed properly."""
     node = await stand.start(stop_timeout_ms=50)
     peer = await stand.peer()
     topic = await peer.create()
@@ -194,7 +194,7 @@ async def test_directory_is_locked_by_one_node(stand: Stand, node: Node) -> None
 async def test_machine_restart_logs_topics_with_possible_data_loss(
     stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, end: str
 ) -> None:
-    """Only topics that do not sync before they acknowledge, and only when the last stop was no clean one."""
+    """Only for topics that do not sync before they acknowledge, and only after an unclean stop."""
     monkeypatch.setattr(node_dir, "BOOT_ID", boot_id := tmp_path / "boot_id")
     boot_id.write_text("one")
     await stand.start()
@@ -303,7 +303,7 @@ async def test_node_recovers_from_crashes_at_any_point(stand: Stand, flush: pb.F
     values = await (await stand.peer()).read_all(topic_id)
     assert acknowledged == list(range(len(acknowledged)))
     assert len(acknowledged) >= 60
-    # What was cut off in its last life may be there; the producer of the next one finds it as its own retry.
+    # Unacknowledged records of the last life may exist; the next producer's retry finds them as duplicates.
     assert values[: len(acknowledged)] == [b"%d" % number for number in range(len(acknowledged))]
     assert len(values) <= len(acknowledged) + 1
 

@@ -26,7 +26,7 @@ async def test_seed_with_authentication_answers_a_node(stand: Stand, key_file: P
     node = await stand.start(auth="required", admin_key_file=key_file)
     (found,) = await find_cluster([f"127.0.0.1:{node.port}"], patience_s=0, tls=PLAIN)
     assert (found.node_id, found.cluster_id) == (node.node_id, node.broker.cluster_id)
-    assert node.broker.bounds.open_clients == 0, "it is nobody there"
+    assert node.broker.bounds.open_clients == 0, "the probe does not count as a client"
 
 
 async def test_unreachable_seeds_are_skipped(node: Node) -> None:

@@ -52,7 +52,7 @@ async def test_node_without_tls_is_refused_with_the_reason(
     starting = asyncio.create_task(founded.found())
     try:
         await founded.until(lambda: "this port requires TLS" in caplog.text, "c is not told")
-        await founded.until(lambda: "does not speak TLS" in caplog.text, "a and b do not say it of c")
+        await founded.until(lambda: "does not speak TLS" in caplog.text, "a and b do not log it about c")
     finally:
         starting.cancel()
         await asyncio.wait([starting])
@@ -65,7 +65,7 @@ async def test_nodes_authenticate_by_certificates(founded: Founded, authority: A
     await founded.settled()
     await founded.join("d", "a")
     await founded.settled()
-    # One of the right CA with the name of another node. (One that is no node's is none that OpenSSL would take.)
+    # A certificate of the right CA with the name of another node.
     for name, why in (("d", "presented a certificate for 'd'"),):
         files = authority.files("node", name)
         founded.own["e"] |= {"tls_cert_file": files.cert, "tls_key_file": files.key}

@@ -1,4 +1,4 @@
-"""A cluster whose topic is compacted, and what its copies hold."""
+"""A cluster with a compacted topic, and the records of its copies."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def compact(stand: ClusterStand) -> Compacted:
 
 
 async def alike(stand: ClusterStand) -> None:
-    """Wait until all copies of what is sealed are the same bytes, and as was decided."""
+    """Wait until all copies of sealed epochs are equal byte by byte, and as decided."""
 
     def are_alike() -> bool:
         logs = [stand.partition(name).log for name in stand.nodes]
@@ -60,7 +60,7 @@ async def alike(stand: ClusterStand) -> None:
         newest = [list(stand.partition(name).replica.state.chain.compactions) for name in stand.nodes]
         return all(one == digests[0] for one in digests) and all(one == newest[0] for one in newest)
 
-    await settled(are_alike, "the copies do not come together")
+    await settled(are_alike, "the copies do not become equal")
     first, *rest = [read_all(stand.partition(name).log) for name in stand.nodes]
     assert all(one == first for one in rest)
 

@@ -1,4 +1,4 @@
-"""Who may be served: what lies beyond the end, what was cut, who still owns a partition; three nodes."""
+"""Which requests a replica serves: offsets beyond the end, truncated offsets, lost ownership; three nodes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def test_deposed_owner_reports_no_offset_out_of_range(
     stand.suspect(old)
     new = await stand.owner(but=old)
     await stand.publish(b"b", to=new)
-    assert stand.partition(old).state.lies_beyond(2), "it knows nothing of it"
+    assert stand.partition(old).state.lies_beyond(2), "the node does not know the offset"
     assert (await asked(stand, old, 2)).error.code == pb.QUORUM_LOST
     assert not (await asked(stand, new, 2)).HasField("error")
     assert (await asked(stand, new, 3)).error.code == pb.OFFSET_OUT_OF_RANGE
@@ -83,7 +83,7 @@ async def test_subscription_beyond_the_end_is_ended_once_there_is_an_owner(stand
 
 
 async def begun(peer: Peer, number: int, offset: int, record_epoch: int) -> pb.Error:
-    """Subscribe from where somebody has read up to, the last record in an epoch."""
+    """Subscribe from the position after the last record of an epoch that a reader has seen."""
     entries = [pb.SubscribeEntry(topic_id=TOPIC_ID, offset=offset, record_epoch=record_epoch)]
     subscribe = pb.Subscribe(subscription_id=number, entries=entries, credit_records=1, credit_bytes=1 << 20)
     (result,) = (await peer.ask(subscribe=subscribe)).envelope.subscribe_reply.results
@@ -106,7 +106,7 @@ async def test_reader_of_truncated_records_gets_out_of_range(stand: ClusterStand
     peer = await stand.peer(owner)
     for number, (offset, record_epoch) in enumerate([(1, first_epoch), (3, epoch), (2, epoch)]):
         assert not (await begun(peer, number, offset, record_epoch)).code
-    # In the first epoch nobody has seen a record at 1: so it has been cut there, whoever has read further.
+    # In the first epoch no record at offset 1 was committed, so the log was truncated there for every reader.
     for offset, record_epoch in [(2, first_epoch), (1, epoch + 1)]:
         error = await begun(peer, 9, offset, record_epoch)
         assert (error.code, error.log_start_offset, error.high_watermark) == (pb.OFFSET_OUT_OF_RANGE, 0, 3)

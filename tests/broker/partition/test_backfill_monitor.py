@@ -1,4 +1,4 @@
-"""History that moves, in a real cluster: what is said while it is on its way, and when nobody has it."""
+"""Backfill in a real cluster: the errors while history is being fetched, and when no node has it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tidelog_proto import broker_pb2 as pb
 
 
 class Hidden:
-    """While set, nobody serves epoch 0 of the topic `solo`."""
+    """While set, no node serves epoch 0 of the topic `solo`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.topic_id = b""
@@ -69,7 +69,7 @@ async def test_missing_history_is_refused_and_the_rest_served(
     for offset in (0, 1):
         error = (await asked(offset)).error
         assert (error.code, error.retriable, error.definite) == (pb.EPOCH_CHANGING, True, True)
-        assert error.retry_after_ms >= 100, "who asks again at once keeps both sides busy for nothing"
+        assert error.retry_after_ms >= 100, "clients wait before they try again"
         assert f"offset {offset} is missing on this node, with 2 older records" in error.message
     assert (await asked(2)).next_offset == 3
     for at in (pb.ListOffsetsEntry(earliest=True), pb.ListOffsetsEntry(timestamp_us=1)):
@@ -117,7 +117,7 @@ async def test_unavailable_history_is_logged_once_and_counted(
         return missing is not None and missing.is_unavailable
 
     watch = BackfillMonitor(lambda: [partition], node.broker.metrics)
-    await founded.until(is_nowhere, "it is not found out that nobody has it")
+    await founded.until(is_nowhere, "the loss of the history was not detected")
     for _ in range(3):
         watch.look()
     value = node.broker.metrics.registry.get_sample_value

@@ -23,7 +23,7 @@ ID = b"t" * 16
 
 
 class Sleepers:
-    """Closed partitions, and what is to be opened of them."""
+    """Closed partitions, and their expected opens."""
 
     def __init__(self) -> None:
         self.closed = ClosedPartitions()
@@ -46,7 +46,7 @@ class Sleepers:
 
 
 class Around:
-    """Who is alive."""
+    """The ids of the running nodes."""
 
     def __init__(self) -> None:
         self.dead: set[str] = set()
@@ -76,7 +76,7 @@ async def test_unknown_owner_counts_as_down_only_after_the_grace_time(monkeypatc
     subject.liveness_changed()
     subject.begin()
     assert sleepers.asked == []
-    await settled(lambda: sleepers.asked == [1, 3], "who is gone is not missed")
+    await settled(lambda: sleepers.asked == [1, 3], "the request to a dead node has not ended")
     around.dead = {"n2"}
     subject.liveness_changed()
     assert sleepers.asked[2:] == [2, 3]
@@ -108,7 +108,7 @@ async def test_owned_partitions_are_opened_when_nodes_join_or_drain() -> None:
     subject.nodes_changed()
     assert sleepers.asked == [], "the node does not serve yet"
     subject.begin()
-    assert sleepers.asked == [1, 9], "only what lies on nodes that are drained has to move"
+    assert sleepers.asked == [1, 9], "only partitions on drained nodes have to move"
     nodes.apply(record("n1", draining=True, revision=2))
     subject.nodes_changed()
     assert len(sleepers.asked) == 2, "a node that was started again changes nothing"
@@ -130,7 +130,7 @@ async def test_used_partitions_are_opened_in_the_background(
     running = asyncio.create_task(waking(sleepers, Around()).run())
     await settled(lambda: sleepers.asked == [0, 1, 3], "not all were opened")
     sleepers.closed.add((ID, 4), "n0", is_used=True)
-    await settled(lambda: sleepers.asked == [0, 1, 3, 4], "what came later was not opened")
+    await settled(lambda: sleepers.asked == [0, 1, 3, 4], "a later partition was not opened")
     running.cancel()
 
 
@@ -249,7 +249,9 @@ async def test_closed_replicas_are_opened_and_take_over_when_their_owner_dies(
             await stand.stop(name)
         await stand.start()
         await asyncio.sleep(0.05)
-        assert all(node.broker.partitions.find(KEY) is None for node in stand.nodes.values()), "somebody is awake"
+        assert all(node.broker.partitions.find(KEY) is None for node in stand.nodes.values()), (
+            "no node has opened the partition"
+        )
         said = stand.nodes["a"].broker.routes.owner(KEY)
         await stand.crash(said)
         assert await stand.owner(but=said) != said

@@ -1,4 +1,4 @@
-"""The newest decided versions of epochs: when a copy takes them, and what it keeps until then."""
+"""The newest decided versions of epochs: when a copy takes them, and its content until then."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def test_fetched_compacted_copy_has_the_producer_state(cluster: ClusterSta
     await configure(cluster)
     await alike(cluster)
     copy = cluster.partition(away)
-    await settled(lambda: not copy.replica.backfill.producers.is_asking, "the others do not say")
+    await settled(lambda: not copy.replica.backfill.producers.is_asking, "the others do not answer")
     newest = max(copy.replica.state.chain.compactions)
     assert copy.driver.view.producers.knows_at(newest)
     table, _ = copy.driver.view.producers.at(4, log_start=0)
@@ -120,7 +120,7 @@ async def test_no_pass_runs_while_the_log_is_being_truncated(
     await compact(cluster)
     usual = [name for name in NODES if name != slow]
     await settled(lambda: all(len(all_records(cluster.partition(name).log)) == 1 for name in usual), "it stays")
-    await settled(lambda: copy.compaction.is_behind, "the copy has not heard of the decision")
+    await settled(lambda: copy.compaction.is_behind, "the copy has not received the decision")
     for _ in range(20):  # the copy looks again and again
         assert len(all_records(copy.log)) == 2
         await asyncio.sleep(0.02)
@@ -134,7 +134,7 @@ async def outdated_copy(stand: ClusterStand, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(copy.compaction, "look", lambda: asyncio.sleep(0))
     await publish(stand, (b"a", b"1"), (b"a", b"2"))
     await compact(stand)
-    await settled(lambda: copy.compaction.is_behind, "the copy has not heard of the decision")
+    await settled(lambda: copy.compaction.is_behind, "the copy has not received the decision")
     assert len(all_records(copy.log)) == 2
     return copy, copy.compaction.versions
 
@@ -209,9 +209,7 @@ async def test_ring_is_dropped_below_a_replaced_epoch(cluster: ClusterStand) -> 
     owner = cluster.partition(await cluster.owner())
     await publish(cluster, (b"a", b"1"))
     await publish(cluster, (b"a", b"2"))
-    await settled(
-        lambda: len(owner.reader.read_hot(0, 1 << 20) or ()) == 2, "readers that are close do not get all of it"
-    )
+    await settled(lambda: len(owner.reader.read_hot(0, 1 << 20) or ()) == 2, "tailing readers do not get all records")
     await compact(cluster)
     assert owner.reader.read_hot(0, 1 << 20) is None
     assert len(all_records(owner.log)) == 1
@@ -231,7 +229,7 @@ async def test_outdated_epoch_is_not_read_beside_newer_versions(
     await settled(lambda: epoch in copy.replica.state.chain.compactions, "the decision does not come")
     copy.reader.check_offset(0)
     copy.replica.backfill.incomplete.add(epoch)
-    copy.reader.check_offset(0)  # it only lacks its front: what is here is as good as it was
+    copy.reader.check_offset(0)  # the copy lacks only its first segments; the others are intact
     monkeypatch.setattr(
         EpochVersions, "has_later", lambda *_: False
     )  # as if a later epoch had come as it was compacted

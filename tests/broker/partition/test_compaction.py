@@ -1,4 +1,4 @@
-"""Compaction in a cluster: the owner's passes are decided, and every copy comes to hold the same bytes."""
+"""Compaction in a cluster: the owner's passes are decided, and all copies become equal byte by byte."""
 
 from __future__ import annotations
 
@@ -262,7 +262,7 @@ async def test_epoch_that_fits_no_batch_is_unchanged_and_keeps_later_tombstones(
         assert latest(cluster, name)[b"a"] is None
     epoch = cluster.partition(await cluster.owner()).state.epoch
     await asyncio.sleep(0.3)
-    assert cluster.partition(await cluster.owner()).state.epoch == epoch, "passes go on though nothing can be done"
+    assert cluster.partition(await cluster.owner()).state.epoch == epoch, "passes continue without work"
     monkeypatch.undo()
     await compact(cluster)
     await settled(
@@ -289,7 +289,7 @@ async def test_requested_compaction_checks_settings_and_ownership(cluster: Clust
 
 
 async def asked(stand: ClusterStand, node_id: str) -> pb.Error:
-    """Return what a node says of a pass that it is asked for."""
+    """Return a node's answer to a request for a compaction pass."""
     peer = await stand.peer(node_id)
     entry = pb.CompactEntry(topic_id=TOPIC_ID, partition=0)
     (result,) = (await peer.ask(compact=pb.Compact(entries=[entry]))).envelope.compact_reply.results
@@ -299,7 +299,7 @@ async def asked(stand: ClusterStand, node_id: str) -> pb.Error:
 async def test_unresponsive_copies_are_named_in_the_error(
     cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody has noticed yet that they are away, so the end of the epoch is proposed, and not decided."""
+    """The other nodes do not suspect the dead ones yet, so the end of the epoch is proposed, and not decided."""
     monkeypatch.setattr(compaction_module, "DECIDE_S", 0.2)
     monkeypatch.setattr(compaction_handler, "OWNER_TIMEOUT_S", 0.1)
     monkeypatch.setattr(StandCluster, "is_alone", property(lambda _: False))  # a node tries again what may move
@@ -353,7 +353,7 @@ async def test_hanging_pass_times_out_and_continues_later(
             assert "this node's disk" in error.message
     finally:
         go_on.set()
-    await settled(lambda: latest(cluster, owner) == {b"a": b"2"}, "what was left has not gone on")
+    await settled(lambda: latest(cluster, owner) == {b"a": b"2"}, "the rest of the pass has not continued")
     assert (await asked(cluster, owner)).code == 0
 
 

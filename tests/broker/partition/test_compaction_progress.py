@@ -11,14 +11,14 @@ class Clock:
         return self.now_s
 
 
-def test_step_names_what_it_waits_for_and_is_idle_without_progress() -> None:
+def test_step_names_its_pending_event_and_is_idle_without_progress() -> None:
     clock = Clock()
     watch = CompactionProgress(clock, ProgressClock(clock))
     names = ["b"]
     watch.step(lambda: f"copies on {names}")
     names.append("c")
     clock.now_s += 20
-    assert (watch.idle_s, watch.waits_for) == (20, "copies on ['b', 'c']"), "what it waits for now"
+    assert (watch.idle_s, watch.waits_for) == (20, "copies on ['b', 'c']"), "the current step"
     watch.moved()
     clock.now_s += 5
     assert watch.idle_s == 5

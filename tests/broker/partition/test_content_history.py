@@ -1,4 +1,4 @@
-"""Contents read back from a log: the newest first, in short steps, and no more than is wanted."""
+"""Contents read back from a log: the newest first, in short steps, and only as many as requested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Duplicates by content, at real nodes: what is dropped, what is told of it, and what a crash or takeover leaves."""
+"""Deduplication by content at real nodes: dropped records, the answers, and the state after a crash or takeover."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def test_duplicates_in_the_window_are_dropped_and_reported(peer: Peer) -> 
     none = await one(peer, topic, batch(b"c", b"d"))
     assert (none.duplicates, none.dropped) == (2, b"")
     fresh = await one(peer, topic, batch(b"e"))
-    assert (fresh.base_offset, fresh.duplicates) == (5, 0)  # a control batch lies in front of it
+    assert (fresh.base_offset, fresh.duplicates) == (5, 0)  # a control batch precedes it
     assert await values_of(peer, topic) == [b"a", b"b", b"c", b"d", b"e"]
 
 
@@ -97,7 +97,7 @@ async def test_content_excludes_the_timestamp(peer: Peer) -> None:
     for data in different:
         assert (await one(peer, topic, data)).duplicates == 1
     assert (await one(peer, topic, record(b"a", b"a", at_us=2))).duplicates == 1
-    assert (await one(peer, topic, batch(b"a"))).duplicates == 1  # without columns for what it does not have
+    assert (await one(peer, topic, batch(b"a"))).duplicates == 1  # without columns for missing values
 
 
 async def test_sequences_of_dropped_records_are_used_and_retries_get_the_same_answer(stand: Stand) -> None:
@@ -401,17 +401,17 @@ async def test_duplicate_waits_for_the_commit_of_its_original(founded: Founded) 
     owner = copies[0].state.owner_id
     others = [name for name in founded.nodes if name != owner]
     peer = await founded.peer(owner)
-    for name in others:  # the owner is alone: what it takes is not committed
+    for name in others:  # the owner is alone, so its records are not committed
         await founded.crash(name)
     numbers = [peer.post_publish(topic.topic_id, batch(b"lost"), timeout_ms=20_000) for _ in range(2)]
     partition = founded.nodes[owner].broker.partitions.get(topic.topic_id, 0)
     await founded.until(lambda: partition.log.end_offset == 3 or all(map(peer.answered, numbers)), "nothing happened")
-    for number in filter(peer.answered, numbers):  # it has noticed already that nobody is there
+    for number in filter(peer.answered, numbers):  # the owner has already detected that the others are dead
         assert (await peer.published(number))[0].HasField("error")
     await founded.crash(owner)
     for name in others:
         await founded.start(name)
-    await founded.until(lambda: founded.owner((topic.topic_id, 0), others[0]) in others, "nobody has taken over")
+    await founded.until(lambda: founded.owner((topic.topic_id, 0), others[0]) in others, "no other node has taken over")
     peer = await founded.peer(others[0])
     result = await founded.publish(peer, topic.topic_id, b"lost")
     assert result.duplicates == 0

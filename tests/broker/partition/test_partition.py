@@ -100,7 +100,7 @@ async def test_disk_failure_stops_the_node_without_acknowledgement(
     await stand.start()
     values = await (await stand.peer()).read_all(topic.topic_id)
     assert values[0] == b"good"
-    assert set(values[1:]) <= {b"lost"}, "what was not acknowledged may be there"
+    assert set(values[1:]) <= {b"lost"}, "unacknowledged records may exist"
 
 
 async def test_a_failing_timed_sync_stops_the_node(stand: Stand, node: Node, peer: Peer) -> None:
@@ -153,7 +153,7 @@ async def test_retention_deletes_old_segments_and_readers_get_out_of_range(stand
 async def test_damaged_partition_is_readable_up_to_its_damage_and_refuses_publishes(
     stand: Stand, node: Node, peer: Peer
 ) -> None:
-    """The damage lies before the newest sync mark: it was on the disk once, so it is not cut but kept apart."""
+    """The damage is before the newest sync mark, so the data was durable: the log is set aside, not truncated."""
     topic = await peer.create(segment_bytes=64 * KIB)
     for number in range(6):
         await peer.publish(topic.topic_id, batch(bytes([number]) * 30_000))
@@ -216,7 +216,7 @@ async def test_every_node_logs_possible_data_loss_after_power_loss_of_all(
 
 
 async def test_planned_end_reports_held_by_all_only_if_true(tmp_path: Path) -> None:
-    """As when an owner leaves a dead replica behind: it never says what it holds."""
+    """Like an owner that leaves a dead replica behind: it never reports its log end."""
     async with standing(tmp_path) as stand:
         await stand.start()
         owner = await stand.owner()
@@ -236,7 +236,7 @@ async def test_planned_end_reports_held_by_all_only_if_true(tmp_path: Path) -> N
         assert (told.error.code, told.error.definite, told.error.retriable) == (pb.STORED_ON_QUORUM, False, False)
         await settled(lambda: partition.state.writer is not None, "the next epoch does not begin")
         (again,) = await peer.published(post(pb.ALL))
-        assert again.error.code == pb.STORED_ON_QUORUM, "the next epoch's replicas say nothing of this one"
+        assert again.error.code == pb.STORED_ON_QUORUM, "replicas of the next epoch do not count for this one"
         (again,) = await peer.published(post(pb.QUORUM))
         assert (again.base_offset, again.duplicate) == (1, True)
 

@@ -18,7 +18,7 @@ GONE = ProtocolError(pb.UNKNOWN_TOPIC, "gone")
 
 
 class Doors:
-    """Partitions that open when the test says so, or fail."""
+    """Partitions that open or fail when the test decides."""
 
     def __init__(self) -> None:
         self.begun: list[int] = []

@@ -29,7 +29,7 @@ async def test_partitions_are_found_by_id_and_number(node: Node, peer: Peer) -> 
         node.broker.partitions.get(b"?" * 16, 0)
     assert unknown.value.code == pb.UNKNOWN_TOPIC
     assert node.broker.partitions.of_topic(b"?" * 16) == []
-    assert len(node.broker.partitions.all()) == 3, "__meta is among them; nobody has asked for __offsets yet"
+    assert len(node.broker.partitions.all()) == 3, "__meta is one of them; no request has created __offsets yet"
 
 
 async def test_following_adds_partitions_and_keeps_existing_ones(node: Node, peer: Peer) -> None:

@@ -19,7 +19,7 @@ def stored(end_offset: int, *, epoch: int = 0) -> StoredBatch:
 
 
 class Settled(list[int | str]):
-    """What came of each batch: where it ends, or the text of an error."""
+    """Outcome of each batch: its end offset, or the text of an error."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ def test_retry_after_a_later_batch_uses_its_own_offset() -> None:
 
 
 def test_retry_of_an_ended_epoch_gets_stored_on_quorum() -> None:
-    """Who owns the next epoch hears only of that one what its replicas hold."""
+    """The owner of the next epoch counts only acknowledgements of that epoch."""
     for acks, expected in ((pb.QUORUM, []), (pb.ALL, [pb.STORED_ON_QUORUM])):
         subject, settled = PendingAcks(), Settled()
         subject.add(acks, stored(4, epoch=2), True, settled.take, epoch=3)

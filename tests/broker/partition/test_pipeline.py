@@ -25,7 +25,7 @@ Outcome = tuple[StoredBatch | ProtocolError, bool]
 
 
 class Settled(list[Outcome]):
-    """What became of one batch; settled once or never."""
+    """Outcome of one batch; settled at most once."""
 
     def __call__(self, outcome: StoredBatch | ProtocolError, duplicate: bool) -> None:
         assert not self, "settled twice"

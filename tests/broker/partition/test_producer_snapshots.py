@@ -1,4 +1,4 @@
-"""What an owner was told of producers and its log does not tell is written before anything else may be lost."""
+"""Producer state that an owner received and its log lacks is written before any other copy of it may be lost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tidelog_broker.storage.partition.partition_log import PartitionLog
 
 @asynccontextmanager
 async def writing(home: Path, store: PartitionLog, *ends: tuple[int, int]) -> AsyncIterator[SnapshotWriter]:
-    """Give a writer for a log whose epochs have ended so; what it writes is on the disk behind the block."""
+    """Return a writer for a log with these epoch ends; its snapshot is on the disk after the block."""
     chain = chain_of(*ends)
     workers = IoWorkers(1)
     try:

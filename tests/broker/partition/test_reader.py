@@ -1,4 +1,4 @@
-"""What readers see of replicas; three nodes, see `cluster_stand`. Alone: `test_partition` and the handlers' tests."""
+"""Visibility of replicated records for readers; three nodes, see `cluster_stand`. Single node: `test_partition`."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ DAY_MS = 1000 * DAY_S
 
 
 class Passing:
-    """A node's two clocks, which a test lets go on together."""
+    """A node's two clocks, which a test advances together."""
 
     def __init__(self, *, off_s: int = 0, settle_s: int = 0) -> None:
         self.passed_s = 0
@@ -36,7 +36,7 @@ class Passing:
 
 
 async def filled(stand: Stand, **config: Any) -> Partition:
-    """Two records in a segment that is closed, and one that was appended behind it."""
+    """Two records in a closed segment, and one that was appended after it."""
     node, peer = await stand.start(retention_interval_ms=3_600_000), await stand.peer()
     topic = await peer.create(**config)
     partition = node.broker.partitions.get(topic.topic_id, 0)
@@ -176,7 +176,7 @@ async def test_downtime_counts_only_after_the_clock_is_steady(stand: Stand) -> N
 async def test_next_deletion_is_described(stand: Stand) -> None:
     partition = await filled(stand, retention_ms=DAY_MS, retention_bytes=1 << 20)
     ages = Passing().ages(partition)
-    assert described(ages) == pb.PartitionInfo(), "nobody has asked yet"
+    assert described(ages) == pb.PartitionInfo(), "the ages were not requested yet"
     await ages.refresh()
     times, info = partition.log.times, described(ages)
     assert (info.oldest_append_us, info.newest_append_us) == (times.at(0), times.at(2))
@@ -200,7 +200,7 @@ async def test_deleted_records_are_not_the_oldest(stand: Stand) -> None:
     ages = Passing().ages(partition)
     await ages.refresh()
     partition.log.delete_before(2)
-    assert not described(ages).HasField("next_deletion"), "of what is gone already"
+    assert not described(ages).HasField("next_deletion"), "the time of deleted records"
     await ages.refresh()
     info = described(ages)
     assert info.oldest_append_us == info.newest_append_us == partition.log.times.at(2)

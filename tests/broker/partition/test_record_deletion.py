@@ -25,7 +25,7 @@ DAY_S = 86_400
 
 
 class Held:
-    """Keeps entries that note a deletion from journals until it is let go of."""
+    """Holds journal entries that note a deletion until it is released."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.free = threading.Event()
@@ -97,7 +97,7 @@ async def test_acknowledged_deletion_survives_a_kill_of_all_nodes(cluster: Clust
         await cluster.crash(name)
     await cluster.start()
     owner = await cluster.owner()
-    await settled(lambda: cluster.partition(owner).state.log_start == 3, "what was deleted is back")
+    await settled(lambda: cluster.partition(owner).state.log_start == 3, "deleted records are visible again")
     assert (await (await cluster.peer(owner)).fetch(TOPIC_ID, 3))[0].base_offset == 3
 
 
@@ -161,7 +161,7 @@ async def test_offset_beyond_its_ended_epoch_deletes_nothing(cluster: ClusterSta
 
 
 class Wall:
-    """The clocks of the nodes that are started from now on: they go on together, or jump while nothing runs."""
+    """Clocks of nodes that start from now on: they advance together, or jump while no node runs."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.off_s = self.passed_s = 0
@@ -195,8 +195,8 @@ async def test_nothing_expires_before_the_clock_is_steady_after_long_downtime(
     for wall.passed_s in (0, 3_500):
         await partition.retention.look()
         await asyncio.sleep(0.05)
-        assert (partition.state.log_start, partition.log.start_offset) == (0, 0), "what was there for a day is gone"
+        assert (partition.state.log_start, partition.log.start_offset) == (0, 0), "records of the last day were deleted"
     wall.passed_s = 3_700
     await partition.retention.look()
-    await settled(lambda: partition.state.log_start == 3, "what is too old by a clock that has stood stays")
+    await settled(lambda: partition.state.log_start == 3, "expired records were kept after the clock had stopped")
     assert [one.values() for one in await peer.fetch(topic.topic_id, 3)] == [[b"d"]]

@@ -48,7 +48,7 @@ async def test_full_disk_overwrites_the_stored_log_start(cluster: ClusterStand) 
     disk.fail = lambda operation, path: full if operation == "create" and NAME in path.name else None
     for sequence in range(3, 20):
         await publish(cluster, owner, sequence)
-    await settled(lambda: partition.log.start_offset > 0, "a full disk kept what is too old")
+    await settled(lambda: partition.log.start_offset > 0, "a full disk kept expired records")
     directory = partition.log.directory
     await settled(lambda: load_log_start(disk, directory) == partition.log.start_offset, "that is not written down")
     assert cluster.nodes[owner].life.health.state == "running"
@@ -77,7 +77,7 @@ async def test_full_disk_for_the_log_start_file_deletes_nothing_and_retries(
     disk.fail = lambda operation, path: full if NAME in path.name and operation in {"create", "write"} else None
     for sequence in range(20):
         await publish(cluster, owner, sequence)
-    await settled(lambda: "old segments cannot be deleted" in caplog.text, "nothing was said of it")
+    await settled(lambda: "old segments cannot be deleted" in caplog.text, "the refusal was not logged")
     assert partition.log.start_offset == 0
     assert (cluster.nodes[owner].life.health.state, cluster.nodes[owner].life.exit_code) == ("running", 0)
     disk.heal()
@@ -86,7 +86,7 @@ async def test_full_disk_for_the_log_start_file_deletes_nothing_and_retries(
 
 
 def fall_behind(stand: ClusterStand, owner: str, late: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A follower hears nothing more, and is out of the push window as far as the owner knows."""
+    """A follower receives nothing more, and the owner regards it as outside the push window."""
     monkeypatch.setattr(stand.partition(late).driver, "receive", lambda *_: None)
     (follower,) = [each for each in stand.partition(owner).replica.followers if each.node_id == late]
     follower.streaming = False
@@ -112,7 +112,7 @@ async def test_records_that_a_live_replica_lacks_are_kept_up_to_twice_the_bound(
         fall_behind(cluster, owner, slow, deaf)
         await publish_past_bound(cluster, owner)
     await settled(lambda: late.log.end_offset == partition.log.end_offset, "the copy does not catch up")
-    await settled(lambda: partition.log.size_bytes <= BOUND_BYTES, "nobody lacks anything, and it is kept")
+    await settled(lambda: partition.log.size_bytes <= BOUND_BYTES, "segments that no copy lacks were kept")
     await settled(
         lambda: late.replica.state.log_start == partition.log.start_offset, "with nothing published it is not told"
     )
@@ -122,7 +122,7 @@ async def test_records_that_a_live_replica_lacks_are_kept_up_to_twice_the_bound(
     for sequence in range(10, 30):
         await publish(cluster, owner, sequence)
     await settled(lambda: partition.log.start_offset > late.log.end_offset, "a copy that never comes is waited for")
-    assert partition.replica.state.active.epoch > epoch, "what a copy lacks of the open epoch was deleted"
+    assert partition.replica.state.active.epoch > epoch, "records of the open epoch that a copy lacks were deleted"
     assert partition.log.size_bytes <= PATIENCE * BOUND_BYTES + SEGMENT_BYTES
 
 
@@ -138,8 +138,10 @@ async def test_epoch_ends_before_deleting_records_that_a_down_replica_lacks(clus
     for sequence in range(2, 30):
         await publish(cluster, await cluster.owner(), sequence)
         starts.append((partition.replica.state.active.epoch, partition.log.start_offset))
-    held = 2  # it may have acknowledged what came before it stopped
-    assert all(start <= held for at, start in starts if at == epoch), "what a copy lacks of the open epoch was deleted"
+    held = 2  # it may have acknowledged earlier records
+    assert all(start <= held for at, start in starts if at == epoch), (
+        "records of the open epoch that a copy lacks were deleted"
+    )
     await settled(lambda: partition.log.size_bytes <= BOUND_BYTES, "a copy that is gone is waited for")
     assert partition.replica.state.active.epoch > epoch
 
@@ -151,7 +153,7 @@ async def test_replica_in_the_push_window_is_waited_for(cluster: ClusterStand, m
         deaf.setattr(cluster.partition(others(owner)[0]).driver, "receive", lambda *_: None)
         await publish_past_bound(cluster, owner)
     await publish(cluster, owner, 10)
-    await settled(lambda: partition.log.size_bytes <= BOUND_BYTES, "nobody lacks anything, and it is kept")
+    await settled(lambda: partition.log.size_bytes <= BOUND_BYTES, "segments that no copy lacks were kept")
 
 
 async def test_producer_is_known_after_all_of_its_records_are_deleted(cluster: ClusterStand) -> None:
@@ -203,7 +205,7 @@ async def begun_late(stand: ClusterStand) -> Partition:
 async def test_missing_history_is_not_reported_as_deleted(
     cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A deletion is told of when an epoch has begun behind a hole meanwhile: the log begins there, for now."""
+    """A deletion is reported if an epoch has begun after a gap meanwhile: the log begins there for now."""
     partition = await begun_late(cluster)
     told: list[int] = []
     monkeypatch.setattr(partition.driver, "raise_log_start", told.append)
@@ -215,7 +217,7 @@ async def test_missing_history_is_not_reported_as_deleted(
 async def test_nothing_after_a_pending_truncation_is_deleted(
     cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A log start of a later epoch is heard of before the log is cut to the end of this one."""
+    """A log start of a later epoch is received before the log is truncated to the end of this one."""
     partition = await begun_late(cluster)
     log_start = partition.log.start_offset
     monkeypatch.setattr(ReplicaDriver, "cut_offset", log_start + 1)
@@ -225,7 +227,7 @@ async def test_nothing_after_a_pending_truncation_is_deleted(
 
 
 async def test_bound_deletes_nothing_while_older_history_is_being_fetched(cluster: ClusterStand) -> None:
-    """The size of the log does not count what is missing: what is there is newer than what the bound is about."""
+    """The size of the log excludes missing history: existing records are newer than those that the bound applies to."""
     owner = await cluster.owner()
     partition = cluster.partition(owner)
     partition.state.topic.config.hold = True
@@ -267,7 +269,7 @@ async def test_full_disk_ends_the_epoch_before_deleting_missing_records(
 
 
 async def test_deletion_below_an_uncommitted_offset_deletes_nothing(cluster: ClusterStand) -> None:
-    """A log start may be heard before what makes it committed here, and the end of the epoch may still be below it."""
+    """A log start may be received before it is committed here, and the end of the epoch may still be below it."""
     owner = await cluster.owner()
     partition = cluster.partition(owner)
     await publish(cluster, owner, 0)
@@ -336,7 +338,7 @@ async def test_disk_failure_in_background_log_start_stops_the_node(cluster: Clus
     partition.log.directory.joinpath(NAME).unlink()
     cluster.disks[owner].fail = lambda operation, path: broken if NAME in path.name else None
     partition.retention.note_log_start()
-    await settled(lambda: partition.state.refusal is not None, "a broken disk went on")
+    await settled(lambda: partition.state.refusal is not None, "the node continued with a broken disk")
     assert cluster.nodes[owner].life.exit_code == 74
 
 
@@ -349,7 +351,7 @@ async def test_disk_failure_stops_the_node(cluster: ClusterStand) -> None:
     peer = await cluster.peer(owner)
     for sequence in range(1, 20):
         await peer.publish(TOPIC_ID, batch(b"%020d" % sequence * 1500, producer_id=7, sequence=sequence))
-    await settled(lambda: partition.state.refusal is not None, "a broken disk went on")
+    await settled(lambda: partition.state.refusal is not None, "the node continued with a broken disk")
     assert cluster.nodes[owner].life.exit_code == 74
 
 
@@ -378,7 +380,7 @@ async def test_replica_follows_the_owners_deletion_at_once(tmp_path: Path) -> No
 
 
 async def held_note(stand: ClusterStand, operation: str) -> tuple[FaultyDisk, Partition]:
-    """The owner's disk and partition, while an operation on the note in front of a deletion takes its time."""
+    """The owner's disk and partition, while an operation on the note before a deletion is slow."""
     owner = await stand.owner()
     disk, partition = stand.disks[owner], stand.partition(owner)
     for sequence in range(4):

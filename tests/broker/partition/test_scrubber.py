@@ -1,4 +1,4 @@
-"""Scrubbing in a cluster: what has rotted on one node is fetched from the others, and what nobody else has stays."""
+"""Scrubbing in a cluster: segments damaged on one node are fetched from the others; the only copy is kept."""
 
 from __future__ import annotations
 
@@ -70,7 +70,8 @@ async def sealed(cluster: ClusterStand) -> None:
     epoch = owner.state.epoch
     owner.driver.roll_over(owner.replica.ownership.plan_next())
     await settled(
-        lambda: all(cluster.partition(name).replica.state.active.epoch > epoch for name in NODES), "the epoch goes on"
+        lambda: all(cluster.partition(name).replica.state.active.epoch > epoch for name in NODES),
+        "the epoch did not end",
     )
     await publish(cluster, (b"b", b"2"))
     await settled(lambda: all(len(all_records(cluster.partition(name).log)) == 2 for name in NODES), "they differ")
@@ -102,7 +103,7 @@ async def test_owner_with_rotten_history_fetches_it(cluster: ClusterStand) -> No
     assert await scrubber_of(cluster, owner).run_once() == 1
     await settled(lambda: is_back(partition, path), "it does not come back")
     await publish(cluster, (b"c", b"3"))  # the others may be faster than its own disk
-    await settled(lambda: len(all_records(partition.log)) == 3, "it does not go on")
+    await settled(lambda: len(all_records(partition.log)) == 3, "the copy does not catch up")
 
 
 async def full_segment(cluster: ClusterStand) -> None:
@@ -132,8 +133,8 @@ async def test_lagging_replica_makes_the_owner_find_rot(keeping: ClusterStand, m
     path = flip(partition)
     keeping.isolate()
     lagging = keeping.partition(behind)
-    await settled(lambda: len(all_records(lagging.log)) == 2, "it never gets what has rotted at its owner")
-    await settled(lambda: is_back(partition, path), "the owner does not mend its own copy")
+    await settled(lambda: len(all_records(lagging.log)) == 2, "it never gets the records damaged at its owner")
+    await settled(lambda: is_back(partition, path), "the owner does not repair its own copy")
 
 
 async def test_rot_on_all_nodes_leaves_valid_parts_readable(cluster: ClusterStand) -> None:

@@ -1,4 +1,4 @@
-"""What a node knows of its partition; three nodes, see `cluster_stand`."""
+"""A node's state of its partition; three nodes, see `cluster_stand`."""
 
 from __future__ import annotations
 

@@ -42,8 +42,8 @@ async def test_last_node_recovers_the_partition(founded: Founded, caplog: pytest
         here, there = (founded.nodes[name].broker.partitions.get(*key).replica.state.active for name in ("a", "c"))
         return here == there and here.owner in {"a", "c"}
 
-    # What b decides while it stops is heard of: it would be overruled otherwise, and b halted when it comes back.
-    await founded.until(lambda: all(level(key) for key in ((topic.topic_id, 0), META_KEY)), "nobody follows b")
+    # Decisions of b during its shutdown must reach the others: they would be overruled otherwise, and b would halt.
+    await founded.until(lambda: all(level(key) for key in ((topic.topic_id, 0), META_KEY)), "no replica follows b")
     await founded.stop("c")
     await founded.until(
         lambda: not left.broker.cluster.alive("b") and not left.broker.cluster.alive("c"), "the lost are not missed"
@@ -60,7 +60,7 @@ async def test_last_node_recovers_the_partition(founded: Founded, caplog: pytest
     assert (await peer.read_all(topic.topic_id)) == [b"one", b"two", b"three"]
     assert (await peer.create("u")).name == "u", "topics can be changed again"
     assert left.broker.partitions.get(*META_KEY).replica.state.halted is None
-    # The lost nodes were only away. One at a time they follow; both at once could be a quorum of what was given up.
+    # The lost nodes were only away. They return one at a time; both at once could be a quorum of the given-up records.
     for name in ("b", "c"):
         await founded.start(name)
         await founded.until(partial(follows, founded, name), f"{name} does not follow")
@@ -126,7 +126,7 @@ async def test_unrecoverable_copy_is_refused_with_a_reason(founded: Founded) -> 
     topic = await peer.create(partitions=1, replication_factor=2)
     (outsider,) = {"a", "b", "c"} - set(topic.partitions[0].placement)
     await founded.until(
-        lambda: all(one.broker.topics.exists("t") for one in founded.nodes.values()), "t is not heard of"
+        lambda: all(one.broker.topics.exists("t") for one in founded.nodes.values()), "a node does not know t"
     )
 
     async def refusal(name: str, partition: int, node: str) -> tuple[pb.ErrorCode, str]:

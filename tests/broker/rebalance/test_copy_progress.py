@@ -14,7 +14,7 @@ KEY = (b"t" * 16, 0)
 
 
 class Trial:
-    """Copies on nodes that tell what the test says."""
+    """Copies on nodes whose reports are set by the test."""
 
     def __init__(self) -> None:
         self.now_ms = 0
@@ -50,7 +50,7 @@ class Trial:
     async def is_awaited(self) -> bool:
         await self.copies.look()
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(copy_progress, "MOVES_MAX", 0)  # only what is begun may be tried again
+            patched.setattr(copy_progress, "MOVES_MAX", 0)  # only begun moves may be tried again
             return self.copies.has_room(KEY, advised=False)
 
 
@@ -66,7 +66,7 @@ async def test_move_counts_until_all_new_copies_are_complete() -> None:
     assert not await trial.is_awaited()
     assert trial.asked == [("d", {KEY})], "c has been whole before"
     await trial.copies.look()
-    assert len(trial.asked) == 1, "nobody is asked for nothing"
+    assert len(trial.asked) == 1, "no request is sent without a reason"
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ async def test_copy_is_waited_for_while_it_makes_progress() -> None:
     assert await trial.is_awaited()
     trial.now_ms += 1
     trial.tell("c", missing=750)
-    assert not await trial.is_awaited(), "to begin anew again and again is no progress"
+    assert not await trial.is_awaited(), "repeated restarts do not count as progress"
 
 
 async def test_silent_node_is_waited_for_only_a_while() -> None:
@@ -152,4 +152,4 @@ async def test_node_reports_its_copies_of_requested_partitions(founded: Founded)
     assert (await ask(asker, "nobody", keys)) == {}
     everything = pb.ClusterStatus(partitions=[pb.PartitionName(topic_id=topic.topic_id, partition=1)])
     status = (await peer.ask(cluster_status=everything)).envelope.cluster_status_reply
-    assert len(status.nodes) == 3, "a client gets all of it"
+    assert len(status.nodes) == 3, "a client gets the complete status"

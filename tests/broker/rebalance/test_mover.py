@@ -181,7 +181,7 @@ async def test_moves_with_incomplete_copies_are_bounded(monkeypatch: pytest.Monk
     assert len(world.moved) == 4, "one is whole, one more may follow"
     world.now_ms = STALLED_MS
     await run(world, 20)
-    assert len(world.moved) == 7, "what does not get on is not waited for"
+    assert len(world.moved) == 7, "a stuck move does not block the others"
     world.lacks.clear()
     await run(world, 20)
     assert sorted(world.moved) == sorted(world.active)
@@ -327,7 +327,7 @@ async def test_no_move_if_writers_would_wait_for_an_incomplete_copy() -> None:
     assert world.mover.step() == AT_ONCE, "two of three are enough"
     other.answered = False
     assert world.mover.step() == 0
-    assert not world.mover._tries.keys() - set(world.moved), "and that was no try"
+    assert not world.mover._tries.keys() - set(world.moved), "and that did not count as a try"
     other.answered = True
     owned = next(one for one in world.owned() if "c" in one.active.placement)
     plan = Plan("a", ("a", "b", "d"), 2)
@@ -339,7 +339,7 @@ async def test_no_move_if_writers_would_wait_for_an_incomplete_copy() -> None:
 
 
 def three_copies() -> World:
-    """Return a world whose topic wants as many copies as there are nodes."""
+    """Return a world with a topic that wants a copy on each node."""
     world = World()
     config = pb.TopicConfig(replication_factor=3)
     world.topics.apply(pb.TopicRecord(name="t", topic_id=TOPIC, revision=2, config=config))

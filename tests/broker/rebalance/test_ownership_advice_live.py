@@ -52,13 +52,13 @@ def owned(cluster: Founded, key: PartitionKey) -> Partition:
         partition = node.broker.partitions.find(key)
         if partition is not None and partition.state.writer is not None:
             return partition
-    raise AssertionError("nobody owns it")
+    raise AssertionError("the partition has no owner")
 
 
 async def done(peer: Peer, change: pb.ClusterChange) -> None:
-    """Change the cluster; what is drained is moved by the owners at their pace, and is not removed before."""
+    """Change the cluster; partitions of a drained node are moved by their owners, and not removed before."""
     async with asyncio.timeout(30):
-        while (await peer.ask(cluster_change=change)).envelope.HasField("error"):  # noqa: ASYNC110 - nobody tells
+        while (await peer.ask(cluster_change=change)).envelope.HasField("error"):  # noqa: ASYNC110 - no event to wait for
             await asyncio.sleep(0.05)
 
 
@@ -67,12 +67,12 @@ async def test_copies_of_a_removed_node_are_recreated_when_a_node_joins(three: F
     key = await used(three, peer)
     await three.stop("c")
     for change in (pb.ClusterChange(drain="c"), pb.ClusterChange(remove="c")):
-        await three.until(lambda: three.owner(key, "a") in "ab", "nobody took over")
+        await three.until(lambda: three.owner(key, "a") in "ab", "no node took over")
         await done(peer, change)
     await three.until(lambda: placement(three, key, "a") == {"a", "b"}, "c is still counted on")
     await three.publish(peer, key[0], b"between")
     node = await three.join("d")
-    await three.until(lambda: placement(three, key, "a") == {"a", "b", "d"}, "nobody asked for the copy")
+    await three.until(lambda: placement(three, key, "a") == {"a", "b", "d"}, "the copy was not moved")
 
     def is_whole() -> bool:
         partition = node.broker.partitions.find(key)
@@ -115,7 +115,7 @@ async def test_joining_node_gets_only_new_partitions(three: Founded, monkeypatch
     assert written is not None
     assert written.log.end_offset == 1
 
-    # It is not that there was no reason: who asks for it gets the old ones moved.
+    # The move was possible before: an explicit rebalance moves old partitions, too.
     await done(peer, pb.ClusterChange(rebalance=True))
     await three.until(lambda: any("d" in placement(three, key, "a") for key in keys), "nothing was to be moved at all")
 
@@ -177,7 +177,7 @@ async def test_owner_with_a_full_disk_hands_over(three: Founded, monkeypatch: py
     monkeypatch.setattr(partition.log, "has_space", lambda *_: False)
     refused = (await (await three.peer(owner)).publish(key[0], batch(b"refused")))[0].error
     assert refused.code == pb.DISK_FULL
-    await three.until(lambda: three.owner(key, "a") != owner, "it keeps what it cannot write to")
+    await three.until(lambda: three.owner(key, "a") != owner, "it stays owner although it cannot write")
     assert placement(three, key, "a") == set("abc")
     assert (await three.publish(peer, key[0], b"stored")).base_offset == 1
 
@@ -190,5 +190,5 @@ async def test_halted_owner_is_replaced_while_its_node_runs(three: Founded) -> N
     partition = owned(three, key)
     partition.replica.state.halt("a test says so")
     partition.driver.pump()
-    await three.until(lambda: three.owner(key, "a") != partition.replica.state.node_id, "nobody replaces it")
+    await three.until(lambda: three.owner(key, "a") != partition.replica.state.node_id, "no node took over")
     assert (await three.publish(peer, key[0], b"stored")).base_offset == 1

@@ -63,7 +63,7 @@ def test_any_cluster_change_restarts_the_stable_time(what: str) -> None:
     trial.now_s += CALM_MS / 1000 - 1
     assert trial.homes() == {}
     trial.now_s += 1
-    assert set(trial.homes().values()) == {"c"}, "who is away gets nothing"
+    assert set(trial.homes().values()) == {"c"}, "an absent node gets no partitions"
 
 
 def test_newly_owned_partition_stays_for_a_while() -> None:

@@ -16,7 +16,7 @@ def told(
     state: str = "active",
     copy: str = "",
 ) -> pb.ClusterStatusReply:
-    """Return what a node tells of `t/0`, which `b` owns."""
+    """Return a node's status of `t/0`, which `b` owns."""
     info = pb.PartitionInfo(
         owner="b",
         epoch=epoch,

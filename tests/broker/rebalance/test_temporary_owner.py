@@ -229,7 +229,7 @@ async def test_partition_is_writable_while_its_only_able_replica_is_halted(mixed
     halted.replica.state.halt("a test says so")
     halted.driver.pump()
     other = mixed.nodes["a"].broker.partitions.get(*key).replica
-    await mixed.until(lambda: other.state.active.epoch > 0, "nobody replaces it")
+    await mixed.until(lambda: other.state.active.epoch > 0, "no node took over")
     assert (await mixed.publish(front, topic.topic_id, b"second")).base_offset == 1
     assert pb.EpochDecision.FromString(other.state.chain.decisions[0]).next.owner in {"a", "d"}
     await mixed.until(lambda: other.state.active.owner == "b", "it does not own it with a copy that is whole again")

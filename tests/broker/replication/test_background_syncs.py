@@ -1,4 +1,4 @@
-"""Syncs ahead are done one at a time, and however often somebody asks, no more than one of his waits."""
+"""Syncs ahead run one at a time; of each caller at most one request waits, regardless of how many it sends."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tidelog_proto import broker_pb2 as pb
 
 
 class Stand:
-    """A log with an unsynced record, and what is told of it."""
+    """A log with an unsynced record, and the notifications about it."""
 
     def __init__(self, path: Path, workers: IoWorkers) -> None:
         self.disk = FaultyDisk()
@@ -57,10 +57,10 @@ async def test_requested_sync_is_done_and_reported(stand: Stand) -> None:
     stand.disk.log.clear()
     asked = SyncAhead(0, "a", 1)
     stand.ahead.add(asked)
-    await settled(lambda: stand.done == [asked], "nobody is told")
+    await settled(lambda: stand.done == [asked], "the caller is not notified")
     assert stand.syncs == 1
     stand.ahead.add(SyncAhead(0, "a", 2))
-    await settled(lambda: len(stand.done) == 2, "nobody is told")
+    await settled(lambda: len(stand.done) == 2, "the caller is not notified")
     assert stand.syncs == 1, "nothing has come since"
 
 
@@ -73,7 +73,7 @@ async def test_only_the_newest_pending_request_of_a_node_is_done(stand: Stand) -
         stand.ahead.add(SyncAhead(0, "b", attempt))
     assert stand.done == []
     stand.disk.heal()
-    await settled(lambda: len(stand.done) == 3, "not all who asked are told")
+    await settled(lambda: len(stand.done) == 3, "not all callers are notified")
     assert stand.done == [SyncAhead(0, "a", 1), SyncAhead(0, "a", 49), SyncAhead(0, "b", 49)]
 
 
@@ -92,7 +92,7 @@ async def test_disk_failure_is_reported_once_and_ends_syncs(stand: Stand) -> Non
     stand.disk.break_at("sync")
     stand.ahead.add(SyncAhead(0, "a", 1))
     stand.ahead.add(SyncAhead(0, "b", 1))
-    await settled(lambda: len(stand.failed) == 1, "nobody is told")
+    await settled(lambda: len(stand.failed) == 1, "the caller is not notified")
     assert stand.done == []
     assert isinstance(stand.failed[0], StorageFailedError)
     stand.disk.heal()

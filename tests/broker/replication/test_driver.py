@@ -1,4 +1,4 @@
-"""Three nodes, one partition: what the shell makes of the core's decisions, with real logs and real clients."""
+"""Three nodes, one partition: the driver executes the core's effects with real logs and real clients."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ async def test_acknowledged_records_survive_a_takeover(stand: ClusterStand, end:
 
 
 async def test_tail_without_a_quorum_is_truncated_and_its_publish_refused(stand: ClusterStand) -> None:
-    """The owner is cut off with a record that nobody else has: the others go on without it."""
+    """The owner is isolated with a record that no other node has: the others continue without it."""
     await stand.start()
     first = await stand.owner()
     await stand.publish(b"kept")
     peer = await stand.peer(first)
-    stand.cut = {first}  # nobody knows yet
+    stand.cut = {first}  # not detected yet
     lost = peer.post_publish(TOPIC_ID, batch(b"lost"))
     await settled(lambda: stand.partition(first).log.end_offset == 2, "the owner did not write it")
     stand.suspect(first)
@@ -101,7 +101,7 @@ async def test_tail_to_be_truncated_is_not_readable(stand: ClusterStand) -> None
     epoch = stand.partition(second).state.epoch + 1
     stand.partition(second).driver.roll_over(Plan(second, (second, *others(second)), 2))
     await settled(lambda: stand.partition(second).state.epoch == epoch, "the epoch did not end")
-    stand.disks[first].hold("write", "journal")  # where the decisions go first: the cut waits behind them
+    stand.disks[first].hold("write", "journal")  # decisions are written here first, so the truncation waits
     stand.isolate()
     await settled(lambda: stand.partition(first).state.high_watermark == 4, "the old owner did not learn what happened")
     await stand.disks[first].held_up()
@@ -140,7 +140,7 @@ async def test_non_owner_answers_not_owner(stand: ClusterStand) -> None:
 
 @pytest.mark.parametrize("acks", [pb.ONE, pb.QUORUM, pb.ALL])
 async def test_publish_waits_for_the_requested_acks(stand: ClusterStand, acks: pb.Acks) -> None:
-    """With one follower that does not write, two copies of three are there; with two such, one is."""
+    """With one follower that does not write, two of three copies exist; with two such followers, one exists."""
     await stand.start()
     owner = await stand.owner()
     await stand.publish(b"0", acks=acks)
@@ -170,7 +170,7 @@ async def test_push_windows_are_rebalanced_periodically(stand: ClusterStand, mon
         for name in ("WINDOW_BYTES_MAX", "WINDOW_BYTES_MIN"):
             monkeypatch.setattr(push_windows, name, bound_bytes)
         assert ownership._pushes is not None
-        await settled(lambda bound=bound_bytes: ownership._pushes.window_bytes == bound, "nobody shares them out")  # type: ignore[misc]
+        await settled(lambda bound=bound_bytes: ownership._pushes.window_bytes == bound, "windows are not shared out")  # type: ignore[misc]
 
 
 async def test_slow_follower_uses_a_bounded_window_and_catches_up(
@@ -190,7 +190,7 @@ async def test_slow_follower_uses_a_bounded_window_and_catches_up(
     assert [one.streaming for one in replica.followers if one.node_id == slow] == [False]
     stand.disks[slow].heal()
     await stand.agree(b"first", *values)
-    assert stand.nodes[slow].broker.replication.get(KEY).queued_bytes == 0  # type: ignore[union-attr]  # it is there
+    assert stand.nodes[slow].broker.replication.get(KEY).queued_bytes == 0  # type: ignore[union-attr]  # exists
 
 
 async def test_follower_with_a_full_disk_resumes_when_there_is_space(stand: ClusterStand) -> None:
@@ -362,7 +362,7 @@ def read_from(log: PartitionLog, offset: int) -> list[bytes]:
 
 
 async def test_deposed_owner_does_not_return_the_latest_offset(stand: ClusterStand) -> None:
-    """It is cut off and does not know: what it has committed it may serve, where the log ends it does not know."""
+    """An isolated owner that has not detected it: it may serve committed records, but does not know the log end."""
     await stand.start()
     first = await stand.owner()
     await stand.publish(b"a")

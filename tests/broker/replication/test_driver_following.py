@@ -1,4 +1,4 @@
-"""What a follower's driver does in which order: the owner waits for its acknowledgement, its readers for the rest."""
+"""Order of a follower's effects: the owner waits for its acknowledgement, its readers for the rest."""
 
 from __future__ import annotations
 
@@ -88,4 +88,4 @@ async def test_follower_checks_its_deadline_only_if_an_append_may_move_it(stand:
         end_offset=9,
     )
     driver.receive(active.owner, ahead, ())
-    assert looked_at == [driver], "what it asks for is never asked for again"
+    assert looked_at == [driver], "no request is repeated"

@@ -143,7 +143,7 @@ def test_sealed_epoch_is_filled_beside_the_log_and_added_when_complete(tmp_path:
     first = AppendFill(0, 0, 0, 2, batches[:2], *end)
     assert log_writer.perform(view, first)
     assert (view.fill_position(0) or (0, 0))[0] == 2
-    assert log_writer.perform(view, first), "what is there already is passed over"
+    assert log_writer.perform(view, first), "existing batches are skipped"
     disk.fill_up()
     large = AppendFill(0, 0, 2, 3, batches[2:], *end)
     log_writer.perform(view, large)
@@ -200,7 +200,7 @@ def test_copy_begins_at_the_log_start(tmp_path: Path) -> None:
     write_epoch(copy, 0, b"a", b"b")
     write_epoch(copy, 1, b"c")
     unknown = AppendFill(1, 4, 4, 5, batches[4:5], *second, None)
-    assert not log_writer.perform(view, unknown), "what is here ends below that and cannot be gone on with"
+    assert not log_writer.perform(view, unknown), "the stored part ends below the batch, so it cannot be continued"
     assert log_writer.perform(view, replace(unknown, start_digest=digest))
     assert view.fill_position(1) == (5, source.reader.digest_at(1, 5))
     copy.close()
@@ -251,7 +251,7 @@ def test_producer_state_of_a_later_offset_is_saved_if_the_log_agrees(tmp_path: P
     write_epoch(copy, 0, b"a", b"b")
     theirs, mine = view_of(source, chain_of(first)), view_of(copy, chain_of(first))
     source.save_producer_snapshot(1, *second, ProducerTable(known_from=2).snapshot(), committed=3)
-    assert theirs.producers.later(2) is None, "one that knows less than all is no help"
+    assert theirs.producers.later(2) is None, "an incomplete snapshot is not used"
     state = ProducerTable().snapshot()
     source.save_producer_snapshot(1, *second, state, committed=3)
     assert theirs.producers.later(2) == (1, *second, state)

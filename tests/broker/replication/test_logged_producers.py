@@ -1,4 +1,4 @@
-"""What the headers of a log say of producers, and what is kept of that before they go."""
+"""Producer state rebuilt from batch headers, and snapshots that are kept before the headers are deleted."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_producer_state_is_saved_before_a_deletion(tmp_path: Path) -> None:
     store.delete_before(3)
     table, _ = view.producers.at(6, log_start=3)
     assert table is not None
-    assert len(table) == 1, "who wrote only what is deleted is forgotten"
+    assert len(table) == 1, "producers with deleted records only are removed"
 
 
 def test_producer_state_is_saved_before_epochs_leave_the_log(tmp_path: Path) -> None:
@@ -119,11 +119,11 @@ def test_log_after_a_gap_knows_the_last_append_time(tmp_path: Path) -> None:
     table, known_us = view.producers.at(9, log_start=0)
     assert table is not None
     assert len(table) == 0, "nothing here is numbered: only the time is known"
-    assert known_us == timestamp_us, "who is asked about producers, or owns the next epoch, must not go back in time"
+    assert known_us == timestamp_us, "the time of producer state never goes backwards"
 
 
 def test_late_copy_knows_producers_only_from_its_start(tmp_path: Path) -> None:
-    """What was sent in front of it others may know; what came since is kept all the same."""
+    """Other nodes may have the state before a batch was sent; the state since then is kept in any case."""
     disk = FaultyDisk()
     reopened(disk, tmp_path)
     chain = chain_of(decided(disk, tmp_path))
@@ -138,8 +138,8 @@ def test_late_copy_knows_producers_only_from_its_start(tmp_path: Path) -> None:
     assert partly is not None
     assert known_from(partly.payload) == 3
     store.save_producer_snapshot(*partly, committed=6)
-    assert view.producers.keep(5, committed=6, log_start=3) is None, "one that knows as much is there"
-    assert view.producers.later(3) is None, "nobody is told that this is all"
+    assert view.producers.keep(5, committed=6, log_start=3) is None, "an equivalent snapshot exists"
+    assert view.producers.later(3) is None, "the incomplete state is not used"
 
     first = next(store.reader.scan_headers(3))
     store.save_producer_snapshot(first.epoch, first.end_offset, first.digest, of_one_at(first), committed=6)
@@ -148,7 +148,7 @@ def test_late_copy_knows_producers_only_from_its_start(tmp_path: Path) -> None:
     assert (table.known_from, len(table)) == (0, 1), "an older one that knows all goes before a newer one"
     kept = view.producers.keep(5, committed=6, log_start=3)
     assert kept is not None
-    assert known_from(kept.payload) == 0, "nor does it go with what is deleted because the other one is there"
+    assert known_from(kept.payload) == 0, "the deletion keeps it although another snapshot exists"
     assert view_of(store, chain, log_start=3).epoch_without_producers() is None
 
 

@@ -1,4 +1,4 @@
-"""What push windows keep together is bounded, however many there are."""
+"""The total memory of push windows is bounded, regardless of their number."""
 
 from __future__ import annotations
 

@@ -254,11 +254,11 @@ async def test_liveness_changes_reach_replicas_in_portions_internal_topics_first
     assert set(told[: len(own)]) == own
     assert len(told) == PORTION, "the others hear of it when messages have been seen to"
     replication.liveness_changed()
-    assert len(told) == PORTION, "it is under way already, and begins anew"
-    await settled(lambda: len(told) >= PORTION + len(drivers), "not all heard of it")
+    assert len(told) == PORTION, "the running pass restarts"
+    await settled(lambda: len(told) >= PORTION + len(drivers), "not all drivers were notified")
     assert sorted(told[PORTION:]) == sorted(driver.key for driver in drivers)
     assert set(told[PORTION : PORTION + len(own)]) == own
     of_key = {driver.key: driver.written_ms for driver in drivers}
     written_ms = [of_key[key] for key in told[PORTION + len(own) :]]
-    assert written_ms == sorted(written_ms, reverse=True), "somebody waits for what was written to a moment ago"
+    assert written_ms == sorted(written_ms, reverse=True), "recently written partitions were not notified first"
     assert len(set(written_ms)) == 2

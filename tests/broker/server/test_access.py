@@ -130,7 +130,7 @@ async def test_refusal_by_id_does_not_reveal_the_topic_name(stand: Stand, key_fi
 
 
 async def test_owner_checks_the_forwarded_caller_again(founded: Founded, key_file: Path) -> None:
-    """What the node that was asked has let through is refused where the record is written."""
+    """A request that the receiving node has allowed is refused by the node that stores the record."""
     founded.settings |= {"auth": "required", "admin_key_file": key_file}
     await founded.found()
     await founded.settled()
@@ -189,7 +189,7 @@ async def test_node_without_rules_refuses_only_retriably(founded: Founded, key_f
 
 
 async def reader_of_one_of_two(stand: Stand, port: int, admin: Client) -> tuple[Peer, AccessRule, dict[str, bytes]]:
-    """Return one who may read the topic `open`, the rule that lets him, and the ids of it and of `closed`.
+    """Return a caller that may read the topic `open`, the rule that allows it, and the ids of it and of `closed`.
 
     Each topic has a record.
     """
@@ -220,7 +220,7 @@ async def test_forbidden_topic_does_not_fail_other_fetch_entries(stand: Stand, k
         await admin.security.revoke(rule.rule_id)
         await admin.producer("open").send(b"late")
         (result,) = (await ann.reply(waiting)).envelope.fetch_reply.results
-        assert (result.error.code, result.length) == (pb.FORBIDDEN, 0), "what was waited for may not be read any more"
+        assert (result.error.code, result.length) == (pb.FORBIDDEN, 0), "the permission was revoked during the wait"
 
 
 async def test_forbidden_subscription_reveals_and_sends_nothing(stand: Stand, key_file: Path) -> None:

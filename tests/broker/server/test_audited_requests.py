@@ -37,7 +37,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> Lines:
 
 
 class Lines:
-    """What the audit log says."""
+    """Lines of the audit log."""
 
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         self._caplog = caplog

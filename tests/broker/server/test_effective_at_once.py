@@ -46,7 +46,7 @@ class Everywhere:
         return time.monotonic() - begun_s
 
     async def lets_in(self, node: str, credentials: Credentials) -> bool:
-        """Whether a node knows somebody who comes anew."""
+        """Whether a node authenticates a new connection of a principal."""
         address = f"127.0.0.1:{self.founded.ports[node]}"
         while True:
             try:
@@ -71,7 +71,7 @@ async def test_changed_rules_apply_at_once(everywhere: Everywhere) -> None:
     peers = {node: await Peer.connect(everywhere.founded.ports[node]) for node in everywhere.founded.nodes}
 
     async def may(node: str) -> bool:
-        """Whether the node itself allows a request: this kind is handed on to nobody."""
+        """Whether the node itself allows a request of a kind that is not forwarded."""
         answer = (await peers[node].ask(topic_describe=pb.TopicDescribe(name="t"))).envelope
         assert answer.error.code in {0, pb.FORBIDDEN}
         return not answer.HasField("error")

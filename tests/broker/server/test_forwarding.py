@@ -73,7 +73,7 @@ async def test_publish_to_many_owners_has_one_answer(three: Founded) -> None:
 
 
 async def test_lagging_owner_does_not_deny_a_new_partition(three: Founded) -> None:
-    """Who hands a batch on knows that there is such a partition; a client that names a wrong one is told so."""
+    """The forwarding node knows that the partition exists; a client that names a missing one gets an error."""
     peer = await three.peer("a")
     topic = await peer.create(replication_factor=3)
     data = batch(b"v")
@@ -225,7 +225,7 @@ async def test_lost_quorum_is_reported_before_the_timeout(three: Founded) -> Non
     for name in ("b", "c"):
         await three.stop(name)
     node = three.nodes["a"]
-    await three.until(lambda: not any(map(node.broker.cluster.alive, "bc")), "nobody is missed")
+    await three.until(lambda: not any(map(node.broker.cluster.alive, "bc")), "the dead nodes are not detected")
     entry = pb.CommitEntry(topic_id=topic.topic_id, next_offset=1)
     questions: tuple[dict[str, Any], ...] = (
         {"committed": pb.Committed(group="g")},

@@ -78,7 +78,7 @@ async def test_gateway_caller_beyond_its_produce_quota_is_refused_alone(shared: 
     told = await shared.told(shared.publish(shared.ann, 400 * KIB))
     assert not told.publish_reply.results[0].HasField("error")
     assert told.caller_throttle_ms > 30_000
-    assert told.throttle_ms == 0, "it is nobody else's debt"
+    assert told.throttle_ms == 0, "only the caller's debt is reported"
     early = await shared.told(shared.publish(shared.ann))
     assert (early.error.code, early.error.retry_after_ms > 30_000) == (pb.OVERLOADED, True)
     ben = await shared.told(shared.publish(shared.ben, 400 * KIB))
@@ -90,7 +90,7 @@ async def test_gateway_caller_beyond_its_produce_quota_is_refused_alone(shared: 
     assert used.throttled_s > 30
     direct = await greeted(shared.node.port, shared.key)
     try:
-        assert shared.node.broker.accounts.of("principal", "ann").waiting == 1, "her own connections owe the same"  # type: ignore[union-attr]  # it is there
+        assert shared.node.broker.accounts.of("principal", "ann").waiting == 1, "her own connections owe the same"  # type: ignore[union-attr]  # exists
     finally:
         await direct.close()
 

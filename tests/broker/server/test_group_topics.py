@@ -309,7 +309,7 @@ async def test_refused_commit_on_a_hidden_topic_looks_like_an_unknown_one(shared
     commit.member_id = "m"
     commit.entries[0].ClearField("partition")
     fenced, _ = (await peer.ask(commit=commit)).envelope.commit_reply.results
-    assert fenced.error.code == pb.MEMBER_FENCED, "what is said of the group is said"
+    assert fenced.error.code == pb.MEMBER_FENCED, "the group's error is returned"
 
 
 async def test_member_commits_on_a_topic_it_can_no_longer_see(shared: Shared) -> None:

@@ -29,7 +29,7 @@ AT_ONCE_S = 5.0
 TIMEOUT_S = 60.0
 
 OF_CALLERS = [fault for fault in FAULTS if fault != "wrong host"]
-"""Nobody knows at which host a caller is."""
+"""The host of a caller is unknown, so it is not verified."""
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ async def both_say(
 ) -> None:
     """See that something is refused at once, in words on both sides, and counted."""
     assert caller in await at_once(doing)
-    await settled(lambda: node_says in caplog.text, f"the node says nothing of it: {caplog.text}")
+    await settled(lambda: node_says in caplog.text, f"the node did not log it: {caplog.text}")
     assert value_of(node, "tidelog_tls_failed_total") == 1
 
 
@@ -83,7 +83,7 @@ async def test_node_rejects_an_invalid_client_certificate(
         **told(own, tls_crl_file=crl), auth="required", admin_key_file=key_file, hello_timeout_ms=TIMEOUT_S * 1000
     )
     tls = Tls(str(authority.ca), str(shown.cert), str(shown.key))
-    # A key besides does not help: who shows a certificate shows one that holds.
+    # An additional key does not help: a presented certificate must be valid.
     async with Client(f"127.0.0.1:{node.port}", api_key=ADMIN, request_timeout_s=TIMEOUT_S, tls=tls) as client:
         here, there = FAULTS[fault]
         await both_say(node, caplog, client.connect(), there, here)
@@ -112,7 +112,7 @@ async def test_management_client_rejects_an_invalid_node_certificate(
 async def test_nodes_reject_an_invalid_node_certificate(
     founded: Founded, authority: Authority, fault: Fault, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The others call it, and it calls them. What is wrong with its host is seen by who calls it."""
+    """The others connect to c, and c connects to them. The connecting side verifies the host."""
     lists = {"tls_crl_file": authority.revoke()}
     for name in "ab":
         founded.own[name] = told(authority.files("node", name), **lists)
@@ -123,11 +123,11 @@ async def test_nodes_reject_an_invalid_node_certificate(
     starting = asyncio.create_task(founded.found())
     said, heard = FAULTS[fault]
     try:
-        await founded.until(lambda: _no_link(caplog, "'c'", said), "who calls c says nothing")
-        await founded.until(lambda: _failed(caplog, heard), "c does not say it where it is called")
+        await founded.until(lambda: _no_link(caplog, "'c'", said), "the nodes that connect to c did not log it")
+        await founded.until(lambda: _failed(caplog, heard), "c did not log it for incoming connections")
         if fault in OF_CALLERS:
-            await founded.until(lambda: _failed(caplog, said), "who is called by c says nothing")
-            await founded.until(lambda: _no_link(caplog, "'a'", heard), "c is not told where it calls")
+            await founded.until(lambda: _failed(caplog, said), "the nodes that c connects to did not log it")
+            await founded.until(lambda: _no_link(caplog, "'a'", heard), "c did not log it for outgoing connections")
         assert time.monotonic() - begun_s < 2 * AT_ONCE_S
         assert not starting.done(), "a cluster was founded with it"
     finally:

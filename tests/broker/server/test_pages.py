@@ -47,7 +47,7 @@ def read(topics: TopicRegistry, bounds: Bounds, *, names: list[str] | None = Non
         pages.append([told(info) for info in page.infos])
         if page.next is None:
             return pages
-        assert page.infos, "a page that tells nothing leads nowhere"
+        assert page.infos, "an empty page has no successor"
         cursor = page.next
 
 
@@ -88,7 +88,9 @@ def test_changes_between_pages_neither_skip_nor_repeat_topics() -> None:
     topics.apply(record("b", 3, life=1))
     items = all_items(topics, first.next, internal=False)
     page = fill(items, first.next, Bounds(ENTRIES), describe)
-    assert [told(info) for info in page.infos] == [("b", [0, 1, 2]), ("c", [0])], "another topic is told of whole"
+    assert [told(info) for info in page.infos] == [("b", [0, 1, 2]), ("c", [0])], (
+        "another topic is described completely"
+    )
 
 
 def test_partitions_added_between_pages_are_listed() -> None:

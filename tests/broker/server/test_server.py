@@ -193,8 +193,8 @@ async def test_connections_without_hello_do_not_block_clients(stand: Stand) -> N
     for _ in range(20):
         peer = await stand.peer()
         assert (await peer.ask(metadata=pb.Metadata())).envelope.WhichOneof("kind") == "metadata_reply"
-    await settled(lambda: sum(peer.ended.is_set() for peer in silent) >= 150, "not as many gave way as had to")
-    await settled(lambda: len(node.server.connections) <= 70, "who gave way is kept")
+    await settled(lambda: sum(peer.ended.is_set() for peer in silent) >= 150, "too few connections were evicted")
+    await settled(lambda: len(node.server.connections) <= 70, "evicted connections are still open")
 
 
 async def test_node_can_connect_at_the_client_limit(stand: Stand) -> None:

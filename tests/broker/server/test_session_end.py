@@ -19,7 +19,7 @@ from tidelog_proto import broker_pb2 as pb
 
 
 class Rotating:
-    """A cluster in which a user's key was revoked, and the node that he is connected to is the last to hear of it."""
+    """A cluster in which a user's key was revoked; the node that the user is connected to learns it last."""
 
     def __init__(self, founded: Founded, topic_id: bytes, key: str, revoked: str) -> None:
         self.founded = founded

@@ -113,7 +113,7 @@ async def test_closed_client_is_detected_while_throttled(stand: Stand, node: Nod
     await bound(node, produce_bytes=4 * KIB)
     for _ in range(3):
         peer.post_publish(topic, batch(bytes(64 * KIB)))
-    await settled(lambda: _waiting(node) == 1, "nobody was held back")
+    await settled(lambda: _waiting(node) == 1, "no connection was throttled")
     await peer.close()
     stand.peers.remove(peer)
     await settled(lambda: len(node.server.connections) == 1, "a client that is gone was kept")
@@ -134,7 +134,7 @@ async def test_node_stops_with_throttled_clients(stand: Stand) -> None:
     reader.post_fetch(topic)
     for _ in range(3):
         peer.post_publish(topic, batch(bytes(64 * KIB)))
-    await settled(lambda: _waiting(node) == 1, "nobody was held back")
+    await settled(lambda: _waiting(node) == 1, "no connection was throttled")
     began_s = time.monotonic()
     await stand.stop()
     assert time.monotonic() - began_s < 3
@@ -213,7 +213,7 @@ async def test_callers_bytes_in_progress_are_limited_over_connections(stand: Sta
     try:
         sent = [peer.post_publish(topic, batch(bytes(48 * KIB))) for peer in peers]
         more = [peer.post_publish(topic, batch(bytes(48 * KIB))) for peer in peers]
-        await settled(lambda: _waiting(node) >= 2, "nobody was held back")
+        await settled(lambda: _waiting(node) >= 2, "no connection was throttled")
         account = node.broker.accounts.of("address", "127.0.0.1/32")
         assert account is not None
         assert account.in_flight_bytes <= 4 * 50 * KIB
@@ -306,7 +306,7 @@ async def test_client_that_respects_throttle_times_is_not_held(stand: Stand, nod
             await producer.enqueue(bytes(8 * KIB), partition=number % 8)
         await producer.flush()
         assert (await other.topics())[0].name == "t"
-    assert account.throttled_s - held_s < 0.7, "a client that is told its rate when it connects is hardly held"
+    assert account.throttled_s - held_s < 0.7, "a client that knows its rate is hardly throttled"
 
 
 async def test_raised_quota_resumes_a_client(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,7 +339,7 @@ async def test_flood_without_a_quota_does_not_delay_its_address(stand: Stand) ->
     stand.disk.hold("pwritev")
     try:
         sent = [peer.post_publish(topic, batch(bytes(64 * KIB))) for _ in range(40)]
-        await settled(lambda: _waiting(node) == 1, "nobody was held back")
+        await settled(lambda: _waiting(node) == 1, "no connection was throttled")
         behind = other.post(metadata=pb.Metadata())
         single = other.post_publish(topic, batch(b"single"))
         await other.reply(behind)

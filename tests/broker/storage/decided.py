@@ -92,4 +92,4 @@ def rot(sim: SimDisk, epoch: DecidedEpoch, victim: int) -> None:
                 sim.unlink(path.with_suffix(".idx"))
                 sim.sync_dir(path.parent)
             return
-    raise AssertionError("the batch is nowhere")
+    raise AssertionError("the batch is missing")

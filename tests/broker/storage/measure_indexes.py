@@ -2,10 +2,10 @@
 
     python -m tests.broker.storage.measure_indexes DIRECTORY [--keys 10000000] [--only tidelog|rocksdb]
 
-DIRECTORY must not exist; it takes some 3 GB. RocksDB is measured where the package `rocksdict` is installed. What is
-compared: giving each key of stored batches the offset of its batch, column-wise here, key by key there (the fastest
-that its Python binding has: write batches, without its own log); then the offsets of keys that are there and of keys
-that are not; and, here only, the whole read of a record by its key.
+DIRECTORY must not exist; it needs about 3 GB. RocksDB is measured if the package `rocksdict` is installed. Compared
+are storing the offset of its batch for each key, column-wise here, key by key in RocksDB (with write batches and
+without its own log, which is the fastest that its Python binding offers); the offsets of existing and of missing keys;
+and, here only, the whole read of a record by its key.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LOOKUPS = 5000
 
 
 def key_of(number: int) -> bytes:
-    """Keys in an order that is no order: consecutive numbers are far apart."""
+    """Keys in a scattered order: consecutive numbers are far apart."""
     return b"user-%011d" % (number * 7_368_787 % 99_999_989)
 
 
@@ -107,12 +107,12 @@ def measure_tidelog(directory: Path, count: int) -> None:
             with epoch.reader.lease(segment) as opened:
                 opened.hashes.find("key", key_hash, 0, len(opened.index), 16, newest=True)
 
-    for name, keys in (("that are there", there), ("that are not", absent)):
-        tell(f"batches of keys {name}, all segments", percentiles(timed(find, keys)))
+    for name, keys in (("existing", there), ("missing", absent)):
+        tell(f"batches of {name} keys, all segments", percentiles(timed(find, keys)))
     newest = lambda key: log.matching.newest(limit_offset=log.end_offset, wanted=Wanted(key))  # noqa: E731
-    tell("newest record of keys that are there", percentiles(timed(newest, there)))
+    tell("newest record of existing keys", percentiles(timed(newest, there)))
     everything = lambda key: log.matching.read(0, 1 << 20, limit_offset=log.end_offset, wanted=Wanted(key))  # noqa: E731
-    tell("all records of keys that are there", percentiles(timed(everything, there)))
+    tell("all records of existing keys", percentiles(timed(everything, there)))
     log.close()
 
 
@@ -149,8 +149,8 @@ def measure_rocksdb(directory: Path, count: int) -> None:
     size = sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
     tell("RocksDB: it takes", f"{size >> 20} MiB, {size / count:.1f} bytes a key")
     there, absent = sample(count)
-    for name, keys in (("that are there", there), ("that are not", absent)):
-        tell(f"RocksDB: gets of keys {name}", percentiles(timed(database.get, keys)))
+    for name, keys in (("existing", there), ("missing", absent)):
+        tell(f"RocksDB: gets of {name} keys", percentiles(timed(database.get, keys)))
     database.close()
 
 

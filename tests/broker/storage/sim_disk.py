@@ -5,8 +5,8 @@ leaves any one of these versions of each sector, independently, and either size;
 the directory's history since it was last synced. That is what the page cache and a journalling file system may do.
 
 A sync that fails leaves what it covered readable and clean, as Linux does: it may be on the disk or not, later syncs
-succeed and do not write it, and only who writes these bytes anew makes them dirty, and so durable by the next sync.
-Names and sizes are not lost so: where a journalling file system cannot write them, it stops as a whole.
+succeed and do not write it. Only a rewrite of these bytes makes them dirty, and the next sync then makes them durable.
+Names and sizes are not lost in this way: if a journalling file system cannot write them, it stops as a whole.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ SECTOR_BYTES = 512
 
 
 NOTHING = b"\xbd"
-"""Who sends a part of a mapping whose file was cut sends nothing: the receiver gets no sound batch."""
+"""Content of a mapping beyond the end of a truncated file: the receiver of such bytes gets no valid batch."""
 
 
 class Part(bytearray):
-    """What a slice of a mapping shows; it changes with the file."""
+    """Content of a slice of a mapping; it changes with the file."""
 
 
 class SimMapping:
@@ -58,7 +58,7 @@ class SimMapping:
 
 
 class SimWriteMapping:
-    """A file that is written through a mapping: what is not allocated cannot be, and nobody cuts it meanwhile."""
+    """A file that is written through a mapping: writes need allocated space, and no truncation happens meanwhile."""
 
     def __init__(self, file: SimFile, at: int) -> None:
         self._file = file
@@ -87,10 +87,10 @@ class Node:
         self.current = bytearray(content)
         self.versions: dict[int, list[bytes]] = {}
         self.lost: dict[int, list[bytes]] = {}
-        """Sectors that a failed sync covered and nobody has written since: what the disk may hold of them."""
+        """Sectors of a failed sync that were not rewritten since: the versions that the disk may hold."""
         self.locked = False
         self.parts: list[tuple[int, weakref.ref[Part]]] = []
-        """What slices of mappings show."""
+        """Live slices of mappings."""
 
     def part(self, at: int, length_bytes: int) -> memoryview:
         part = Part(self.current[at : at + length_bytes])
@@ -303,11 +303,11 @@ class SimDisk:
         self.any_lost = False
         """Whether a sync has failed since power was last cut."""
         self.mapped_to_write: list[Node] = []
-        """What this process has mapped for writing."""
+        """Files that this process has mapped for writing."""
         self.failed: list[Node] = []
-        """What a sync has failed for in this process, which must not try again."""
+        """Files with a failed sync in this process, which must not sync them again."""
 
-    # what tests do ----------------------------------------------------------------------------
+    # interface of the tests -------------------------------------------------------------------
 
     def power_cut(self, random: Random) -> SimDisk:
         """Return the disk as it is when the power is back."""

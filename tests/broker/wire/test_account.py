@@ -15,7 +15,7 @@ from tidelog_proto.errors import ProtocolError
 
 
 class FakeClient:
-    """A connection that notes what it is told."""
+    """A connection that records its notifications."""
 
     def __init__(self) -> None:
         self.account: Account | None = None
@@ -84,11 +84,11 @@ async def test_connections_of_a_caller_in_debt_wait_and_resume_in_order() -> Non
     world.account.came(first, 100)
     assert (first.told, second.told, world.account.waiting) == (["hold"], ["hold"], 2)
     world.account.came(first, 0)
-    assert first.told == ["hold"], "what has no bytes is not part of that debt"
+    assert first.told == ["hold"], "requests without bytes are not part of that debt"
     late = world.client()
     assert late.told == ["hold"], "nor does one more connection pay it"
     world.now_s = 100.0
-    await settled(lambda: late.told[-1] == "read on", "nobody let them through")
+    await settled(lambda: late.told[-1] == "read on", "the connections were not resumed")
     assert all("read on" in client.told for client in (first, second))
     assert world.account.waiting == 0
     assert world.account.throttled_s >= 0
@@ -126,7 +126,7 @@ async def test_bytes_in_flight_are_limited_and_released_with_their_connection() 
     assert other.told == ["hold"], "a request always passes, and then no more does"
     assert account.holds
     account.leave(busy)
-    await settled(lambda: other.told[-1] == "read on", "there was room and nobody was told")
+    await settled(lambda: other.told[-1] == "read on", "the connection was not resumed although there was room")
     assert (account.in_flight_bytes, busy.account, account.holds) == (60, None, False)
 
 
@@ -188,7 +188,7 @@ async def test_closed_connection_leaves_the_queue_and_is_detected_while_it_waits
     client = world.client()
     for _ in range(2):
         world.account.came(client, 1_000)
-    await settled(lambda: "are you there" in client.told, "nobody looked whether it is still there")
+    await settled(lambda: "are you there" in client.told, "the connection was not checked")
     world.account.leave(client)
     assert world.account.waiting == 0
 

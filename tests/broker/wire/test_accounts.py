@@ -80,7 +80,7 @@ async def test_connections_count_for_address_and_principal_or_for_neither() -> N
     for host, name in (("192.0.2.1", "ann"), ("192.0.2.2", "eve"), ("10.0.0.2", "dora")):
         with pytest.raises(ProtocolError):
             world.accounts.join(FakeClient(), host, session(name))
-    assert world.names() == ["address:10.0.0.1/32", "ann", "ben"], "who is refused leaves nothing behind"
+    assert world.names() == ["address:10.0.0.1/32", "ann", "ben"], "a refused caller leaves no account"
 
 
 async def test_debt_outlives_connections_within_a_limit(

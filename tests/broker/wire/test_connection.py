@@ -129,7 +129,7 @@ async def test_full_node_declines_requests_before_allocating_memory(stand: Stand
 
     assert (await peer.create("u")).name == "u", "a request without an attachment is served"
     await hog.close()
-    await settled(lambda: node.server.budget.in_flight_bytes == 0, "what never came is still counted")
+    await settled(lambda: node.server.budget.in_flight_bytes == 0, "the incomplete request is still counted")
     assert not (await peer.publish(topic.topic_id, batch(b"x" * 200_000)))[0].HasField("error")
 
 
@@ -159,8 +159,8 @@ async def test_waiting_large_envelopes_are_counted_and_declined(stand: Stand) ->
     assert FRAME_BYTES_MAX - 2 * size_bytes < in_flight_bytes <= FRAME_BYTES_MAX
     assert (await peer.create("u")).name == "u", "a small request without an attachment is served"
     await hog.close()
-    await peer.publish(topic.topic_id, batch(b"for those who wait"))
-    await settled(lambda: node.server.budget.in_flight_bytes == 0, "what is gone is still counted")
+    await peer.publish(topic.topic_id, batch(b"for waiting fetches"))
+    await settled(lambda: node.server.budget.in_flight_bytes == 0, "the closed connection is still counted")
 
 
 async def test_connection_at_its_limit_pauses_without_loss(stand: Stand) -> None:
@@ -253,13 +253,13 @@ async def test_slow_reader_is_limited_without_asyncio_flow_control(
     async with asyncio.timeout(30):
         while len(node.server.connections) == 3:
             most = max(most, unsent_bytes(node))
-            deaf.post(metadata=pb.Metadata())  # who sends and does not read is not alive for that
+            deaf.post(metadata=pb.Metadata())  # a client that sends but does not read counts as stalled
             await asyncio.sleep(0.02)
     for number in numbers:
         assert len((await slow.reply(number)).attachment) > MIB, "less than a batch"
     assert 0 < most <= WRITE_HIGH_WATER_BYTES + 5 * MIB
     assert counted(node.broker.metrics.stalled) == 1
-    await settled(lambda: node.broker.bounds.send_budget.total_bytes == 0, "what was taken still counts")
+    await settled(lambda: node.broker.bounds.send_budget.total_bytes == 0, "sent bytes are still counted")
 
 
 async def test_unsent_bytes_of_all_clients_are_limited_and_readers_are_served(stand: Stand) -> None:

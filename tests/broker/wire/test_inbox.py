@@ -35,7 +35,7 @@ class Stand:
         self.budget = Budget(BUDGET_BYTES)
         self.metrics = NodeMetrics()
         self.received: Received = self.ear
-        """Who is told of what arrives."""
+        """Receiver of the arriving messages."""
         self.inbox = self.make(self.hand_on)
 
     def hand_on(self, peer_id: str, message: LinkMessage, batches: Sequence[Batch]) -> None:
@@ -216,7 +216,7 @@ async def test_large_envelope_is_counted_until_delivery(stand: Stand) -> None:
     stand.inbox.take(Frame(envelope, memoryview(b"")))
     assert (held, stand.budget.in_flight_bytes) == ([5000], 0)
     stand.received = stand.ear
-    stand.take((append(1), [BIG]))  # what waits behind it counts as long
+    stand.take((append(1), [BIG]))  # the frame after it is counted while it waits
     before = stand.budget.in_flight_bytes
     assert stand.inbox.admit(5000)
     stand.inbox.take(Frame(envelope, memoryview(b"")))

@@ -122,7 +122,7 @@ async def test_single_message_is_sent_at_once_and_order_is_kept(
     monkeypatch.setattr("tidelog_broker.wire.link.GATHER_S", math.inf)
     link.send(OneWay(append(2), [memoryview(b"three")]))
     monkeypatch.setattr("tidelog_broker.wire.link.GATHER_S", 0)
-    link.send(OneWay(append(3), [memoryview(b"four")]))  # what waits already goes first
+    link.send(OneWay(append(3), [memoryview(b"four")]))  # queued messages are sent first
     first, then = await fake.frame(), await fake.frame()
     assert [[entry.epoch for entry in frame.envelope.append_batch.entries] for frame in (first, then)] == [[1], [2, 3]]
     assert [bytes(frame.attachment) for frame in (first, then)] == [b"onetwo", b"threefour"]

@@ -166,7 +166,7 @@ async def test_connection_to_a_non_node_is_not_a_link(links: Links, eye: Eye) ->
 
     async with await asyncio.start_server(babble, "127.0.0.1", 0) as server:
         links.update_peers({"b": server.sockets[0].getsockname()})
-        await settled(lambda: links.problem("b") is not None, "nothing was said")
+        await settled(lambda: links.problem("b") is not None, "the problem was not reported")
         assert "violates the protocol" in (links.problem("b") or "")
         assert not eye.seen
         links.update_peers({})
@@ -180,7 +180,7 @@ async def test_refused_connection_is_reported_separately(links: Links, eye: Eye,
 
 async def test_unresolvable_name_is_not_a_refusal(links: Links, eye: Eye) -> None:
     links.update_peers({"b": ("no-such-host.invalid", 1)})
-    await settled(lambda: links.problem("b") is not None, "nothing was said")
+    await settled(lambda: links.problem("b") is not None, "the problem was not reported")
     assert not eye.seen
 
 
@@ -207,7 +207,7 @@ async def test_links_follow_address_changes(
     links.update_peers({"b": ("127.0.0.1", node.port)})
     await eye.saw("established b")
     assert links.connected == {"b"}
-    links.update_peers({"b": ("127.0.0.1", node.port)})  # says nothing new
+    links.update_peers({"b": ("127.0.0.1", node.port)})  # unchanged address
     assert eye.seen["lost b"] == 0
     links.update_peers({})
     assert eye.seen["lost b"] == 1
@@ -295,7 +295,7 @@ async def test_messages_queued_before_close_arrive(
     link, transport = inside(links, "b")
     # Else the kernel would take all of it at once, and nothing would be left to wait for.
     transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 * 1024)
-    for number in range(20):  # small enough to be verified as they come: what waits for that ends with a connection
+    for number in range(20):  # small enough to be verified at once; pending verifications end with a connection
         links.send(["b"], append(number), [memoryview(batch(b"x" * (MIB // 8)))])
     link.flush()
     assert link.waiting_bytes > MIB
@@ -312,10 +312,10 @@ async def test_node_at_an_address_proves_which_start_answers(stand: Stand, links
     assert await links.running_incarnation("c", address, timeout_s=20) == 0, "another node answers"
     assert await links.running_incarnation("b", ("127.0.0.1", closed_port), timeout_s=20) == 0
     assert node.broker.peers is not None
-    assert not node.broker.peers.connected, "asking is no connection of a node"
+    assert not node.broker.peers.connected, "a query does not count as a node's connection"
 
 
-async def test_absent_node_is_one_whose_port_is_closed(stand: Stand, links: Links, eye: Eye, closed_port: int) -> None:
+async def test_absent_node_is_one_with_a_closed_port(stand: Stand, links: Links, eye: Eye, closed_port: int) -> None:
     node = await started(stand, Ear())
     links.update_peers({"b": ("127.0.0.1", node.port), "c": ("127.0.0.1", closed_port)})
     await eye.saw("established b")

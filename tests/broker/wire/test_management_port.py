@@ -189,7 +189,7 @@ def test_request_head_size_is_limited(tmp_path: Path) -> None:
             for byte in LIVEZ:
                 connection.sendall(bytes([byte]))
             connection.shutdown(socket.SHUT_WR)
-            assert all_of(connection).startswith(b"HTTP/1.1 200 "), "a head in parts, and an end behind it"
+            assert all_of(connection).startswith(b"HTTP/1.1 200 "), "a head in parts, followed by the end of the stream"
         with port.connect() as connection:
             connection.sendall(LIVEZ[:-1])
             connection.shutdown(socket.SHUT_WR)
@@ -209,7 +209,7 @@ def test_client_that_does_not_read_is_closed_and_does_not_delay_health_checks() 
         eventually(lambda: descriptors() <= before + 3, "this side keeps them")
         for each in lazy:
             assert each.recv(13) == b"HTTP/1.1 200 ", "they were answered, and did not take it"
-        assert len(get(port.port, "/metrics")[1]) > 10_000_000, "who takes it gets all of it"
+        assert len(get(port.port, "/metrics")[1]) > 10_000_000, "a reading client gets the complete answer"
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ def test_tls_on_a_plain_port_is_answered_and_logged(tmp_path: Path, caplog: pyte
     assert len(said) == 1
 
 
-# --- its life, and a node behind it ---------------------------------------------------------------------
+# --- lifecycle, and a real node -------------------------------------------------------------------------
 
 
 def test_stop_closes_connections_and_frees_the_port() -> None:

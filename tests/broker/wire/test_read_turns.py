@@ -179,7 +179,7 @@ async def test_received_data_is_processed_over_several_turns(node: Node, peer: P
 
 
 async def test_request_about_many_partitions_fills_a_turn(node: Node, peer: Peer) -> None:
-    """What is worked on for it goes by its entries, and those are in the envelope."""
+    """Work on a node's messages is limited by their entries, which are in the envelope."""
     (connection,) = node.server.connections
     topic = await peer.create()
     entry = pb.ListOffsetsEntry(topic_id=topic.topic_id, latest=True)
@@ -212,7 +212,7 @@ async def test_declined_requests_count_in_the_turn(node: Node, peer: Peer) -> No
 
 
 async def test_connections_of_one_caller_share_its_turn(stand: Stand, peer: Peer) -> None:
-    """What is received on all of them before the loop's next turn; here, too, everything is answered in the end."""
+    """Messages received on all connections before the loop's next turn; each one is answered in the end."""
     topic = await peer.create(flush=pb.NEVER)
     peers = [peer, *[await stand.peer() for _ in range(4)]]
     for one in peers:

@@ -68,7 +68,7 @@ async def test_tls_overhead_does_not_count_as_sent_bytes() -> None:
         other.backlog.wrote(30)
         other.take(50)
         await asyncio.sleep(0.001)
-    assert other.cut == [], "who takes a little has not"
+    assert other.cut == [], "a client that takes a few bytes is not cut"
     other.backlog.end()
     assert outgoing.total_bytes == 0
 
@@ -143,7 +143,7 @@ async def test_waiting_connection_is_resumed_without_asyncio_callbacks() -> None
     await asyncio.sleep(3 * outgoing_module.TICK_S)
     assert (slow.told, other.told) == (0, 0)
     slow.take(MAX - 8 - 500)
-    await settled(lambda: (slow.told, other.told) == (1, 1), "nobody was told")
+    await settled(lambda: (slow.told, other.told) == (1, 1), "no sender was notified")
     assert outgoing.total_bytes == 0
     await settled(lambda: outgoing._timer is None, "it looks on though nothing waits")
 
@@ -183,7 +183,7 @@ async def test_largest_stalled_clients_are_closed_when_others_find_no_room(
     polite = FakeSink(outgoing)
     if somebody_waits:
         polite.backlog.want(20_000)
-        await settled(lambda: polite.told == 1, "nobody made room")
+        await settled(lambda: polite.told == 1, "no room was made")
         assert [bool(sink.cut) for sink in sinks] == [False, True, True, False]
     else:
         await asyncio.sleep(0.3)
@@ -222,7 +222,7 @@ async def test_closed_connection_is_forgotten(end: Callable[[FakeSink], None]) -
     assert not sink.backlog.has_room()
     end(sink)
     assert (outgoing.total_bytes, entries_of(outgoing)) == (0, 0)
-    await settled(lambda: outgoing._timer is None, "it looks on though nobody is there")
+    await settled(lambda: outgoing._timer is None, "the timer runs without clients")
     assert sink.told == 0
 
 
@@ -240,6 +240,6 @@ async def test_lagging_connection_is_not_prompt(monkeypatch: pytest.MonkeyPatch)
     prompt.append(sink.backlog.is_prompt)
     sink.take(10)
     sink.backlog.look()
-    prompt.append(sink.backlog.is_prompt)  # what waits is younger
+    prompt.append(sink.backlog.is_prompt)  # the waiting bytes are younger
     assert prompt == [True, True, False, True]
     outgoing.let_go(sink.backlog)

@@ -50,7 +50,7 @@ async def test_slow_senders_are_closed_largest_first() -> None:
     for sender in (small, large, whole):
         slow_senders.add(sender)
     slow_senders.remove(whole)
-    assert not slow_senders.make_room(10), "nobody was given time"
+    assert not slow_senders.make_room(10), "the sender has no deadline yet"
     await asyncio.sleep(2 * SLOW_AFTER_S)
     assert slow_senders.make_room(10)
     assert (small.cut, large.cut, whole.cut) == (False, True, False)
@@ -93,7 +93,7 @@ async def test_incomplete_envelopes_are_counted_and_do_not_block_other_clients(s
     hogs = [await stand.peer() for _ in range(FRAME_BYTES_MAX // len(frame))]
     for hog in hogs:
         hog.send_raw(frame[:70_000])
-    await settled(lambda: node.server.budget.in_flight_bytes > 60 * MIB, "what is gathered is not counted")
+    await settled(lambda: node.server.budget.in_flight_bytes > 60 * MIB, "gathered bytes are not counted")
     number = peer.expect()
     full = FRAME_BYTES_MAX - node.server.budget.in_flight_bytes
     assert full < len(frame)
@@ -104,7 +104,7 @@ async def test_incomplete_envelopes_are_counted_and_do_not_block_other_clients(s
     await hogs[-1].close()
     for hog in hogs:
         await hog.close()
-    await settled(lambda: node.server.budget.in_flight_bytes == 0, "what never came is still counted")
+    await settled(lambda: node.server.budget.in_flight_bytes == 0, "the incomplete request is still counted")
 
 
 async def test_large_envelope_beyond_the_budget_closes_its_connection(

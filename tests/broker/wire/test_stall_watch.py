@@ -17,7 +17,7 @@ Watch = Callable[["Told"], tuple[StallWatch, asyncio.Event]]
 
 
 class Told:
-    """What a kernel says, look after look; its last word for ever."""
+    """Results of a scripted kernel, look after look; the last one is repeated."""
 
     def __init__(self, words: Iterable[Progress | None]) -> None:
         self._words: Iterator[Progress | None] = iter(words)

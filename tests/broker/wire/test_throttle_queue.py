@@ -17,7 +17,7 @@ class One:
         self.name = name
 
     def end_if_gone(self) -> None:
-        """It is there."""
+        """The connection is open."""
 
 
 class World:
@@ -44,7 +44,7 @@ async def test_queue_is_fifo_and_stops_at_a_new_debt() -> None:
     assert (len(world.gate), world.passed) == (3, [])
     world.wait_s = 0.0
     world.gate.look()
-    assert world.passed == [], "not within what somebody else does"
+    assert world.passed == [], "not within the caller's turn"
     await settled(lambda: world.passed == ["a", "b"], "the next was not let through")
     world.gate.look()
     await asyncio.sleep(0.01)
@@ -66,7 +66,7 @@ async def test_connection_that_waits_again_is_queued_last() -> None:
     gate: ThrottleQueue[One] = ThrottleQueue(lambda: world.wait_s, passes)
     gate.wait(again)
     gate.wait(One("x"))
-    await settled(lambda: len(gate) == 0, "somebody waits for ever")
+    await settled(lambda: len(gate) == 0, "a connection was never resumed")
     assert world.passed == ["a", "x", "a", "x"][: len(world.passed)]
 
 
@@ -90,7 +90,7 @@ async def test_each_finished_request_resumes_one_connection_without_recursion() 
     for _ in range(3):
         gate.look()
     await asyncio.sleep(0)
-    await settled(lambda: len(gate) == 0, "somebody waits for ever")
+    await settled(lambda: len(gate) == 0, "a connection was never resumed")
     assert passed == [str(number) for number in range(2_000)]
 
 

@@ -210,7 +210,7 @@ async def test_group_waits_for_its_positions(
     answer = FakeConnection.on_committed
 
     def refuse(peer: FakeConnection, frame: Frame) -> None:
-        error = ProtocolError(pb.QUORUM_LOST, "__offsets/0: 1 of 3 replicas are there", retry_after_ms=20)
+        error = ProtocolError(pb.QUORUM_LOST, "__offsets/0: 1 of 3 replicas are alive", retry_after_ms=20)
         peer.reply(frame, pb.Envelope(error=error.to_message()))
 
     monkeypatch.setattr(FakeConnection, "on_committed", refuse)

@@ -199,7 +199,7 @@ async def test_non_repeatable_request_moves_to_another_node_after_definite_refus
             return ask
 
         await router.any_connection()
-        cut_off = QuorumLostError("__meta/0: 1 of 3 replicas are there")
+        cut_off = QuorumLostError("__meta/0: 1 of 3 replicas are alive")
         assert await router.at_any(asking(cut_off), repeatable=False) == 7
         assert asked == [node.port, other.port]
         with pytest.raises(ConnectionLostError):

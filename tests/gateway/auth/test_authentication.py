@@ -105,7 +105,7 @@ async def test_each_message_of_a_websocket_waits_for_authentication(tmp_path: Pa
 
 async def test_a_silent_websocket_is_closed_in_time(tmp_path: Path) -> None:
     async with secured(tmp_path, head_timeout_s=0.2) as gate, gate.ws() as socket:
-        assert "say who you are" in (await receive(socket))["error"]["detail"]
+        assert "the first message must have credentials" in (await receive(socket))["error"]["detail"]
         with pytest.raises(ConnectionClosed):
             await socket.recv()
         assert socket.close_code == 4401

@@ -49,7 +49,7 @@ def test_without_a_limit_nothing_is_counted() -> None:
     assert tries.wait_s("10.0.0.1") == 0
 
 
-def test_the_address_whose_last_failure_is_oldest_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_address_with_the_oldest_failure_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(login_rate_limit, "ADDRESSES_MAX", 2)
     tries = LoginRateLimit(1, Clock())
     for address in ("10.0.0.1", "10.0.0.2", "10.0.0.1", "10.0.0.3"):

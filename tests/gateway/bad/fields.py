@@ -32,7 +32,7 @@ BODIES: Final[dict[str, Case]] = {
     "no body": _text(b"", "JSON"),
     "a body of spaces": _text(b" \n\t", "JSON"),
     "half a body": _text(b'{"records":[{"value":"x"}', "JSON"),
-    "text behind the body": _text(_GOOD + b"x", "JSON"),
+    "text after the body": _text(_GOOD + b"x", "JSON"),
     "two bodies": _text(_GOOD * 2, "JSON"),
     "a comma too many": _text(b'{"records":[{"value":"x"},]}', "JSON"),
     "single quotes": _text(b"{'records':[]}", "JSON"),
@@ -71,7 +71,7 @@ BODIES: Final[dict[str, Case]] = {
     "a record of null": _text(b'{"records":[null]}', "/records/0"),
     "a record of text": _text(b'{"records":["x"]}', "/records/0", "x"),
     "a record of a list": _text(b'{"records":[["value","x"]]}', "/records/0"),
-    "an unknown member beside the records": _text(b'{"records":[{"value":"x"}],"topic":"y"}', "/topic", "unknown"),
+    "an unknown member besides the records": _text(b'{"records":[{"value":"x"}],"topic":"y"}', "/topic", "unknown"),
     "10,001 records": _text(b'{"records":[' + b",".join([b'{"value":""}'] * 10_001) + b"]}", "10000"),
     "200,000 empty records": _text(b'{"records":[' + b",".join([b"{}"] * 200_000) + b"]}", "10000"),
     "a record of 64,001 values": _text(

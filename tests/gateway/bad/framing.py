@@ -121,7 +121,7 @@ FRAMINGS: Final[dict[str, Case]] = {
     "a chunk's size with a prefix": _refused(_POST + b"Transfer-Encoding: chunked\r\n\r\n0x30\r\n" + _BODY, "0x30"),
     "a chunk's size of 17 digits": _refused(_POST + b"Transfer-Encoding: chunked\r\n\r\n" + b"f" * 17 + b"\r\n", "fff"),
     "no chunk's size": _refused(_POST + b"Transfer-Encoding: chunked\r\n\r\n\r\n" + _BODY),
-    "a chunk longer than it says": _refused(
+    "a chunk longer than its size line": _refused(
         _POST + b"Transfer-Encoding: chunked\r\n\r\n3\r\n" + _BODY + b"\r\n0\r\n\r\n"
     ),
     "a chunk's line that ends in LF": _refused(_POST + b"Transfer-Encoding: chunked\r\n\r\n30\n" + _BODY, "LF"),

@@ -97,7 +97,7 @@ def test_plain_records_are_accepted(record: dict[str, Any]) -> None:
         b'{"records":[{"value":"a","headers":[["a","b"]]}]}',
     ],
 )
-def test_everything_else_is_left_to_the_validator(body: bytes) -> None:
+def test_other_bodies_are_left_to_the_validator(body: bytes) -> None:
     plain, _ = both(body)
     assert plain is None
 

@@ -51,11 +51,11 @@ def connected(outgoing: ResponseBudget, slow_timeout_s: float = 30) -> tuple[Con
 
 async def until(condition: Any) -> None:
     async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - looking again is what is tested
+        while not condition():  # noqa: ASYNC110 - repeated checks are tested
             await asyncio.sleep(0.005)
 
 
-async def test_a_piece_counts_until_all_of_it_is_sent(outgoing: ResponseBudget) -> None:
+async def test_a_piece_counts_until_it_is_sent_completely(outgoing: ResponseBudget) -> None:
     outlet, line = connected(outgoing)
     assert outlet.take(2 * MIB)
     line.unsent = 2 * MIB

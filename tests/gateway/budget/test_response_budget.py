@@ -10,7 +10,7 @@ from tidelog_proto.limits import MIB
 
 
 class Held:
-    """A connection whose output waits."""
+    """A connection with waiting output."""
 
     def __init__(self, outgoing: ResponseBudget, held_bytes: int, idle_s: float) -> None:
         self.held_bytes = held_bytes

@@ -22,7 +22,7 @@ def outgoing() -> ResponseBudget:
 
 
 async def answered(outgoing: ResponseBudget, body: bytes, *, method: str = "GET") -> list[Message]:
-    """Run an application that answers with `body`; return what was sent."""
+    """Run an application that answers with `body`; return the sent messages."""
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
         assert isinstance(scope["state"]["answer"], ResponseReservation)

@@ -1,4 +1,4 @@
-"""The ring against a log of all pieces: whatever happens, each follower is sent every record once, and in order."""
+"""The ring against a log of all pieces: in any run, each follower gets every record once, and in order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def piece(partition: int, first: int, count: int) -> Piece:
     return Piece(partition, first, first + count, count, count, b"[" + b"," * (count * 40) + b"]")
 
 
-class ReaderLane:
+class ReaderPusher:
     """Pushes to readers, as far as they take pushes."""
 
     def push(self, piece: Piece, followers: Iterable[Follower]) -> list[Follower]:
@@ -32,15 +32,15 @@ class ReaderLane:
         return refused
 
 
-LANES = [ReaderLane(), ReaderLane()]
+PUSHERS = [ReaderPusher(), ReaderPusher()]
 
 
 class Reader:
-    """A follower, and what it was sent: partition -> offsets."""
+    """A follower, and the offsets that it got: partition -> offsets."""
 
     credit_bytes: int | None = None
 
-    def __init__(self, ring: Ring, positions: dict[int, int], lane: int = 0) -> None:
+    def __init__(self, ring: Ring, positions: dict[int, int], pusher: int = 0) -> None:
         self.sent: dict[int, list[int]] = {number: [] for number in range(PARTITIONS)}
         self.starts = dict(positions)
         self.takes_pushes = True
@@ -49,7 +49,7 @@ class Reader:
         self.ring = ring
         nowhere: Any = None
         self.follower = Follower(dict(positions), cast(Credit, self), nowhere, nowhere, self.wake)
-        self.follower.lane = LANES[lane]
+        self.follower.pusher = PUSHERS[pusher]
 
     @property
     def credit_records(self) -> int:
@@ -75,7 +75,7 @@ class Reader:
         self.sent[taken.partition] += range(taken.first_offset, taken.next_offset)
 
     def take(self) -> bool:
-        """Take one piece as a follower that is behind; return whether there was one."""
+        """Take one piece as a follower that is behind; return whether one existed."""
         found = self.ring.next_for(self.follower)
         if found is None:
             return False
@@ -104,8 +104,8 @@ class RingMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.is_more)
     @rule()
-    def push_on(self) -> None:
-        self.is_more = self.ring.push_on()
+    def push_pending(self) -> None:
+        self.is_more = self.ring.push_pending()
 
     @precondition(lambda self: not self.is_more)
     @rule(partition=st.integers(0, PARTITIONS - 1), count=st.integers(1, 5))
@@ -119,13 +119,13 @@ class RingMachine(RuleBasedStateMachine):
     @rule(
         back=st.integers(0, 12),
         ahead=st.dictionaries(st.integers(0, 1), st.integers(0, 4)),
-        lane=st.integers(0, len(LANES) - 1),
+        pusher=st.integers(0, len(PUSHERS) - 1),
     )
-    def attach(self, back: int, ahead: dict[int, int], lane: int) -> None:
+    def attach(self, back: int, ahead: dict[int, int], pusher: int) -> None:
         positions = dict(self.history[max(0, len(self.history) - 1 - back)])
         for number, more in ahead.items():
             positions[number] += more
-        reader = Reader(self.ring, positions, lane)
+        reader = Reader(self.ring, positions, pusher)
         could = self.ring.reaches(positions)
         assert self.ring.attach(reader.follower) == could
         if could:
@@ -198,7 +198,7 @@ def test_each_follower_is_sent_every_record_once_and_in_order(pushes_max: int, m
     run_state_machine_as_test(RingMachine, settings=SETTINGS)
 
 
-def test_what_cannot_be_pushed_is_taken_later_and_then_pushed_again() -> None:
+def test_a_piece_that_cannot_be_pushed_is_taken_later_and_pushes_continue() -> None:
     ring = Ring({0: 0}, bytes_max=10_000)
     reader = Reader(ring, {0: 0})
     assert ring.attach(reader.follower)
@@ -225,7 +225,7 @@ def test_a_position_inside_a_piece_is_not_served() -> None:
     assert ring.reaches({0: 0})
 
 
-def test_a_ring_far_behind_a_position_is_not_waited_for() -> None:
+def test_a_follower_far_ahead_of_the_ring_is_refused() -> None:
     ring = Ring({0: 0}, bytes_max=10_000)
     assert ring.reaches({0: AHEAD_RECORDS_MAX})
     assert not ring.reaches({0: AHEAD_RECORDS_MAX + 1})
@@ -256,7 +256,7 @@ def test_a_follower_that_leaves_before_it_was_pushed_to_keeps_its_position(monke
     assert ring.append(piece(0, 0, 2))
     ring.leave(readers[2].follower)
     ring.leave(readers[0].follower)
-    assert not ring.push_on()
+    assert not ring.push_pending()
     assert [reader.sent[0] for reader in readers] == [[0, 1], [0, 1], []]
     assert [reader.follower.positions[0] for reader in readers] == [2, 2, 0]
     assert ring.append(piece(2, 5, 1)) is False, "a partition that was added"
@@ -266,7 +266,7 @@ def test_a_follower_that_leaves_before_it_was_pushed_to_keeps_its_position(monke
     assert readers[1].follower.positions == {0: 2, 1: 7, 2: 6}
 
 
-def test_what_is_evicted_loses_who_needs_it() -> None:
+def test_eviction_loses_followers_that_need_the_piece() -> None:
     ring = Ring({0: 0, 1: 0}, bytes_max=900)
     reader = Reader(ring, {0: 0, 1: 0})
     assert ring.attach(reader.follower)
@@ -292,7 +292,7 @@ def test_a_partition_that_is_added_begins_at_its_first_piece() -> None:
     assert late.follower.positions == {0: 0, 1: 10}
 
 
-def test_an_end_loses_everybody_where_they_are() -> None:
+def test_closing_loses_all_followers_at_their_positions() -> None:
     ring = Ring({0: 0}, bytes_max=10_000)
     reader = Reader(ring, {0: 0})
     assert ring.attach(reader.follower)

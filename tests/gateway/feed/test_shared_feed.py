@@ -1,4 +1,4 @@
-"""One feed on a log in memory: what it reads, encodes and keeps, and how it ends."""
+"""One feed on a log in memory: its reads, its encoded and kept pieces, and its end."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Sink:
         return 0
 
 
-class PieceForm:
+class RecordingEncoder:
     """Notes pieces, and writes their records alone."""
 
     surface = "websocket"
@@ -63,8 +63,10 @@ class Listener:
     credit_bytes: int | None = None
     message_bytes_max: int | None = None
 
-    def __init__(self, outgoing: ResponseBudget, positions: dict[int, int], form: PieceForm | None = None) -> None:
-        self.form = form or PieceForm()
+    def __init__(
+        self, outgoing: ResponseBudget, positions: dict[int, int], encoder: RecordingEncoder | None = None
+    ) -> None:
+        self.encoder = encoder or RecordingEncoder()
         self.has_credit = True
         self.woken = asyncio.Event()
         self.feed: SharedFeed | None = None
@@ -72,7 +74,7 @@ class Listener:
         self.outlet = ConnectionOutput(outgoing, 30)
         self.outlet.connected(cast(asyncio.Transport, self.sink))
         self.outlet.direct_writes(allowed=True)
-        self.follower = Follower(dict(positions), cast(Credit, self), self.outlet, self.form, self.woken.set)
+        self.follower = Follower(dict(positions), cast(Credit, self), self.outlet, self.encoder, self.woken.set)
         self.spent = 0
 
     @property
@@ -85,7 +87,7 @@ class Listener:
 
     @property
     def pushed(self) -> list[Piece]:
-        return [piece for piece, _ in self.form.pieces]
+        return [piece for piece, _ in self.encoder.pieces]
 
     async def until(self, offset: int) -> None:
         async with asyncio.timeout(10):
@@ -103,9 +105,11 @@ class Stand:
         client = cast(Client, FakeClient(log))
         self.feeds = Feeds(client, GatewaySettings(**settings), self.outgoing, self.metrics)
 
-    def follow(self, positions: dict[int, int], *, found: bool = True, form: PieceForm | None = None) -> Listener:
-        listener = Listener(self.outgoing, positions, form)
-        listener.feed = self.feeds.attach(SCOPE, listener.follower, found=found)
+    def follow(
+        self, positions: dict[int, int], *, create: bool = True, encoder: RecordingEncoder | None = None
+    ) -> Listener:
+        listener = Listener(self.outgoing, positions, encoder)
+        listener.feed = self.feeds.attach(SCOPE, listener.follower, create=create)
         return listener
 
 
@@ -117,16 +121,16 @@ def stand(log: FakeLog) -> Stand:
 
 async def test_a_batch_is_read_and_encoded_once_for_all(stand: Stand) -> None:
     one = stand.follow({0: 0, 1: 0})
-    same = stand.follow({0: 0, 1: 0}, found=False, form=one.form)
-    other = stand.follow({0: 0, 1: 0}, found=False)
+    same = stand.follow({0: 0, 1: 0}, create=False, encoder=one.encoder)
+    other = stand.follow({0: 0, 1: 0}, create=False)
     assert one.feed is same.feed is other.feed
     feed = one.feed
     assert feed is not None
     await stand.log.append("t", 0, columns_of([b"a", b"b"], keys=[b"k", None]))
     await one.until(2)
-    ((piece, token),) = one.form.pieces
-    assert other.form.pieces == [(piece, token)]
-    assert other.form.pieces[0][0] is piece
+    ((piece, token),) = one.encoder.pieces
+    assert other.encoder.pieces == [(piece, token)]
+    assert other.encoder.pieces[0][0] is piece
     assert one.sink.written == same.sink.written == [piece.data]
     assert one.sink.written[0] is same.sink.written[0]
     assert (one.spent, same.spent, one.outlet.pushed_bytes) == (2, 2, len(piece.data))
@@ -148,7 +152,7 @@ async def test_a_large_batch_is_cut_as_for_one_subscription(log: FakeLog) -> Non
     await log.append("t", 0, columns_of([b"x"] * 7))
     await listener.until(7)
     assert [piece.records for piece in listener.pushed] == [3, 3, 1]
-    listener.form.pieces.clear()
+    listener.encoder.pieces.clear()
     await log.append("t", 0, columns_of([b"\x01" * 200] * 3))  # six bytes each as JSON
     await listener.until(10)
     assert [piece.records for piece in listener.pushed] == [1, 1, 1]
@@ -168,7 +172,7 @@ async def test_a_feed_without_credit_reads_nothing(stand: Stand) -> None:
     await listener.until(5)
 
 
-async def test_pieces_are_kept_within_the_budget_and_let_go_for_others(stand: Stand) -> None:
+async def test_pieces_are_kept_within_the_budget_and_dropped_for_others(stand: Stand) -> None:
     fast, slow = stand.follow({0: 0, 1: 0}), stand.follow({0: 0, 1: 0})
     slow.has_credit = False
     for at in range(20):
@@ -180,10 +184,10 @@ async def test_pieces_are_kept_within_the_budget_and_let_go_for_others(stand: St
     assert slow.feed is not None
     assert slow.feed.ring.next_for(slow.follower) is None
     assert slow.follower.lost
-    assert slow.follower.positions == {0: 0, 1: 0}, "it reads on by itself where it was"
+    assert slow.follower.positions == {0: 0, 1: 0}, "the slow follower keeps its positions"
 
 
-async def test_a_feed_that_may_not_read_on_ends_and_leaves_everybody_where_they_are(stand: Stand) -> None:
+async def test_a_feed_without_permission_ends_and_keeps_its_followers_positions(stand: Stand) -> None:
     one, other = stand.follow({0: 0, 1: 0}), stand.follow({0: 0, 1: 0})
     await stand.log.append("t", 1, columns_of([b"x"]))
     await one.until(1)
@@ -206,13 +210,13 @@ async def test_another_topic_under_the_name_ends_the_feed(stand: Stand) -> None:
 
 
 async def test_a_reader_of_history_founds_no_feed_and_a_reader_at_the_end_founds_its_own(stand: Stand) -> None:
-    assert stand.follow({0: 0, 1: 0}, found=False).feed is None
+    assert stand.follow({0: 0, 1: 0}, create=False).feed is None
     behind = stand.follow({0: 0, 1: 0})
     far = {0: 5_000, 1: 0}
     assert not stand.feeds.can_attach(SCOPE, far)
     at_the_end = stand.follow(far)
     assert at_the_end.feed is not behind.feed
-    assert stand.follow(far, found=False).feed is at_the_end.feed, "the newest one is followed"
+    assert stand.follow(far, create=False).feed is at_the_end.feed, "the newest one is followed"
 
 
 def batch_of(**columns: list[bytes | None]) -> RecordBatch:

@@ -1,4 +1,4 @@
-"""`Request-Timeout-Ms`: the answer in time reports what is known."""
+"""`Request-Timeout-Ms`: the answer in time has the results so far."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from tidelog_gateway.budget.connection_output import ConnectionOutput
 from tidelog_gateway.budget.response_budget import ResponseBudget
 from tidelog_gateway.budget.response_reservation import ResponseReservation
 from tidelog_gateway.reading.body import RecordsBody
-from tidelog_gateway.reading.forms import form_of
+from tidelog_gateway.reading.formats import format_for
 from tidelog_gateway.reading.values import ValueEncoding
 from tidelog_proto.batch.header import Codec, stamp_owner
 from tidelog_proto.batch.record_batch import RecordBatch, encode_batch
@@ -48,9 +48,9 @@ def records_body(
     async def pace() -> None:
         await asyncio.sleep(0)
 
-    form = form_of(media_type, encoding, numbered=numbered)
+    record_format = format_for(media_type, encoding, numbered=numbered)
     return RecordsBody(
-        form, encoding, answer, pace, records_max=records_max, bytes_max=bytes_max, written_max=written_max
+        record_format, encoding, answer, pace, records_max=records_max, bytes_max=bytes_max, written_max=written_max
     )
 
 

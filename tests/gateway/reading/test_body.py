@@ -36,7 +36,7 @@ def offsets(data: bytes, media_type: str) -> list[int]:
 @pytest.mark.parametrize("media_type", RECORD_TYPES)
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=4), min_size=1, max_size=3), st.data())
-async def test_next_offset_goes_on_exactly(media_type: str, sizes: list[list[int]], data: st.DataObject) -> None:
+async def test_next_offset_is_exact(media_type: str, sizes: list[list[int]], data: st.DataObject) -> None:
     batches, base = list[RecordBatch](), 0
     for batch_sizes in sizes:
         batches.append(batch_of(columns_of([b"x" * size for size in batch_sizes]), base_offset=base))
@@ -58,7 +58,7 @@ async def test_next_offset_goes_on_exactly(media_type: str, sizes: list[list[int
 
 @pytest.mark.parametrize("encoding", ["utf8", "json"])
 @pytest.mark.parametrize("at", [0, 1, PIECE_RECORDS, 2 * PIECE_RECORDS + 7])
-async def test_an_answer_ends_in_front_of_a_value_that_does_not_fit(encoding: str, at: int) -> None:
+async def test_an_answer_ends_before_a_value_that_does_not_fit(encoding: str, at: int) -> None:
     values = [b"1"] * (3 * PIECE_RECORDS)
     values[at] = b"\xff" if encoding == "utf8" else b"[1"
     body = records_body(NDJSON, encoding)  # type: ignore[arg-type]
@@ -92,7 +92,7 @@ async def test_offsets_of_derived_batches_have_gaps() -> None:
     assert offsets(await body.finish({}), NDJSON) == expected
 
 
-async def test_what_is_written_is_counted() -> None:
+async def test_written_bytes_are_counted() -> None:
     answer = answer_alone()
     body = records_body(NDJSON, bytes_max=MIB, answer=answer)
     await body.take(PARTITION, fetched_of(batch_of(columns_of([b"\x01" * 1000] * 500))))

@@ -33,7 +33,7 @@ async def test_json_is_taken(text: str) -> None:
 
 
 @pytest.mark.parametrize("data", [*NOT_JSON, b"", b" ", b"1,2", b"1],[2", b"[1", b"2]", b'"a', b"0]"])
-async def test_what_is_not_json_is_found_alone_and_among_others(data: bytes) -> None:
+async def test_a_row_that_is_not_json_is_found_alone_and_among_others(data: bytes) -> None:
     for before in ([], [b"1", b'{"a":[1,2]}', None]):
         for behind in ([], [b"2", b'"x"']):
             column = pa.array([*before, data, *behind], pa.binary())
@@ -50,7 +50,7 @@ async def test_rows_are_judged_as_they_are_one_by_one(texts: list[str]) -> None:
     assert await first_not_json(pa.array(texts), pace) == expected
 
 
-async def test_long_runs_of_digits_in_strings_are_no_numbers() -> None:
+async def test_long_runs_of_digits_in_strings_are_not_numbers() -> None:
     assert await first_not_json(pa.array(['"' + "1" * 5_000 + '"', "[" + "1," * 2_000 + "1]"]), pace) is None
 
 

@@ -1,4 +1,4 @@
-"""One partition in every form: `GET /v1/topics/{topic}/partitions/{partition}/records`."""
+"""One partition in every format: `GET /v1/topics/{topic}/partitions/{partition}/records`."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_each_media_type(api: httpx.AsyncClient) -> None:
             assert response.text.splitlines()[4] == '0,3,3,"k","utf8",,,,'
 
 
-async def test_the_preferred_form_also_where_a_lane_would_answer(serve: Serve) -> None:
+async def test_the_preferred_format_is_used_on_the_fast_path_too(serve: Serve) -> None:
     async with serve() as served, httpx.AsyncClient(base_url=served.http) as client:
         for path in (PATH, f"{PATH}?offset=0"):
             for accept, expected in (
@@ -72,7 +72,7 @@ async def test_the_preferred_form_also_where_a_lane_would_answer(serve: Serve) -
                 assert response.headers["vary"] == "Accept"
 
 
-async def test_what_is_not_offered_is_refused_with_what_is(api: httpx.AsyncClient) -> None:
+async def test_unsupported_media_types_are_refused_with_the_supported_ones(api: httpx.AsyncClient) -> None:
     for path in (PATH, f"{PATH}?offset=0", "/v1/topics/t/records"):
         response = await api.get(path, headers={"Accept": "application/xml, application/json;q=0"})
         problem(response, 406, "not_acceptable")
@@ -97,7 +97,7 @@ async def test_no_records_in_each_form(api: httpx.AsyncClient) -> None:
 async def test_json_values_come_as_they_were_sent(api: httpx.AsyncClient) -> None:
     response = await api.get(PATH, params={"value_encoding": "json"})
     assert b'"value":{"a":1.10},"value_encoding":"json"' in response.content
-    assert response.json()["next_offset"] == 1, "what comes next is not JSON"
+    assert response.json()["next_offset"] == 1, "the next value is not JSON"
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ async def test_a_value_that_does_not_fit_is_an_error(
     assert (document["partition"], document["offset"], document["next_offset"]) == (0, offset, offset + 1)
 
 
-async def test_base64_is_no_encoding_of_arrow(api: httpx.AsyncClient) -> None:
+async def test_base64_is_not_supported_in_arrow(api: httpx.AsyncClient) -> None:
     response = await api.get(PATH, params={"value_encoding": "base64"}, headers={"Accept": ARROW})
     problem(response, 422, "invalid_request")
     assert response.json()["errors"][0]["parameter"] == "value_encoding"
@@ -166,7 +166,7 @@ async def test_a_client_that_closes_ends_its_wait(serve: Serve, path: str) -> No
             await writer.wait_closed()
         del reader
         async with asyncio.timeout(5):
-            while asyncio.all_tasks() - serving:  # noqa: ASYNC110 # the end of a task is no event
+            while asyncio.all_tasks() - serving:  # noqa: ASYNC110 # no event to wait for
                 await asyncio.sleep(0.01)
 
 
@@ -182,4 +182,4 @@ async def test_a_slow_reader_of_much_arrow_is_counted_and_cut(serve: Serve, log:
                 await asyncio.sleep(1.5)
                 page = (await client.get("/metrics")).text
             held = next(line for line in page.splitlines() if line.startswith("tidelog_gateway_out_bytes"))
-            assert float(held.split()[1]) < MIB, "what the slow one was sent is given back"
+            assert float(held.split()[1]) < MIB, "the budget of the slow client was not released"

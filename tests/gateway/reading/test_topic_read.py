@@ -115,7 +115,7 @@ async def test_cursors_that_cannot_be_used(api: httpx.AsyncClient, log: FakeLog)
     problem(await api.get("/v1/topics/none/records", params={"cursor": cursor}), 404, "unknown_topic")
 
 
-async def test_deleted_records_are_an_error_that_says_how_to_go_on(api: httpx.AsyncClient, log: FakeLog) -> None:
+async def test_deleted_records_are_an_error_with_the_cursor_to_continue(api: httpx.AsyncClient, log: FakeLog) -> None:
     cursor = (await api.get(PATH, params={"max_records": 1})).json()["next_cursor"]
     log.starts["t", 0], log.starts["t", 2] = 3, 2
     gone = await api.get(PATH, params={"cursor": cursor})
@@ -175,7 +175,7 @@ def test_a_cursor_that_does_not_fit_is_refused() -> None:
     scope, positions = Scope("t", bytes(16)), dict.fromkeys(range(4_096), 1_000_000)
     assert len(cursor_text(scope, positions, 7)) > HEADER_CHARS_MAX
     assert cursor_in(cursor_text(scope, positions, 7), scope) == (positions, 7)
-    with pytest.raises(Problem, match="read it as JSON, or read its partitions one by one") as caught:
+    with pytest.raises(Problem, match="request application/json, or read its partitions one by one") as caught:
         cursor_text(scope, positions, 7, chars_max=HEADER_CHARS_MAX)
     assert (caught.value.status, caught.value.code) == (422, "too_many_partitions")
     with pytest.raises(Problem, match="here: read its partitions one by one"):

@@ -1,4 +1,4 @@
-"""The forms of an answer over a whole topic, and waiting for records."""
+"""The formats of a response over a whole topic, and waiting for records."""
 
 from __future__ import annotations
 

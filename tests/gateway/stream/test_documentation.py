@@ -16,7 +16,7 @@ from tidelog_proto.batch.record_batch import columns_of
 PAGE = (Path(__file__).parents[3] / "docs" / "streams.md").read_text()
 
 
-async def test_the_example_prints_what_is_shown(serve: Serve, log: FakeLog) -> None:
+async def test_the_example_prints_the_shown_output(serve: Serve, log: FakeLog) -> None:
     example = re.search(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     assert example is not None
     log.logs["visits"] = [[], []]

@@ -1,4 +1,4 @@
-"""The outbox of a stream: order, bounds, and what it holds of the budget."""
+"""The outbox of a stream: order, limits, and its share of the budget."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidelog_gateway.budget.response_budget import ResponseBudget
 from tidelog_gateway.budget.response_reservation import ResponseReservation
 from tidelog_gateway.feed.ring import Piece
 from tidelog_gateway.stream.event_sender import OUTBOX_BYTES, EventSender
-from tidelog_gateway.stream.events import HEARTBEAT, RETRY_MS, EventForm, event_of
+from tidelog_gateway.stream.events import HEARTBEAT, RETRY_MS, EventEncoder, event_of
 from tidelog_proto.limits import MIB
 
 OPENED = {"id": 0, "ok": {"sid": 0, "offsets": {"0": 5}, "resume_token": "AQ"}}
@@ -34,7 +34,7 @@ async def never() -> Any:
 
 
 class Line:
-    """A sender, and what it has written."""
+    """A sender, and its written bytes."""
 
     def __init__(self, *, heartbeat_s: float = 60, is_chunked: bool = False) -> None:
         self.outgoing = ResponseBudget(1 * MIB, 1 * MIB)
@@ -48,7 +48,7 @@ class Line:
         self.answer.shrink(0)
 
 
-async def test_the_beginning_comes_first_then_what_was_sent_in_order() -> None:
+async def test_the_beginning_is_sent_first_then_messages_in_order() -> None:
     line = Line()
     await line.sender.send(OPENED)
     assert line.outgoing.used_bytes == 0, "a request that is refused after that holds nothing"
@@ -121,7 +121,7 @@ async def test_pieces_are_not_written_past_a_server_that_is_not_the_gateways() -
 def test_a_piece_is_a_chunk_with_the_event_of_its_batch() -> None:
     piece = Piece(1, 3, 7, 1, 4, b'[{"value":"x"}]')
     event = event_of({"batch": {"partition": 1, "records": [{"value": "x"}], "next_offset": 7, "resume_token": "AR"}})
-    assert EventForm().encode(piece, "AR") == b"%x\r\n%b\r\n" % (len(event), event)
+    assert EventEncoder().encode(piece, "AR") == b"%x\r\n%b\r\n" % (len(event), event)
 
 
 async def test_a_message_that_cannot_be_made_holds_nothing() -> None:

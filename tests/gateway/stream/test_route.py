@@ -31,7 +31,7 @@ async def begun(source: EventSource) -> dict[str, Any]:
     return data
 
 
-async def test_a_stream_begins_at_the_end_and_sends_what_is_published(serve: Serve, log: FakeLog) -> None:
+async def test_a_stream_begins_at_the_end_and_sends_new_records(serve: Serve, log: FakeLog) -> None:
     log.logs["t"] = [[], []]
     await log.append("t", 0, columns_of([b"old"]))
     async with serve() as served, open_stream(served.http, PATH) as source:
@@ -107,7 +107,9 @@ async def test_filters_are_those_of_a_fetch(serve: Serve, log: FakeLog) -> None:
         assert (b"a", "x") in log.filters
 
 
-async def test_a_stream_with_a_group_begins_where_it_has_committed_and_an_id_wins(serve: Serve, log: FakeLog) -> None:
+async def test_a_stream_with_a_group_begins_at_its_commit_and_an_id_takes_precedence(
+    serve: Serve, log: FakeLog
+) -> None:
     log.logs["t"] = [[], []]
     await log.append("t", 0, columns_of([b"a", b"b", b"c"]))
     offsets = "/v1/groups/g/offsets"
@@ -202,7 +204,7 @@ async def test_the_header_wins_over_the_address(serve: Serve, log: FakeLog) -> N
         ("", {"accept": "application/json"}, 406, None),
     ],
 )
-async def test_what_is_wrong_has_a_status_and_names_the_parameter(  # noqa: PLR0917 - parameters of the test
+async def test_an_error_has_a_status_and_names_the_parameter(  # noqa: PLR0917 - parameters of the test
     serve: Serve, log: FakeLog, query: str, headers: dict[str, str], status: int, parameter: str | None
 ) -> None:
     log.logs["t"] = [[], []]

@@ -23,7 +23,7 @@ async def sign_in(page: Page, its: Secured, key: str) -> None:
     await page.get_by_role("dialog").get_by_role("button", name="Sign in").click()
 
 
-async def test_a_wrong_key_is_refused_and_a_valid_one_shows_what_its_principal_may_see(tmp_path: Path) -> None:
+async def test_a_wrong_key_is_refused_and_a_valid_one_shows_the_visible_objects(tmp_path: Path) -> None:
     async with secured(tmp_path, ui_interval_s=1) as its, browser_page() as page:
         await its.admin.create_topic("seen")
         await its.admin.create_topic("hidden")

@@ -179,7 +179,7 @@ async def test_a_topic_that_is_recreated_under_a_subscription_ends_it(serve: Ser
         assert (end["sid"], end["error"]["code"]) == (1, "unknown_topic")
 
 
-async def test_resume_goes_on_without_loss_or_repetition(serve: Serve) -> None:
+async def test_resume_continues_without_loss_or_repetition(serve: Serve) -> None:
     seen: list[int] = []
     resume: dict[str, int] = {}
     async with serve() as served:
@@ -193,7 +193,7 @@ async def test_resume_goes_on_without_loss_or_repetition(serve: Serve) -> None:
     assert seen == list(range(10))
 
 
-async def test_a_group_goes_on_where_it_committed_and_resume_wins(serve: Serve) -> None:
+async def test_a_group_continues_at_its_commit_and_resume_takes_precedence(serve: Serve) -> None:
     async with serve() as served, opened(served) as socket:
         await ask(socket, sub(group="g", credit={"records": 10}))
         await receive(socket)
@@ -300,7 +300,7 @@ async def test_weird_messages_are_answered_and_the_connection_lives(
     assert not server_log
 
 
-async def test_resuming_what_is_gone_names_the_bounds(serve: Serve, log: FakeLog) -> None:
+async def test_resuming_at_deleted_offsets_returns_the_bounds(serve: Serve, log: FakeLog) -> None:
     log.starts["t", 0] = 5
     async with serve() as served, opened(served) as socket:
         error = (await ask(socket, sub(resume={"0": 4})))["error"]
@@ -343,7 +343,7 @@ async def test_publishes_of_one_connection_keep_their_order(serve: Serve, log: F
 async def test_publishes_keep_their_order_when_the_topic_is_made_again(
     serve: Serve, log: FakeLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the producer of the topic before it has accepted is refused later, and not in order."""
+    """Batches that the producer of the previous topic has accepted are refused later, out of order."""
     enqueue, producers = FakeProducer.enqueue, list[FakeProducer]()
 
     async def enqueue_or_refuse(producer: FakeProducer, value: bytes, **record: Any) -> Any:
@@ -433,7 +433,7 @@ async def test_a_client_that_does_not_read_is_closed_as_slow(serve: Serve, log: 
         assert await closing(socket) == 4408
 
 
-async def test_nothing_is_left_behind(serve: Serve) -> None:
+async def test_no_task_is_left(serve: Serve) -> None:
     async with serve() as served, httpx.AsyncClient(base_url=served.http) as http:
         async with opened(served) as socket:
             await ask(socket, sub())

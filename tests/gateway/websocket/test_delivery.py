@@ -24,8 +24,8 @@ from tidelog_gateway.producers import ProducerLimit, Producers
 from tidelog_gateway.records_out import BatchReader
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.websocket.delivery import Delivery
+from tidelog_gateway.websocket.message_sender import Sender
 from tidelog_gateway.websocket.messages import Sub
-from tidelog_gateway.websocket.sending import Sender
 from tidelog_gateway.websocket.ws_protocol import CommitOffsets, OpenSubscription, WsProtocol
 from tidelog_proto.batch.record_batch import columns_of
 from tidelog_proto.limits import KIB
@@ -44,7 +44,7 @@ async def gateway(log: FakeLog) -> Gateway:
 
 
 class Wire:
-    """What a WebSocket is to its sender: it takes every text, until it is broken."""
+    """A WebSocket as its sender sees it: it accepts every text until it is broken."""
 
     def __init__(self) -> None:
         self.broken: Exception | None = None
@@ -152,7 +152,7 @@ async def test_without_room_nothing_is_lost_or_repeated(gateway: Gateway, log: F
         for partition in (0, 1):
             assert [offset for number, offset in places if number == partition] == list(range(36))
     assert (gateway.outgoing.used_bytes, gateway.outgoing.prefetched_bytes) == (0, 0)
-    assert len(log.consumers) > 6, "some of it was read more than once"
+    assert len(log.consumers) > 6, "some records were read more than once"
 
 
 async def drip(protocol: WsProtocol, delivery: Delivery, sid: int) -> None:
@@ -163,7 +163,7 @@ async def drip(protocol: WsProtocol, delivery: Delivery, sid: int) -> None:
         delivery.wake()
 
 
-async def test_what_lies_without_credit_is_let_go_when_others_need_room(gateway: Gateway, log: FakeLog) -> None:
+async def test_idle_records_without_credit_are_dropped_for_other_connections(gateway: Gateway, log: FakeLog) -> None:
     wire, protocol = Wire(), WsProtocol(gateway.settings)
     delivery = subscribed(gateway, protocol, wire, 1, credit=3)
     await delivery.open(1)
@@ -187,7 +187,7 @@ async def test_what_lies_without_credit_is_let_go_when_others_need_room(gateway:
         await running
 
 
-async def test_what_is_no_longer_counted_is_not_kept(gateway: Gateway, log: FakeLog) -> None:
+async def test_records_that_are_no_longer_counted_are_not_kept(gateway: Gateway, log: FakeLog) -> None:
     """Neither by a subscription that waits for more, nor by the error of one that failed in the middle of a batch."""
     gc.collect()
     wire, protocol = Wire(), WsProtocol(gateway.settings)
@@ -206,7 +206,7 @@ async def test_what_is_no_longer_counted_is_not_kept(gateway: Gateway, log: Fake
             await running
     assert gateway.outgoing.prefetched_bytes == 0
     assert kept() == []
-    assert caught.value.__traceback__ is not None, "it is here, and says where it was raised"
+    assert caught.value.__traceback__ is not None, "the error keeps its traceback here"
 
 
 def kept() -> list[object]:
@@ -215,7 +215,7 @@ def kept() -> list[object]:
 
 
 async def test_a_compacted_log_is_delivered_with_its_gaps(gateway: Gateway, log: FakeLog) -> None:
-    """Records have their offsets, positions get past what is gone, and that costs no credit."""
+    """Records have their offsets, positions advance over deleted records, and that costs no credit."""
     log.logs["t"] = [[]]
     log.plant("t", 0, compacted_log())
     protocol, wire = WsProtocol(gateway.settings), Wire()
@@ -248,7 +248,7 @@ def wanting(gateway: Gateway, key: str) -> Delivery:
     return Delivery(gateway, protocol, action.sub, sender_of(gateway, Wire()))
 
 
-async def test_what_is_wanted_is_asked_of_the_log(gateway: Gateway, log: FakeLog) -> None:
+async def test_filters_are_applied_by_the_log(gateway: Gateway, log: FakeLog) -> None:
     delivery = wanting(gateway, "/w==")
     await delivery.open(1)
     running = asyncio.create_task(delivery.run())

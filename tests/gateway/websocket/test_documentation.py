@@ -30,7 +30,7 @@ def conversation() -> list[str]:
     return block[1].splitlines()
 
 
-async def test_the_conversation_goes_as_it_is_written(serve: Serve, log: FakeLog) -> None:
+async def test_the_documented_conversation_works(serve: Serve, log: FakeLog) -> None:
     log.logs["visits"] = [[]]
     async with serve() as served, connect(served.ws, subprotocols=[Subprotocol(JSON.subprotocol)]) as socket:
         for line in conversation():
@@ -44,7 +44,7 @@ async def test_the_conversation_goes_as_it_is_written(serve: Serve, log: FakeLog
 
 
 @pytest.mark.parametrize("short_token_chars", [1024, 0], ids=["a token in each batch", "rare tokens"])
-async def test_the_example_resumes_as_it_is_shown(
+async def test_the_example_resumes_as_documented(
     serve: Serve, log: FakeLog, short_token_chars: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ws_protocol, "SHORT_TOKEN_CHARS", short_token_chars)
@@ -62,7 +62,7 @@ async def test_the_example_resumes_as_it_is_shown(
     assert (process.returncode, output.decode()) == (0, example[2])
 
 
-async def test_the_example_in_protobuf_prints_what_is_shown(serve: Serve, log: FakeLog) -> None:
+async def test_the_example_in_protobuf_prints_the_shown_output(serve: Serve, log: FakeLog) -> None:
     section = PAGE[PAGE.index("\n## Protobuf\n") :]
     example = re.search(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
     assert example is not None

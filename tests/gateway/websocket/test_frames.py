@@ -66,7 +66,7 @@ async def test_fragments_are_counted(serve: Serve) -> None:
         writer.close()
 
 
-async def test_text_that_is_no_utf_8_closes_without_a_line_in_the_log(serve: Serve, server_log: list[str]) -> None:
+async def test_text_that_is_not_utf_8_closes_without_a_log_line(serve: Serve, server_log: list[str]) -> None:
     async with serve() as served:
         reader, writer = await opened(served)
         writer.write(frame(TEXT, b"\xff"))
@@ -88,7 +88,7 @@ async def test_junk_ends_the_websocket_without_a_line_in_the_log(
 
 
 class Line(asyncio.Transport):
-    """A line that remembers what became of it; `unsent` is what it says waits in it."""
+    """A transport that records its calls; `unsent` is its reported buffer size."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -175,7 +175,7 @@ async def test_pings_are_answered_only_while_the_answers_are_read() -> None:
         assert line.written[before:] == b"\x8a\x05three"
 
 
-async def test_a_flood_of_pings_is_heard_a_few_at_a_time() -> None:
+async def test_a_flood_of_pings_is_handled_a_few_at_a_time() -> None:
     line = Line()
     async with protocol_on(line, accepting) as protocol:
         await asyncio.sleep(0)
@@ -185,7 +185,7 @@ async def test_a_flood_of_pings_is_heard_a_few_at_a_time() -> None:
         assert 0 < answered < 100
         assert not line.reading
         async with asyncio.timeout(10):
-            while (len(line.written) - before) // 102 == answered:  # noqa: ASYNC110 - time goes on by itself
+            while (len(line.written) - before) // 102 == answered:  # noqa: ASYNC110 - only time passes
                 await asyncio.sleep(0.01)
 
 
@@ -209,7 +209,7 @@ async def test_messages_are_parsed_as_they_are_taken() -> None:
         for _ in range(5000):
             go_on.release()
         async with asyncio.timeout(20):
-            while len(taken) < 5000:  # noqa: ASYNC110 - time goes on by itself
+            while len(taken) < 5000:  # noqa: ASYNC110 - only time passes
                 await asyncio.sleep(0.01)
         assert taken == [f"{at:06}" for at in range(5000)]
         assert line.reading

@@ -18,7 +18,7 @@ def test_values_of_records_are_the_bytes_that_were_sent() -> None:
     ("text", "request_id"),
     [('{"id":3,"sub":{}}', 3), ('{"id":true,"unsub":1}', None), ("[]", None), ("{", None), ('{"id":-1}', None)],
 )
-def test_a_fault_names_the_request_where_its_id_can_be_read(text: str, request_id: int | None) -> None:
+def test_an_error_has_the_id_of_the_request_if_it_can_be_read(text: str, request_id: int | None) -> None:
     with pytest.raises(MessageError) as caught:
         JSON.parse(text, now_us=0)
     assert caught.value.request_id == request_id
@@ -29,7 +29,7 @@ def test_the_id_is_found_without_parsing_the_message() -> None:
     assert id_at_the_begin('{"pub":{"id":1') is None
 
 
-def test_messages_are_json_and_records_stand_in_them_as_they_were_encoded() -> None:
+def test_messages_are_json_with_records_copied_as_encoded() -> None:
     message = {"batch": {"records": JSON.records_member(b'[{"offset":1}]')}}
     assert json.loads(JSON.encode(message)) == {"batch": {"records": [{"offset": 1}]}}
     assert JSON.payload({"text": "{}"}) == "{}"

@@ -56,7 +56,7 @@ async def subscribed(served: Served, credit: int, **more: Any) -> AsyncIterator[
 
 
 @pytest.mark.parametrize("more", [{}, {"group": "g"}, {"key": "k"}])
-async def test_a_subscription_that_is_behind_skips_to_the_end_when_it_has_credit(
+async def test_a_lagging_subscription_skips_to_the_end_when_it_has_credit(
     serve: Serve, log: FakeLog, more: dict[str, Any]
 ) -> None:
     log.logs["t"] = [[], []]
@@ -80,7 +80,7 @@ async def test_a_subscription_that_is_behind_skips_to_the_end_when_it_has_credit
             assert {batch["partition"]: batch["records"][0]["offset"] for batch in batches} == {0: 105, 1: 0}
 
 
-async def test_a_subscription_that_begins_behind_skips_at_once(serve: Serve, log: FakeLog) -> None:
+async def test_a_subscription_that_starts_with_too_much_lag_skips_at_once(serve: Serve, log: FakeLog) -> None:
     log.logs["t"] = [[]]
     await append(log, 11)
     async with serve() as served, subscribed(served, 50, **{"from": "earliest"}, **SKIP) as socket:
@@ -113,7 +113,7 @@ async def test_a_follower_that_runs_out_of_credit_skips_and_others_do_not(serve:
             assert (await receive(socket))["batch"]["next_offset"] == 110
 
 
-async def test_a_subscription_that_is_too_far_behind_is_closed_with_its_position(serve: Serve, log: FakeLog) -> None:
+async def test_a_subscription_that_lags_too_much_is_closed_with_its_position(serve: Serve, log: FakeLog) -> None:
     log.logs["t"] = [[], []]
     async with serve() as served:
         async with subscribed(served, 5, **CLOSE) as socket:
@@ -153,7 +153,7 @@ async def test_a_subscription_that_is_ended_is_not_watched(serve: Serve, log: Fa
         ({"max_lag_records": 5}, "on_lag"),
         ({"on_lag": "close", "max_lag_records": 0}, "greater than or equal to 1"),
         ({"on_lag": "drop", "max_lag_records": 1}, "'pause', 'skip' or 'close'"),
-        ({"on_lag": "skip", "max_lag_records": 1, "group": "g", "member": True}, "reads every record"),
+        ({"on_lag": "skip", "max_lag_records": 1, "group": "g", "member": True}, "cannot limit its lag"),
     ],
 )
 async def test_options_that_do_not_go_together_are_refused(

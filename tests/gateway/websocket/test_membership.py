@@ -19,8 +19,8 @@ from tidelog import Client, Consumer, Group, TopicPartition
 from tidelog.groups.options import OnPartitions
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.websocket.membership import Membership, start_of
+from tidelog_gateway.websocket.message_sender import Sender
 from tidelog_gateway.websocket.messages import AtTime
-from tidelog_gateway.websocket.sending import Sender
 from tidelog_gateway.websocket.ws_protocol import OpenSubscription, WsProtocol, assigned_message, revoked_message
 
 pytestmark = pytest.mark.e2e
@@ -36,7 +36,7 @@ async def topic(http: httpx.AsyncClient) -> str:
 
 
 class Member:
-    """A client that takes what it is sent: `seen` are values, `has` are its partitions with their next offsets."""
+    """A client that reads all messages: `seen` are values, `has` are its partitions with their next offsets."""
 
     def __init__(
         self, address: str, topic: str, *, credit: int = 10_000, commits: bool = True, group: str | None = None
@@ -83,7 +83,7 @@ class Member:
             message = json.loads(text)
             if "batch" in message:
                 batch = message["batch"]
-                assert batch["partition"] in self.has, "only what it has is sent to it"
+                assert batch["partition"] in self.has, "only records of its partitions are sent"
                 self.seen += [record["value"] for record in batch["records"]]
                 self.has[batch["partition"]] = batch["next_offset"]
                 if self._commits:
@@ -129,7 +129,7 @@ async def test_members_share_and_hand_over_without_gap_or_repeat(
     assert sorted(map(int, first.seen + second.seen)) == list(range(300))
 
 
-async def test_a_member_measures_what_it_reads_for_a_group_that_shares_by_load(
+async def test_a_member_measures_its_reads_for_a_group_balanced_by_load(
     http: httpx.AsyncClient, topic: str, gateway_address: str, node_address: str
 ) -> None:
     async with Client(node_address) as client, Member(gateway_address, topic) as first:
@@ -154,7 +154,7 @@ async def _read_on(consumer: Consumer) -> None:
         pass
 
 
-async def test_what_was_not_committed_goes_to_the_next_one(
+async def test_uncommitted_records_go_to_the_next_member(
     http: httpx.AsyncClient, topic: str, gateway_address: str
 ) -> None:
     await put(http, topic, range(40))
@@ -165,7 +165,7 @@ async def test_what_was_not_committed_goes_to_the_next_one(
     assert sorted(second.seen) == sorted(first.seen)
 
 
-async def test_a_member_without_credit_gives_up_what_others_read_then(
+async def test_a_member_without_credit_loses_its_partitions_to_others(
     http: httpx.AsyncClient, topic: str, gateway_address: str
 ) -> None:
     await put(http, topic, range(400))
@@ -180,7 +180,7 @@ async def test_a_member_without_credit_gives_up_what_others_read_then(
     assert len(slow.seen + other.seen) == 400
 
 
-async def test_a_member_that_gives_no_credit_for_long_is_let_go(
+async def test_a_member_that_gives_no_credit_for_long_is_removed(
     http: httpx.AsyncClient, topic: str, node_address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await put(http, topic, range(400))
@@ -193,7 +193,9 @@ async def test_a_member_that_gives_no_credit_for_long_is_let_go(
             await other.until(lambda: len(set(slow.seen + other.seen)) == 400)
 
 
-async def test_commits_are_for_what_a_member_has(topic: str, gateway_address: str, http: httpx.AsyncClient) -> None:
+async def test_a_member_commits_only_its_own_partitions(
+    topic: str, gateway_address: str, http: httpx.AsyncClient
+) -> None:
     await put(http, topic, range(8))
     async with Member(gateway_address, topic) as member:
         await member.until(lambda: len(member.seen) == 8)
@@ -204,11 +206,11 @@ async def test_commits_are_for_what_a_member_has(topic: str, gateway_address: st
         assert [member.answers[number]["error"]["status"] for number in (beyond, nowhere)] == [422, 422]
         assert "ok" in member.answers[leaving]
         async with asyncio.timeout(5):  # at once, and not a session later
-            while (await http.get(f"/v1/groups/of {topic}")).json()["members"]:  # noqa: ASYNC110 (nobody tells)
+            while (await http.get(f"/v1/groups/of {topic}")).json()["members"]:  # noqa: ASYNC110 (no event to wait for)
                 await asyncio.sleep(0.05)
 
 
-async def test_a_topic_that_is_not_there_is_told_of(gateway_address: str) -> None:
+async def test_a_missing_topic_is_reported(gateway_address: str) -> None:
     async with Member(gateway_address, "no-such-topic") as member:
         await member.until(lambda: member.answers)
         assert member.answers[2]["error"]["status"] == 404
@@ -227,7 +229,7 @@ async def test_a_member_that_has_given_up_all_that_was_to_be_sent_stays_a_member
     records = [{"value": str(value), "partition": 0} for value in range(20)]
     assert (await http.post(f"/v1/topics/{topic}/records", json={"records": records})).status_code == 200
     monkeypatch.setenv("TIDELOG_GATEWAY_WS_MEMBER_IDLE_S", "6")
-    wish = Group(f"of {topic}", commit="manual", assignor="range")  # who gets what depends on random ids
+    wish = Group(f"of {topic}", commit="manual", assignor="range")  # the assignment depends on random ids
     with process("gateway", "--bootstrap", node_address, "--http-port", "0") as (_, ready):
         async with Client([node_address]) as client, Member(f"127.0.0.1:{ready['http_port']}", topic, credit=0) as slow:
             await slow.until(lambda: len(slow.has) == PARTITIONS)
@@ -246,7 +248,7 @@ async def test_a_member_that_has_given_up_all_that_was_to_be_sent_stays_a_member
 
 
 class Told:
-    """What a membership has of its connection and its consumer: takes messages, and knows positions."""
+    """The connection and the consumer of a membership: records messages, and has positions."""
 
     def __init__(self) -> None:
         self.messages: list[Any] = []
@@ -257,13 +259,13 @@ class Told:
         assert isinstance(action, OpenSubscription)
         membership = Membership(self.protocol, action.sub, cast(Sender, self), lambda: None)
         membership.reads_with(cast(Consumer, self))
-        self.wish = membership.wish()
+        self.wish = membership.group()
 
     def position(self) -> dict[TopicPartition, int]:
         return self.positions
 
     async def send(self, message: Any) -> None:
-        if "revoked" in message and message["revoked"]["lost"]:  # behind a batch whose turn came before
+        if "revoked" in message and message["revoked"]["lost"]:  # after a batch that was sent before
             for number in message["revoked"]["partitions"]:
                 self.protocol.delivered(1, number, records=1, payload_bytes=1, next_offset=9)
         self.messages.append(message)
@@ -275,7 +277,7 @@ class Told:
         await waits
 
 
-async def test_what_went_before_it_was_told_of_is_not_told_of() -> None:
+async def test_partitions_lost_before_their_announcement_are_not_announced() -> None:
     told = Told()
     told.positions = {TopicPartition("t", 1): 5}
     await told.call(told.wish.on_assigned, 0, 1)
@@ -285,14 +287,14 @@ async def test_what_went_before_it_was_told_of_is_not_told_of() -> None:
     assert told.messages == [assigned_message(1, {1: 5}), revoked_message(1, [1], lost=False)]
 
 
-async def test_a_batch_whose_turn_comes_while_a_partition_is_lost_gives_it_back_to_nobody() -> None:
+async def test_a_batch_waiting_while_its_partition_is_lost_is_not_sent() -> None:
     told = Told()
     told.positions = {TopicPartition("t", 0): 5}
     await told.call(told.wish.on_assigned, 0)
-    term = told.protocol.term(1, 0)
-    assert told.protocol.may_send(1, 0, term)
+    assignment = told.protocol.assignment(1, 0)
+    assert told.protocol.may_send(1, 0, assignment)
     await told.call(told.wish.on_lost, 0)
-    assert not told.protocol.may_send(1, 0, term)
+    assert not told.protocol.may_send(1, 0, assignment)
 
 
 def test_a_time_to_begin_at() -> None:
@@ -300,20 +302,20 @@ def test_a_time_to_begin_at() -> None:
     assert start_of(AtTime(timestamp_ms=1500)) == datetime.fromtimestamp(1.5, UTC)
 
 
-async def test_a_name_that_no_group_may_have_is_told_of(topic: str, gateway_address: str) -> None:
+async def test_an_invalid_group_name_is_reported(topic: str, gateway_address: str) -> None:
     async with Member(gateway_address, topic, group="no\ngroup") as member:
         await member.until(lambda: member.answers)
         assert member.answers[2]["error"]["status"] == 422
 
 
-async def test_what_was_at_hand_when_a_partition_went_is_not_sent_when_it_has_come_back(
+async def test_records_read_before_a_revocation_are_not_sent_after_reassignment(
     http: httpx.AsyncClient, topic: str, gateway_address: str, node_address: str
 ) -> None:
     await put(http, topic, range(400))
     async with Member(gateway_address, topic, credit=10) as slow, Client([node_address]) as client:
         await slow.until(lambda: len(slow.seen) == 10)
         at_hand = int(slow.seen[0]) % PARTITIONS
-        wish = Group(f"of {topic}", commit="manual", assignor="range")  # who gets what depends on random ids
+        wish = Group(f"of {topic}", commit="manual", assignor="range")  # the assignment depends on random ids
         async with asyncio.timeout(60):
             while not any(at_hand in numbers for numbers, _ in slow.gave_up):
                 async with contextlib.AsyncExitStack() as others:

@@ -31,7 +31,7 @@ def test_keys_of_offsets_are_partition_numbers() -> None:
     [
         ('{"id":1}', "exactly one of auth, sub, credit, commit, committed, pub, unsub"),
         ('{"id":1,"auth":{"token":"x"},"unsub":{"sid":1}}', r"\['auth', 'unsub'\]"),
-        ('{"unsub":{"sid":1}}', "unsub needs an id"),
+        ('{"unsub":{"sid":1}}', "unsub requires an id"),
     ],
 )
 def test_a_message_is_one_request_with_an_id(text: str, said: str) -> None:
@@ -42,12 +42,12 @@ def test_a_message_is_one_request_with_an_id(text: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ("", "a member needs a group"),
+        ("", "requires a group"),
         (',"group":"g","resume":{"0":1}', "leave resume and resume_token out"),
         (',"group":"g","resume_token":"AQ"', "leave resume and resume_token out"),
     ],
 )
-def test_a_member_is_one_of_a_group_and_begins_where_that_says(more: str, said: str) -> None:
+def test_a_member_requires_a_group_and_begins_at_its_commit(more: str, said: str) -> None:
     text = '{"id":1,"sub":{"sid":1,"topic":"t","member":true,"credit":{"records":1}' + more + "}}"
     with pytest.raises(ValidationError, match=said):
         ClientMessage.model_validate_json(text)

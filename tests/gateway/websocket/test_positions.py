@@ -11,21 +11,21 @@ from websockets.typing import Subprotocol
 
 from tidelog.model import Committed
 from tidelog_gateway.websocket.json_codec import JSON
-from tidelog_gateway.websocket.messages import AskCommitted
+from tidelog_gateway.websocket.messages import CommittedQuery
 from tidelog_gateway.websocket.positions import page_of
 
 HELD = [Committed("t", number, number, "n" * 100, 5000) for number in range(10)]
 
 
-def ask(**changes: Any) -> AskCommitted:
-    return AskCommitted(group="g", topic="t", **changes)
+def ask(**changes: Any) -> CommittedQuery:
+    return CommittedQuery(group="g", topic="t", **changes)
 
 
 def numbers(page: dict[str, Any]) -> list[int]:
     return [view["partition"] for view in page["offsets"]]
 
 
-def test_pages_are_bounded_and_go_on_where_the_last_one_ended() -> None:
+def test_pages_are_bounded_and_continue_after_the_last_one() -> None:
     found: list[int] = []
     at: int | None = 0
     pages = 0
@@ -40,7 +40,7 @@ def test_pages_are_bounded_and_go_on_where_the_last_one_ended() -> None:
     assert numbers(page_of(HELD, ask(), bytes_max=1)) == [0], "one passes, so that there is an end"
 
 
-def test_only_the_partitions_asked_for_are_told() -> None:
+def test_only_the_requested_partitions_are_returned() -> None:
     page = page_of(HELD, ask(partitions=[7, 2, 2, 99]), bytes_max=10_000)
     assert (numbers(page), page["from_partition"]) == ([2, 7], None)
 
@@ -53,7 +53,7 @@ def test_only_the_partitions_asked_for_are_told() -> None:
         ({"topic": "__meta"}, "invalid_topic", 422),
     ],
 )
-async def test_names_that_are_none_are_refused(
+async def test_invalid_names_are_refused(
     serve: Serve, log: FakeLog, change: dict[str, Any], code: str, status: int
 ) -> None:
     log.groups["g", "t", 0] = HELD[0]

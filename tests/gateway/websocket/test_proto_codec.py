@@ -37,7 +37,7 @@ def fault_of(message: pb.ClientMessage) -> dict[str, Any]:
     return found
 
 
-def test_requests_mean_what_their_json_means() -> None:
+def test_requests_mean_the_same_as_in_json() -> None:
     sub = pb.Sub(sid=0, topic="t", group="g", resume={3: 42}, key=b"\xff", tag="x", from_timestamp_ms=5)
     sub.credit.records = 10
     sub.credit.bytes = 0
@@ -54,7 +54,7 @@ def test_requests_mean_what_their_json_means() -> None:
 def test_faults_are_those_of_json() -> None:
     fault = fault_of(pb.ClientMessage(id=3, sub=pb.Sub(sid=1, topic="t")))
     assert (fault["id"], fault["error"]["errors"][0]["pointer"]) == (3, "/sub/credit")
-    assert "needs an id" in fault_of(pb.ClientMessage(unsub=pb.Unsub(sid=1)))["error"]["detail"]
+    assert "requires an id" in fault_of(pb.ClientMessage(unsub=pb.Unsub(sid=1)))["error"]["detail"]
     assert "exactly one" in fault_of(pb.ClientMessage(id=1))["error"]["detail"]
     wrong = pb.Sub(sid=1, topic="t", credit=pb.InitialCredit(records=1))
     setattr(wrong, "from", "yesterday")
@@ -173,7 +173,7 @@ async def test_records_published_and_delivered_are_the_same_in_both_subprotocols
         assert (missing.error.code, missing.error.status) == ("unknown_subscription", 404)
 
 
-async def test_a_batch_is_no_longer_than_its_bound(serve: Serve, log: FakeLog) -> None:
+async def test_a_batch_does_not_exceed_its_bound(serve: Serve, log: FakeLog) -> None:
     log.logs["t"] = [[]]
     async with serve(ws_batch_bytes_max=1024) as served, connect(served.ws, subprotocols=OURS) as socket:
         records = [pb.PubRecord(value=b"x" * 100, partition=0) for _ in range(100)]

@@ -30,10 +30,10 @@ def test_the_window_is_the_credit_up_to_a_bound() -> None:
     assert not Window(3, 300).is_much_more_than(Window(1, 100))
 
 
-async def test_what_arrives_counts_until_it_is_sent_or_dropped(outgoing: ResponseBudget) -> None:
+async def test_arrived_batches_count_until_they_are_sent_or_dropped(outgoing: ResponseBudget) -> None:
     ahead = ReadAhead(ConnectionOutput(outgoing, 30))
     await ahead.begin()
-    assert outgoing.used_bytes == 0, "who lies idle holds nothing"
+    assert outgoing.used_bytes == 0, "an idle subscription holds no memory"
     one = batch()
     assert ahead.admit(one.header.length)
     assert ahead.admit(one.header.length)
@@ -43,14 +43,14 @@ async def test_what_arrives_counts_until_it_is_sent_or_dropped(outgoing: Respons
     assert (outgoing.used_bytes, outgoing.prefetched_bytes) == (0, 0)
 
 
-async def test_what_arrived_together_counts_until_the_last_of_it_is_sent(outgoing: ResponseBudget) -> None:
+async def test_batches_that_arrived_together_count_until_the_last_one_is_sent(outgoing: ResponseBudget) -> None:
     ahead = ReadAhead(ConnectionOutput(outgoing, 30))
     one, packed = batch(), batch(Codec.ZSTD)
     together_bytes = one.header.length + packed.header.length
     assert ahead.admit(together_bytes)
     assert ahead.admit(one.header.length)
     ahead.done(one)
-    assert outgoing.prefetched_bytes == together_bytes + one.header.length, "it lies in one piece with the next"
+    assert outgoing.prefetched_bytes == together_bytes + one.header.length, "it shares one buffer with the next batch"
     assert ahead.decode(packed)
     ahead.done(packed)
     assert outgoing.prefetched_bytes == one.header.length
@@ -58,14 +58,14 @@ async def test_what_arrived_together_counts_until_the_last_of_it_is_sent(outgoin
     assert outgoing.prefetched_bytes == 0
 
 
-async def test_what_is_dropped_counts_no_longer_than_what_is_sent(outgoing: ResponseBudget) -> None:
+async def test_dropped_batches_are_released_like_sent_ones(outgoing: ResponseBudget) -> None:
     ahead, one = ReadAhead(ConnectionOutput(outgoing, 30)), batch()
     size_bytes = one.header.length
     assert ahead.admit(2 * size_bytes)
     assert ahead.admit(size_bytes)
     ahead.done(one)
     ahead.dropped(size_bytes)
-    assert outgoing.prefetched_bytes == size_bytes, "what arrived first is gone"
+    assert outgoing.prefetched_bytes == size_bytes, "the first arrival was released"
     ahead.done(one)
     assert outgoing.prefetched_bytes == 0
     assert ahead.admit(size_bytes)
@@ -95,7 +95,7 @@ async def test_room_for_decoding_is_taken_with_that_for_all_that_arrives_togethe
     ahead.end()
 
 
-async def test_what_was_refused_is_read_again_when_room_was_taken_for_it(outgoing: ResponseBudget) -> None:
+async def test_a_refused_batch_is_read_again_after_room_was_reserved(outgoing: ResponseBudget) -> None:
     ahead, other = ReadAhead(ConnectionOutput(outgoing, 30)), ConnectionOutput(outgoing, 30)
     assert other.take_prefetch(4 * MIB)
     assert not ahead.admit(3 * MIB)
@@ -111,9 +111,9 @@ async def test_what_was_refused_is_read_again_when_room_was_taken_for_it(outgoin
     assert other.take_prefetch(MIB)
     one = batch()
     assert ahead.admit(one.header.length)
-    assert outgoing.prefetched_bytes == 4 * MIB, "it comes out of what was taken"
+    assert outgoing.prefetched_bytes == 4 * MIB, "the reservation is used"
     ahead.done(one)
-    assert outgoing.prefetched_bytes == MIB, "what was taken too much does not lie about"
+    assert outgoing.prefetched_bytes == MIB, "the unused reservation was released"
     ahead.end()
 
 
@@ -136,7 +136,7 @@ async def test_decoding_counts_too(outgoing: ResponseBudget) -> None:
     assert outgoing.prefetched_bytes == 7 * MIB // 2
 
 
-async def test_who_holds_records_without_credit_may_be_asked_for_them(outgoing: ResponseBudget) -> None:
+async def test_records_held_without_credit_can_be_reclaimed(outgoing: ResponseBudget) -> None:
     ahead = ReadAhead(ConnectionOutput(outgoing, 30))
     asked: list[bool] = []
     with ahead.idle(lambda: asked.append(True)):

@@ -77,7 +77,7 @@ async def publish(log: FakeLog, random: Random, published: set[tuple[int, int]])
 
 
 async def visit(served: Served, log: FakeLog, page: Page, random: Random, published: set[tuple[int, int]]) -> None:
-    """Connect, take some of what comes while more is published, and lose the connection."""
+    """Connect, read some records while more are published, and lose the connection."""
     async with opened(served) as socket:
         await page.subscribe(socket)
         await publish(log, random, published)
@@ -120,7 +120,7 @@ async def test_a_client_that_keeps_the_newest_token_sees_each_record_once(
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-async def test_a_client_that_keeps_offsets_beside_a_rare_token_sees_each_record_once(
+async def test_a_client_that_keeps_offsets_besides_a_rare_token_sees_each_record_once(
     serve: Serve, log: FakeLog, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ws_protocol, "SHORT_TOKEN_CHARS", 0)

@@ -25,7 +25,7 @@ async def refused(address: str, **options: Any) -> dict[str, Any]:
     return document
 
 
-async def test_handshakes_that_are_refused_say_why(serve: Serve) -> None:
+async def test_refused_handshakes_have_the_reason(serve: Serve) -> None:
     async with serve() as served:
         document = await refused(served.ws, subprotocols=OURS, origin=Origin("http://evil.example"))
         assert (document["status"], document["code"]) == (403, "forbidden")

@@ -60,7 +60,7 @@ def test_json_is_kept_as_it_was_sent(texts: list[str]) -> None:
 
 
 @pytest.mark.parametrize("content", [each for each in NOT_JSON if b"\xff" not in each and b"\xed" not in each])
-def test_what_is_json_is_the_one_definition(content: bytes) -> None:
+def test_json_is_validated_by_the_common_definition(content: bytes) -> None:
     record = f'{{"value_encoding":"json","value":{content.decode()}}}'
     action = protocol().receive(f'{{"id":1,"pub":{{"topic":"t","records":[{record}]}}}}', now_us=0)
     assert error_of(action)["status"] == 422
@@ -70,7 +70,7 @@ def test_auth_is_answered() -> None:
     assert receive(protocol(), {"id": 1, "auth": {"token": "x"}}) == Reply({"id": 1, "ok": {}})
 
 
-def test_a_subscription_opens_with_everything_it_says() -> None:
+def test_a_subscription_opens_with_all_its_options() -> None:
     action = receive(
         protocol(),
         {"id": 2, "sub": {**SUB, "group": "g", "from": {"timestamp_ms": 5}, "resume": {"0": 42, "3": 1}}},
@@ -80,7 +80,7 @@ def test_a_subscription_opens_with_everything_it_says() -> None:
     assert (action.sub.group, action.sub.start, action.sub.resume) == ("g", AtTime(timestamp_ms=5), {0: 42, 3: 1})
 
 
-def test_from_is_latest_unless_told() -> None:
+def test_from_is_latest_by_default() -> None:
     assert Sub.model_validate(SUB).start == "latest"
 
 
@@ -149,7 +149,7 @@ def test_publishing_carries_columns() -> None:
     assert action.records.columns().to_pylist() == [{"key": b"k", "value": b"v"}]
 
 
-def test_publishing_a_bad_record_says_where() -> None:
+def test_the_error_of_a_bad_record_has_its_position() -> None:
     error = error_of(receive(protocol(), {"id": 4, "pub": {"topic": "t", "records": [{"value": 1}]}}))
     assert error["errors"][0]["pointer"] == "/pub/records/0/value"
     records = [{"value": "a"}] * 3
@@ -254,22 +254,22 @@ def test_binary_closes_with_unsupported_data() -> None:
     assert protocol().receive_other().code == 1003
 
 
-def test_a_member_is_sent_what_it_has_and_commits_what_it_gives_up() -> None:
+def test_a_member_gets_its_partitions_and_may_commit_revoked_ones() -> None:
     on = protocol()
     sub = {"sid": 7, "topic": "t", "group": "g", "member": True, "credit": {"records": 10}}
     assert isinstance(receive(on, {"id": 1, "sub": sub}), OpenSubscription)
     on.opened(7, {})
-    assert not on.may_send(7, 0, on.term(7, 0))
+    assert not on.may_send(7, 0, on.assignment(7, 0))
     on.assigned(7, {0: 5, 1: 0})
     on.delivered(7, 0, records=2, payload_bytes=1, next_offset=7)
     on.stopped(7, [0])
-    assert [on.may_send(7, number, on.term(7, number)) for number in (0, 1, 2)] == [False, True, False]
+    assert [on.may_send(7, number, on.assignment(7, number)) for number in (0, 1, 2)] == [False, True, False]
     assert isinstance(receive(on, {"id": 2, "commit": {"sid": 7, "offsets": {"0": 7}}}), CommitOffsets)
     on.revoked(7, [0])
     assert error_of(receive(on, {"id": 3, "commit": {"sid": 7, "offsets": {"0": 7}}}))["status"] == 422
     on.assigned(7, {0: 9})
-    assert on.may_send(7, 0, on.term(7, 0))
-    assert not on.may_send(7, 0, on.term(7, 0) - 1), "of what was at hand when it went"
+    assert on.may_send(7, 0, on.assignment(7, 0))
+    assert not on.may_send(7, 0, on.assignment(7, 0) - 1), "records of an earlier assignment"
 
 
 def tokens_of(on: WsProtocol, partitions: int) -> int:
@@ -280,7 +280,7 @@ def tokens_of(on: WsProtocol, partitions: int) -> int:
     return len(on.resume_token(1) or "")
 
 
-def test_a_short_token_goes_with_every_batch() -> None:
+def test_a_short_token_is_in_every_batch() -> None:
     on = protocol()
     assert tokens_of(on, 100) <= ws_protocol.SHORT_TOKEN_CHARS
     for at in range(1, 5):
@@ -290,14 +290,14 @@ def test_a_short_token_goes_with_every_batch() -> None:
         assert positions_in(token, Scope("t", bytes(16)))[0] == 10**9 + at
 
 
-def test_a_long_token_is_a_small_share_of_what_is_sent() -> None:
+def test_a_long_token_is_a_small_share_of_the_sent_bytes() -> None:
     on = protocol()
     chars = tokens_of(on, 5000)
     sent = [len(on.batch_token(1, size_bytes=chars) or "") for _ in range(100)]
     assert 5 <= sum(map(bool, sent)) <= 100 / ws_protocol.TOKEN_SHARE
 
 
-def test_a_token_without_room_beside_records_is_not_in_batches() -> None:
+def test_a_token_that_leaves_no_room_for_records_is_not_in_batches() -> None:
     on = protocol(ws_batch_bytes_max=1024)
     chars = tokens_of(on, 5000)
     assert not any(on.batch_token(1, size_bytes=chars) for _ in range(100))

@@ -36,7 +36,7 @@ def worker(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFac
     os.close(life)
 
 
-def test_frames_are_exchanged_and_an_end_is_noticed(worker: WorkerProcess) -> None:
+def test_frames_are_exchanged_and_an_end_is_detected(worker: WorkerProcess) -> None:
     assert (worker.is_serving, worker.ended()) == (False, None)
     worker.send(frames.BEGIN, b"x" * 1000)
     heard: list[tuple[bytes, bytes]] = []

@@ -15,7 +15,7 @@ KEPT = {
     *("ws_subscriptions_max", "ws_publishes_max", "ws_message_bytes_max", "ws_batch_records_max", "ws_batch_bytes_max"),
     *("ws_ping_interval_s", "ws_ping_timeout_s", "ws_member_idle_s", "ws_slow_timeout_s", "stream_heartbeat_s"),
 }
-"""Settings of one request or one connection, or whose sum over workers has no meaning."""
+"""Settings of one request or one connection, or settings that cannot be divided between workers."""
 
 
 def test_each_setting_is_divided_or_listed_as_not_divided() -> None:

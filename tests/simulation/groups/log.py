@@ -1,4 +1,4 @@
-"""`__offsets` in the world of groups: values in the order in which they came about, and nodes that have read so far.
+"""`__offsets` in the world of groups: values in the order in which they were committed, and nodes with a read position.
 
 A node keeps what it knows for all its life, also what it prepared as an owner and what has no outcome. It reads on when
 it becomes the owner, and as it writes. A snapshot says all that stands once more, while others write; then what lies
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 NODES = 3
 HEARS = 0.3
-"""How often a node hears that another one owns the log by now, each time that it looks."""
+"""Probability that a node learns of the log's new owner, at each look."""
 HEARS_AFTER_US = 300_000
 HELD_US = 1_000_000
 REFUSED_AT_ONCE = 0.08
@@ -35,7 +35,7 @@ Settle = Callable[[ProtocolError | None], None]
 
 
 class Node:
-    """What a node knows of the log: the shipped maps."""
+    """A node's view of the log: the shipped maps."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -44,7 +44,7 @@ class Node:
         self.applied = 0
 
     def read_on(self) -> None:
-        """Apply what has come about."""
+        """Apply committed values."""
         if self.applied < self._log.start:
             self.records.forget_all()
             self.positions.forget_all()
@@ -67,7 +67,7 @@ class Log:
         self.world = world
         self.owner = 0
         self.start = 0
-        """Values in front of this are deleted."""
+        """Values before this are deleted."""
         self._values: list[Value] = []
         self._due_us = 0
         self._nodes = [Node(self) for _ in range(NODES)]
@@ -79,7 +79,7 @@ class Log:
         return self._node
 
     def hold(self) -> None:
-        """Let nothing come about for a while of what is written from now on."""
+        """Delay the commit of values that are written from now on."""
         self._due_us = max(self._due_us, self.world.clock.now_us) + HELD_US
 
     def takes_over(self, node: Node | None) -> Node:
@@ -90,7 +90,7 @@ class Log:
         return self._node
 
     def since(self, at: int) -> list[Value]:
-        """Return what has come about from a number on."""
+        """Return committed values from a number on."""
         return self._values[at - self.start :]
 
     def write(self, owner: int, values: list[Value], settle: Settle) -> None:
@@ -123,7 +123,7 @@ class Log:
             if self._node is node and pending.may_enter(self.owner):
                 self._apply(values)
 
-        if unknown and random.random() < 0.5:  # said to have failed before it has come about
+        if unknown and random.random() < 0.5:  # reported as failed before it is committed
             clock.after(self._due_us - clock.now_us, lose)
             clock.after(
                 random.randrange(max(self._due_us - clock.now_us, 1)), lambda: settle(ProtocolError(pb.TIMED_OUT, ""))
@@ -132,7 +132,7 @@ class Log:
             clock.after(self._due_us - clock.now_us, come)
 
     def snapshot(self) -> None:
-        """Let the owner say all that stands once more, and delete what lies before it."""
+        """Let the owner write a snapshot, and delete the values before it."""
         standing: list[Value] = [*self._node.positions.records(), *self._node.records.records()]
         start = self._node.applied
 
@@ -156,7 +156,7 @@ class Positions:
         self._write = write
 
     def commit(self, key: OffsetKey, offset: int, *, now_us: int, answer: Callable[[int | None], None]) -> None:
-        """Store a position; `answer` is told what stands then, or that it is not known, by None."""
+        """Store a position; `answer` is called with the resulting position, or None if it is unknown."""
         record = self._positions.prepare(key, next_offset=offset, note="", reset=False, now_us=now_us)
 
         def settled(error: ProtocolError | None) -> None:

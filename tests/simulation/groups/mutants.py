@@ -214,19 +214,25 @@ MUTANTS: dict[str, Mutant] = {
     "partitions are granted that another member holds": lambda: patch.object(
         ConsumerGroup, "_grant", _grants_what_is_held
     ),
-    "a report counts whatever the member had seen": lambda: patch.object(ConsumerGroup, "report", _believes_any_report),
-    "what a report does not name is free": lambda: patch.object(ConsumerGroup, "report", _takes_all_that_is_not_named),
-    "members are told what is not durable": lambda: patch.object(
+    "a report counts regardless of the member's knowledge": lambda: patch.object(
+        ConsumerGroup, "report", _believes_any_report
+    ),
+    "partitions missing in a report are free": lambda: patch.object(
+        ConsumerGroup, "report", _takes_all_that_is_not_named
+    ),
+    "members get an assignment that is not durable": lambda: patch.object(
         ConsumerGroup, "assignment_of", _tells_what_is_decided
     ),
-    "members are told their target": lambda: patch.object(ConsumerGroup, "assignment_of", _tells_the_target),
-    "anybody commits": lambda: patch.object(ConsumerGroup, "check_commit", _checks_no_commit),
+    "members get their target assignment": lambda: patch.object(ConsumerGroup, "assignment_of", _tells_the_target),
+    "commits are not checked": lambda: patch.object(ConsumerGroup, "check_commit", _checks_no_commit),
     "a member commits for any partition": lambda: patch.object(ConsumerGroup, "check_commit", _checks_members_only),
     "a member commits by an earlier generation": lambda: patch.object(
         ConsumerGroup, "check_commit", _checks_no_generation
     ),
     "a coordinator begins without members": lambda: patch.object(ConsumerGroup, "restart", _forgets_members),
-    "what could not be written holds": lambda: patch.object(ConsumerGroup, "restart", _goes_on_with_what_was_decided),
+    "an assignment that could not be written is valid": lambda: patch.object(
+        ConsumerGroup, "restart", _goes_on_with_what_was_decided
+    ),
     "members expire early": lambda: patch.object(Sessions, "expired", _is_silent_at_once),
     "members never expire": lambda: patch.object(Sessions, "expired", _is_never_silent),
     "positions go back": lambda: patch.object(GroupOffsets, "prepare", _goes_back),
@@ -251,7 +257,7 @@ MUTANTS: dict[str, Mutant] = {
     "a successor does not wait for the member that it replaces": lambda: patch.object(
         ConsumerGroup, "still_reading", _waits_for_nobody
     ),
-    "what a replaced member holds is free": lambda: patch.object(
+    "partitions of a replaced member are free": lambda: patch.object(
         ConsumerGroup, "join", _frees_what_a_replaced_member_holds
     ),
     "a coordinator begins without replaced members": lambda: patch.object(
@@ -262,7 +268,7 @@ MUTANTS: dict[str, Mutant] = {
 
 
 def notice(name: str, seeds: int) -> str:
-    """Run a mutant until a seed of the world of groups notices it, and say which and by what; empty when none does."""
+    """Run a mutant until a seed detects it, and return the seed and the failed check; empty if none does."""
     told = hint("groups", name)
     first = () if told is None else (told[1],)
     with MUTANTS[name]():

@@ -10,7 +10,7 @@ SEEDS = 60
 MUTANT_SEEDS = 400
 
 
-def test_what_members_read_and_commit_is_theirs_alone() -> None:
+def test_partitions_and_commits_of_members_are_exclusive() -> None:
     for seed in range(SEEDS):
         World(seed).run()
 
@@ -25,5 +25,5 @@ def test_a_seed_is_the_same_world_each_time() -> None:
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_a_group_that_is_wrong_is_noticed(name: str) -> None:
-    assert notice(name, MUTANT_SEEDS), f"nothing notices that {name}"
+def test_a_wrong_group_is_detected(name: str) -> None:
+    assert notice(name, MUTANT_SEEDS), f"no seed detects: {name}"

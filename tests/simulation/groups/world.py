@@ -51,7 +51,7 @@ REFUSED_US = 500_000
 SUCCESSORS_MAX = 3
 CALM_US = 30_000_000
 CALM_BY_LOAD_US = 120_000_000
-"""Loads are told, and bring a new target some ten seconds after the last one, or after a few of them later."""
+"""Loads are reported, and cause a new target about ten seconds after the last one, or a few such periods later."""
 HEAVY = 1e6
 """Bytes per second of every second partition; of the others a thousandth."""
 BY_LOAD_SEEDS = 3
@@ -61,13 +61,13 @@ HAND_BACK_SEEDS = 1
 
 
 def load_of(place: PartitionId) -> float:
-    """Return what is read of a partition, in bytes per second."""
+    """Return the read rate of a partition, in bytes per second."""
     return HEAVY if place[1] % 2 == 0 else HEAVY / 1000
 
 
 @dataclass
 class Waiting:
-    """A heartbeat whose answer is held back."""
+    """A heartbeat whose answer is delayed."""
 
     asked: pb.GroupHeartbeat
     answer: Callable[[pb.GroupHeartbeatReply | ProtocolError], None]
@@ -75,7 +75,7 @@ class Waiting:
 
 
 class Coordinator:
-    """What the shipped shell does, in as many lines as it takes without an event loop."""
+    """The shipped shell's behavior without an event loop."""
 
     def __init__(self, world: World, number: int, node: Node | None = None) -> None:
         self.world = world
@@ -127,7 +127,7 @@ class Coordinator:
         self.look()
 
     def commit(self, sent: Sent, answer: Callable[[int | None], None]) -> None:
-        """Take a commit in; `answer` is told what stands then, or None."""
+        """Take a commit; `answer` is called with the resulting position, or None."""
         if not self.stands:
             return
         try:
@@ -145,7 +145,7 @@ class Coordinator:
         return 0 if standing is None else standing.next_offset
 
     def settle(self) -> None:
-        """Write what was decided, one record after the other."""
+        """Write the decisions, one record after the other."""
         if self.writing or (record := self.group.next_record()) is None:
             return
         self.writing = True
@@ -165,7 +165,7 @@ class Coordinator:
         self.world.log.write(self.number, [record], settled)
 
     def look(self) -> None:
-        """Answer whoever is to be told something, or has waited for long enough."""
+        """Answer members with news, and members that have waited for long enough."""
         if not self.stands or self.group.in_doubt:
             return
         for member_id, waiting in list(self.waiting.items()):
@@ -209,7 +209,7 @@ class Coordinator:
 
 @dataclass(frozen=True)
 class Sent:
-    """A commit as it was sent. `tenure`: counts how often the partition has come to another member."""
+    """A sent commit. `tenure`: number of times that the partition has moved to another member."""
 
     member_id: str
     generation: int
@@ -220,13 +220,13 @@ class Sent:
 
 @dataclass
 class Reader:
-    """A member's process, or, without another one beside it, one process after the other.
+    """A member's process, or several processes one after the other.
 
     Attributes:
         reading: where it is in each partition that it reads.
         at_once: whether it takes over at once from earlier processes of its instance.
         is_retired: whether no process of it is started any more.
-        is_outrun: whether a process that takes over at once has its instance, so that others may read what it reads.
+        is_outrun: whether another process has taken over its instance, so that others may read its partitions.
     """
 
     world: World
@@ -454,9 +454,9 @@ class World:
             )
         assert reader.membership is not None, "it lives"
         tenure, last = self.tenures.get(place, (0, ""))
-        if reader.is_outrun:  # what it reads may be another's already
+        if reader.is_outrun:  # its partitions may already have another owner
             return tenure
-        if last != reader.membership.member_id:  # who gives up and takes back in between had it all the time
+        if last != reader.membership.member_id:  # giving up and taking back in between does not end a tenure
             tenure += 1
         self.tenures[place] = tenure, reader.membership.member_id
         return tenure
@@ -542,7 +542,7 @@ class World:
         return f"uneven: {counts}" if max(counts) - min(counts) > 1 else ""
 
     def _start_successor(self, reader: Reader) -> None:
-        """Start another process of a static member, while the one before it runs, is paused or cannot be heard."""
+        """Start another process of a static member, while the previous one runs, is paused or is unreachable."""
         if not reader.instance_id or reader.membership is None or self.successors == SUCCESSORS_MAX:
             return
         self.successors += 1

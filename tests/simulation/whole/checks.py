@@ -1,7 +1,7 @@
 """The invariants of the world of whole nodes: I23, I24 and I30, see docs/verification.md.
 
-A directory counts where its node holds it for admitted. What a quorum of `__meta` has decided is known by who has made
-it durable, and in which directory: one that a disk took with it is another one than that which has the name now.
+A directory counts where its node regards it as admitted. The decisions of a quorum of `__meta` are known from the nodes
+that made them durable, and their directories: one lost with its disk differs from the one that has the name now.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Quorum(NamedTuple):
-    """Who has accepted the end of an epoch of `__meta`: directory by name, of all that were asked."""
+    """Nodes that have accepted the end of an epoch of `__meta`: directory by name, of all that were asked."""
 
     epoch: int
     placement: tuple[str, ...]
@@ -35,7 +35,7 @@ class Quorum(NamedTuple):
 
 
 class Checks:
-    """See the module. Every method is called when what its name says has just happened."""
+    """See the module. Each method is called right after the event that it is named after."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -50,7 +50,7 @@ class Checks:
         self.refusals = 0
         self.rollbacks = 0
         self.lost_disks: set[int] = set()
-        """Machines whose disks went."""
+        """Machines with lost disks."""
         self._lost_directories: set[bytes] = set()
 
     @property
@@ -60,7 +60,7 @@ class Checks:
 
     @property
     def needs_no_other_founder(self) -> bool:
-        """Whether `__meta` is founded, and all founders are admitted whose disks are there."""
+        """Whether `__meta` is founded, and all founders with existing disks are admitted."""
         waiting = [one for one in self._world.founders if one not in self.admitted]
         lost = {machine.first_id for machine in self._world.machines if machine.number in self.lost_disks}
         return self.is_founded and lost.issuperset(waiting)
@@ -115,16 +115,16 @@ class Checks:
         )
 
     def refused(self, machine: Machine) -> None:
-        """A node is told that its name is another directory's: one that was admitted is never told so."""
+        """A node learns that its name belongs to another directory; an admitted one never does."""
         self.refusals += 1
         self.require(
             self.admitted.get(machine.node_id) != machine.directory_id,
             "I23",
-            f"{machine.node_id} is admitted and is told that it is not",
+            f"{machine.node_id} is admitted and got the answer that it is not",
         )
 
     def gave_up(self, machine: Machine, why: str) -> None:
-        """A node that takes part stops because of who it is: none is removed here."""
+        """A node that takes part stops because of its identity: none is removed here."""
         self.fail("I23", f"{machine.node_id} gives up: {why}")
 
     def _admit(self, node_id: str, directory_id: bytes) -> None:
@@ -165,7 +165,7 @@ class Checks:
             self._placements[decision.epoch + 1] = tuple(decision.next.placement)
 
     def _meets(self, quorum: Quorum) -> None:
-        """See that whoever may decide now includes one that remembers."""
+        """Check that the nodes that may decide include one that remembers."""
         strangers = [
             node
             for node in quorum.placement
@@ -174,7 +174,7 @@ class Checks:
         self.require(
             len(strangers) < majority(len(quorum.placement)),
             "I23",
-            f"{strangers} may decide about epoch {quorum.epoch} of __meta; none of them has to do with its end",
+            f"{strangers} may decide about epoch {quorum.epoch} of __meta; none of them has accepted its end",
         )
 
     def applied(self, kind: str, name: bytes, revision: int, raw: bytes) -> None:
@@ -196,7 +196,7 @@ class Checks:
         return len(kept) >= majority(len(newest))
 
     def _may_have(self, machine: Machine, node: str) -> bool:
-        """Whether a machine has, or may still come to have, the directory that counts under a name."""
+        """Whether a machine has, or may still get, the directory that counts under a name."""
         if machine.node_id != node:
             return False
         if node in self.admitted:

@@ -18,7 +18,7 @@ LOOK_US = 200
 CRASH_WITHIN_DELAYS = 8
 """So many mean delays of a message after the copy begins to call other nodes: they ask the node's address meanwhile."""
 TICKS_US = 5_000_000
-"""After an older state of the disk was kept: the node's tick is raised, and the other nodes hear of it."""
+"""After an older state of the disk was kept: the node's tick is raised, and the other nodes learn it."""
 RESOLVED_US = 21_000_000
 
 
@@ -115,4 +115,4 @@ class CrashBesideCopy:
         if machine.is_rolled_back or machine.is_replacement:
             return
         if not took_part and (machine.life is None or not machine.life.is_up):
-            self._world.checks.fail("I31", f"{machine.node_id} is lost with a copy that was started beside it")
+            self._world.checks.fail("I31", f"{machine.node_id} ended because of a copy that was started in parallel")

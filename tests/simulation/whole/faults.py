@@ -1,7 +1,7 @@
-"""What goes wrong in the world of whole nodes, and when.
+"""Faults in the world of whole nodes, and their schedule.
 
-Disks are lost of fewer founders than a majority in all; everything else may happen to everybody at any time. In some
-worlds it happens in an order of its own: a few founders begin, some of them lose their disks, and those that
+Fewer founders than a majority lose their disks in all; all other faults may hit any machine at any time. In some
+worlds the order is fixed: a few founders begin, some of them lose their disks, and those that
 remember are away while the others meet.
 """
 
@@ -27,7 +27,7 @@ ROLLING_BACK_US = 12_000_000
 COPY_RUNS_US = 8_000_000
 HEARSAY_US = 27_000_000
 HEARSAY_SHARE = 0.3
-"""Of the worlds in which a disk is rolled back, so many begin with a life that is known by hearsay."""
+"""Share of the worlds with a disk rollback that begin with a life known from another node only."""
 CRASH_SHARE = 0.5
 """So many of them begin with a copy that starts while its node crashes, and so many of later copies do."""
 
@@ -41,7 +41,7 @@ class Faults:
         self._stopped = False
         founders = [machine for machine in world.machines if machine.is_founder]
         self._may_lose = self._random.sample(founders, majority(len(founders)) - 1)
-        """Founders whose disks may go, once or more often."""
+        """Founders whose disks may be lost, once or more often."""
         self._gap_ms = self._random.choice([100, 300, 1000]) if not world.churns else 500
         self._pauses_ms = [30, 300, 3000] if not world.churns else [30, 100, 300]
         self._wipes = self._random.choice([1, 2, 2, 3]) if not world.churns else 0
@@ -127,9 +127,9 @@ class Faults:
     # ------------------------------------------------------------------------------------------ in an order
 
     def _begin_to_meet(self) -> None:
-        """Let as many begin as can; then who may lose its disk loses it, and meets those that came late.
+        """Let as many begin as can; then one loses its disk, and meets the founders that start late.
 
-        Nobody else is there then who remembers. Shipped code needs more than these for anything.
+        No other node remembers it then. Shipped code must not need more than these.
         """
         random, founders = self._random, [machine for machine in self._world.machines if machine.is_founder]
         enough = (
@@ -156,7 +156,7 @@ class Faults:
                     machine.start_later(2_000)
 
         def look() -> None:
-            """Part a moment after one that loses its disk was admitted, mostly before `__meta` says so, too."""
+            """Cut the network a moment after one that loses its disk was admitted, mostly before `__meta` has it."""
             if any(machine.node_id in self._world.checks.admitted for machine in lost):
                 self._world.clock.after(random.randrange(random.choice([50, 300, 2_000])) * 1000, part)
             elif not self._stopped:
@@ -189,7 +189,7 @@ class Faults:
         self._machine().crash_in_write(self._random.randrange(12), power=self._random.random() < 0.5)
 
     def _crash_at_start(self) -> None:
-        """Start a machine anew, and let it die while it opens what it has, or asks to be admitted."""
+        """Restart a machine, and let it die while it opens its data, or asks to be admitted."""
         machine = self._machine()
         machine.stop("killed")
         machine.crash_in_write(self._random.randrange(40), power=self._random.random() < 0.5)
@@ -292,13 +292,13 @@ class Faults:
         ]
 
     def hide_who_knows(self, machine: Machine, snapshot: Snapshot) -> None:
-        """Stop those that must know more than a snapshot: what it was refused for is not asked again."""
+        """Stop nodes that must know more than a snapshot: the refused request is not repeated."""
         for other in self._knowing(machine, snapshot):
             other.stop("away when a refused copy starts again")
             other.start_later(5_000)
 
     def _start_copy_beside(self) -> None:
-        """Start a copy of a running node elsewhere: the copy is refused, and the node goes on."""
+        """Start a copy of a running node elsewhere: the copy is refused, and the node continues."""
         machine = self._rolls
         known = any(machine.node_id in self._world.meetings.known[other.node_id] for other in self._world.machines)
         if machine.life is None or not machine.life.is_up or not known:
@@ -313,7 +313,9 @@ class Faults:
         def look() -> None:
             self._world.remove_copy(copy)
             if machine.life is not running:
-                self._world.checks.fail("I31", f"{machine.node_id} has ended for a copy that was started beside it")
+                self._world.checks.fail(
+                    "I31", f"{machine.node_id} ended because of a copy that was started in parallel"
+                )
 
         self._world.clock.after(COPY_RUNS_US, look)
         copy.start()
@@ -327,7 +329,7 @@ class Faults:
             CrashBesideCopy(self._world, machine, knowing=lambda disk: self._knowing(machine, disk)).begin()
 
     def _know_by_hearsay(self) -> None:
-        """Let the only node that runs know of a machine's later life from another node, which is away by then."""
+        """Let the only running node learn a machine's later life from another node, which is away by then."""
         machine, world = self._rolls, self._world
         others = [other for other in world.machines if other is not machine and not other.is_copy]
         up = [other for other in others if other.life is not None and other.life.is_up]

@@ -1,4 +1,4 @@
-"""What a whole node hears of who is alive, in place of `gossip.Gossip`: late, and sometimes wrong."""
+"""A whole node's failure detection, in place of `gossip.Gossip`: late, and sometimes wrong."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MEMBERS_MAX = 100
 
 
 class SimGossip:
-    """The table of members is the shipped one; what comes into it the world knows."""
+    """The table of members is the shipped one; its input comes from the world."""
 
     def __init__(self, me: Member, *, listen: Address, on_event: Callable[[Event], None], **_: Any) -> None:
         self.me = replace(me, gossip=Address(me.host, listen.port))

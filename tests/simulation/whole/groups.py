@@ -1,13 +1,13 @@
-"""A consumer group whose members ask any node of the world of whole nodes, and what must hold of it.
+"""A consumer group whose members use any node of the world of whole nodes, and its invariants.
 
 Invariants, as in `tests/simulation/groups/world.py`, of shipped nodes under the faults of this world:
     G1  two members never read one partition at a time, those that are over by their own clocks excepted
-    G2  no commit comes to stand in the log of a member after another one has begun with the partition
+    G2  no commit is stored in the log of a member after another one has begun with the partition
     G3  a member begins where the newest commit is that was acknowledged by then, or further on; and a commit is
-        answered with what it asked for, or more
+        answered with the requested position, or a later one
     G4  when all is calm every partition is read by one member, and each member has as many as any other, or one less
-    G5  of a revision of the group one record stands, at whichever node
-    G6  of a revision of a position one record is written, and a higher revision is no lower position
+    G5  of a revision of the group one record exists, at whichever node
+    G6  of a revision of a position one record is written, and a higher revision never has a lower position
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ WORK_US = 150_000
 LOSS = 0.05
 LATE = 0.03
 _LEGAL = frozenset({pb.SHUTTING_DOWN, pb.TIMED_OUT, pb.STORAGE_FAILED, pb.QUORUM_LOST, pb.LIMBO, pb.DISK_FULL})
-"""What may be answered beside what is retriable: of nodes that fail."""
+"""Allowed answers besides retriable ones: of failing nodes."""
 
 
 class Groups:
@@ -101,12 +101,12 @@ class Groups:
         self.world.clock.after(20 + int(self._random.expovariate(1.0) * mean_us), arrive)
 
     def check_retriable(self, error: pb.Error) -> None:
-        """See that a member is told something that it can do something about."""
+        """Check that a member gets an answer that it can act on."""
         if not error.retriable and error.code not in _LEGAL:
-            self.world.checks.fail("G4", f"a member is told {pb.ErrorCode.Name(error.code)}: {error.message}")
+            self.world.checks.fail("G4", f"a member got {pb.ErrorCode.Name(error.code)}: {error.message}")
 
     def _make(self) -> None:
-        """Make the topic, again and again until somebody says that it is there."""
+        """Create the topic, repeatedly until a node confirms that it exists."""
         config = pb.TopicConfig(partitions=self._partitions)
 
         def answered(answer: pb.Envelope) -> None:
@@ -116,7 +116,7 @@ class Groups:
             self.ask(pb.Envelope(topic_create=pb.TopicCreate(name=TOPIC, config=config)), answered)
             self.world.clock.after(1_000_000, self._make)
 
-    # ------------------------------------------------------------------------------------------ what happens
+    # ------------------------------------------------------------------------------------------ events
 
     def _work(self) -> None:
         for reader in self.readers:
@@ -173,11 +173,11 @@ class Groups:
         """A commit is acknowledged."""
         self.commits += 1
         if stands < offset:
-            self.world.checks.fail("G3", f"{reader.name} commits {offset} in {place[1]} and is told {stands}")
+            self.world.checks.fail("G3", f"{reader.name} commits {offset} in {place[1]} and got the answer {stands}")
         self._acknowledged[place] = max(self._acknowledged.get(place, 0), offset)
 
     def position_stands(self, record: pb.OffsetRecord) -> None:
-        """A node applies a position: before every grant behind it in the log, so before anybody begins there."""
+        """A node applies a position: before every grant after it in the log, so before a member begins there."""
         place = (record.topic_id, record.partition)
         if record.group == GROUP:
             self._check_order(place, record)
@@ -188,7 +188,7 @@ class Groups:
             self.world.checks.fail("G2", f"{record.note} commits for {place[1]}, and {last} has begun there since")
 
     def _check_order(self, place: PartitionId, record: pb.OffsetRecord) -> None:
-        """See that positions grow with their revisions, of which none is written twice."""
+        """Check that positions grow with their revisions, of which none is written twice."""
         written = self._written.setdefault(place, {})
         if record.revision in written:
             self.world.checks.require(
@@ -218,7 +218,7 @@ class Groups:
         counted = [(topic.topic_id, topic.config.partitions) for topic in topics if pattern.fullmatch(topic.name)]
         places = sorted((topic_id, number) for topic_id, count in counted for number in range(count))
         if not self._is_made:
-            return "the topic of the group is not there"
+            return "the topic of the group does not exist"
         read = sorted(place for reader in self.readers for place in reader.reading)
         counts = [len(reader.reading) for reader in self.readers]
         if read != places:

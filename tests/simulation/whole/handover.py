@@ -28,12 +28,12 @@ SLOW_WRITE_MS: Final = 1_000
 SLOW_MS: Final = (300, 800)
 """So long it stays connected with the slow disk."""
 CUT_MS: Final = (200, 1_500)
-"""So long the other node owns the log, beside what the takeover takes."""
+"""How long the other node owns the log, in addition to the takeover."""
 LOOK_US: Final = 20_000
 COPIES_MIN: Final = 3
 """With fewer copies no other node can take over."""
 PATIENCE_MS: Final = 6_000
-"""A step that has not come about by then is given up: everything is put right, and another round begins."""
+"""Timeout of a step: all faults are healed then, and another round begins."""
 
 
 class Handover:
@@ -95,7 +95,7 @@ class _Round:
         self._slowness = self._machine.slowness
         self._until_us = 0
         self._hears_each = self._random.random() < 0.3
-        """Whether the first owner hears of one decision after the other."""
+        """Whether the first owner learns of all decisions in order."""
         self._names = handover.names() if key == META_KEY else []
 
     def slow_down(self) -> None:

@@ -1,4 +1,4 @@
-"""What the metadata journal of every node must hold: all that stood, and nothing of what was forgotten (I24)."""
+"""Required content of each node's metadata journal: all valid entries, and no forgotten ones (I24)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Journals:
         self._fail = fail
         self._stands: dict[int, Live] = {}
         self._unsure: dict[int, list[pb.ChainEntry]] = {}
-        """What was being written: after a crash any first part of it may be there."""
+        """Entries being written: after a crash any prefix of them may exist."""
         self._rolled_back: set[int] = set()
         self.forgotten = 0
         self.compactions = 0

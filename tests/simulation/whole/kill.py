@@ -22,7 +22,7 @@ class Task(NamedTuple):
 
 
 def notice(name: str, seeds: int) -> str:
-    """Run a mutant until a seed notices it, and say what; empty when none does."""
+    """Run a mutant until a seed detects it, and return the check; empty if none does."""
     with switched_on(name):
         kind = MUTANTS[name].mixture
         told = hint("whole", name)
@@ -32,18 +32,18 @@ def notice(name: str, seeds: int) -> str:
 
 
 def count(task: Task) -> tuple[str, Counter[str]]:
-    """Run a mutant over all of its seeds; return what noticed it how often."""
+    """Run a mutant over all of its seeds; return how often each check detected it."""
     with switched_on(task.name):
         found = [run_seed(seed, trace=0, kind=MUTANTS[task.name].mixture).invariant for seed in task.seeds]
     return task.name, Counter(invariant for invariant in found if invariant)
 
 
 def main() -> int:
-    """Print the table; the exit code says whether a mutant lived."""
+    """Print the table; the exit code is 1 if a mutant was not detected."""
     parser = argparse.ArgumentParser(description="Count how the mutants of whole nodes die.")
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--mutant", action="append", help="only this one")
-    parser.add_argument("--first", action="store_true", help="stop each at the first seed that notices it")
+    parser.add_argument("--first", action="store_true", help="stop each at the first seed that detects it")
     options = parser.parse_args()
     with_ordered_sets(__spec__.name)
     names = options.mutant or list(MUTANTS)

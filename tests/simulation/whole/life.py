@@ -34,7 +34,7 @@ DATA = Path("/data")
 SECRET = b"a secret of a simulated cluster!"
 FOUND_OUT_US = (1_000, 500_000)
 _OF_THE_DISK = (ProtocolError, NodeDirError, OSError, PowerCutError)
-"""What a task of the node may end with where the disk fails; everything else is a bug."""
+"""Exceptions that a node's task may end with when the disk fails; all others are bugs."""
 
 
 class SimServer(Server):
@@ -69,7 +69,7 @@ class SimManagement:
 
 
 class SimTasks(Tasks):
-    """The shipped ones; what they raise and should not ends the run."""
+    """The shipped tasks; an unexpected exception ends the run."""
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
@@ -152,7 +152,7 @@ class Life:
         self.gossip = None
         self._loop.forget()
         for link in self.links:
-            if not link.incoming.closed:  # who was called finds out some time
+            if not link.incoming.closed:  # the other end detects it some time later
                 delay_us = self.world.clock.random.randint(*FOUND_OUT_US)
                 link.called.after(delay_us, link.incoming.cut_off)
 
@@ -179,7 +179,7 @@ class Life:
                 "io_workers": 1,
                 "replication_factor_default": min(3, len(self.world.founders)),
             }
-            # Decisions of other partitions are live, and a journal is compacted when more of it is dead.
+            # Decisions of other partitions are live, and a journal is compacted when more than that is dead.
             | ({"offsets_partitions": 1} if self.world.churns or self.world.hands_over else {})
         )
         bootstrap = self.world.bootstrap if machine.is_founder else None

@@ -1,4 +1,4 @@
-"""The event loop of a whole node: as `tests.simulation.loop`, with work that the node hands to threads of its own."""
+"""The event loop of a whole node: `tests.simulation.loop` with work in the node's own threads."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class WholeLoop(VirtualLoop):
     def call_soon_threadsafe(
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
-        """Take what a thread has done. What it raises is told to who waits for it, and judged there."""
+        """Take the result of a thread. The waiting task gets its exception, and decides about it."""
         wrong = [one for one in args if isinstance(one, PowerCutError)]
         if wrong:
             raise wrong[0]
@@ -51,7 +51,7 @@ class WholeLoop(VirtualLoop):
     def create_task(
         self, coro: Coroutine[Any, Any, T], *, name: str | None = None, context: Context | None = None
     ) -> asyncio.Task[T]:
-        if self.life.dead:  # of a coroutine that is thrown away: what it wants done next does not begin
+        if self.life.dead:  # the coroutine was discarded, so its next work does not begin
             coro.close()
         task = super().create_task(coro, name=name, context=context)
         self._coroutines[task] = coro
@@ -149,7 +149,7 @@ class Ordered(dict[Any, None]):
 
 
 def life_here() -> Life:
-    """Return the process whose turn it is."""
+    """Return the running process."""
     loop: object = asyncio.get_running_loop()
     assert isinstance(loop, WholeLoop)
     return loop.life

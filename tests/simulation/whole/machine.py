@@ -1,4 +1,4 @@
-"""A machine of the world of whole nodes: a disk that may be replaced, while the node on it goes on being called so."""
+"""A machine of the world of whole nodes: a disk that may be replaced, while the node keeps its name."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Machine:
         self.directory_id = b""
         self.node_id = self.first_id
         self.is_copy = False
-        """Whether it is a copy of another machine, started beside it."""
+        """Whether it is a copy of another machine, started in parallel."""
         self.stops_as_it_takes_part = False
         """Whether a copy is killed as soon as it may take part."""
         self.copy_took_part = False
@@ -72,7 +72,7 @@ class Machine:
     # ------------------------------------------------------------------------------------------ up
 
     def start(self) -> None:
-        """Start the node on what the disk holds, unless it runs, or is a joiner that finds no seed."""
+        """Start the node on its disk, unless it runs, or is a joiner that finds no seed."""
         if self.life is not None:
             return
         joins = not self.is_founder or self.is_replacement
@@ -95,7 +95,7 @@ class Machine:
     # ------------------------------------------------------------------------------------------ down
 
     def stop(self, why: str) -> None:
-        """End the process; what it has written stays in the page cache."""
+        """End the process; its writes stay in the page cache."""
         self.world.clock.note("stop", self.first_id, why)
         if self.life is not None:
             broker = getattr(getattr(self.life, "node", None), "broker", None)
@@ -116,13 +116,13 @@ class Machine:
             self.disk.node(lock).locked = False
 
     def power_off(self, why: str) -> None:
-        """Lose power: what was not synced is lost, torn or there."""
+        """Lose power: unsynced bytes are lost, torn or kept."""
         self.stop(why)
         self.disk = self.disk.power_cut(self.world.clock.random)
         self.boot += 1
 
     def crash_in_write(self, steps: int, *, power: bool) -> None:
-        """Crash in the middle of what is written next, after that many operations on the disk."""
+        """Crash in the middle of the next writes, after this number of disk operations."""
         self.disk.cut_at = self.disk.steps + steps
         self._cut_means_power = power
 
@@ -168,7 +168,7 @@ class Machine:
         self.is_rolled_back, self._put_back = True, snapshot
 
     def cannot_start(self, why: str) -> None:
-        """The disk fails while the node starts, or the node cannot say who it is."""
+        """The disk fails while the node starts, or the node has no identity."""
         if (self.is_rolled_back or self.copy_took_part) and OLDER in why:
             self.replaced()
             return
@@ -181,8 +181,8 @@ class Machine:
     def refused(self, why: str) -> None:
         """The cluster knows this name as that of another directory.
 
-        So it is started again a few times, because a founder that is new itself may be what others wait for, who could
-        come under new ids only without it; and then replaced, as it says.
+        So it is started again a few times, because others may wait for it if it is a new founder, and could
+        join under new ids only without it; then it is replaced.
         """
         self.world.clock.note("refused", self.first_id, why)
         if self.is_copy:
@@ -215,7 +215,7 @@ class Machine:
         self.start_later(AGAIN_MS)
 
     def replaced(self) -> None:
-        """The operator starts another node in place of one whose disk was rolled back, in an empty directory."""
+        """The operator starts another node to replace one whose disk was rolled back, in an empty directory."""
         self.is_rolled_back = self.copy_took_part = False
         self.snapshots.clear()
         self.wipe()
@@ -224,7 +224,7 @@ class Machine:
         self.start_later(AGAIN_MS)
 
     def gave_up(self, node: Node) -> None:
-        """The node stops by itself."""
+        """The node stops without a request."""
         if node.life.exit_code == os.EX_CONFIG:
             self.world.checks.gave_up(self, node.life.stop_reason)
         self.stop(f"gave up: {node.life.stop_reason}")

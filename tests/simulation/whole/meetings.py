@@ -1,6 +1,6 @@
-"""The lives that each node must have heard of, by which nodes were linked for how long.
+"""The lives that each node must know, by how long nodes were linked.
 
-This is kept beside the nodes and does not look at what they have noted: a node that was linked with another one for
+This is kept outside of the nodes and does not use their notes: a node that was linked with another one for
 `HEARS_US` knows that one's life durably, the tick that it had at the beginning of that time, and what it knew of
 others then. A node that ends may forget ticks, since these become durable a little later, and no lives.
 """
@@ -28,7 +28,7 @@ class Heard(NamedTuple):
 
 
 class Meetings:
-    """See the module. By node: what it must know of each other node."""
+    """See the module. By node: its required knowledge of each other node."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -48,7 +48,7 @@ class Meetings:
         return boot_counter(heard.incarnation) > boot_counter(snapshot.incarnation)
 
     def _look(self) -> None:
-        """Note who is linked with whom, and see after a while who still is."""
+        """Record the links, and check after a while which ones still exist."""
         up = [process for process in self._world.lives() if process.is_up and not process.machine.is_rolled_back]
         pairs = [(one, other) for one in up for other in up if one is not other and _linked(one, other)]
         then = [(one, other, self._told_by(other)) for one, other in pairs]

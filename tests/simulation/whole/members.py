@@ -1,6 +1,6 @@
 """A member of a group in the world of whole nodes: a client's process, which any node may be asked by.
 
-It runs the shipped `Membership`, asks where the group stands before it begins with a partition, reads on, commits, and
+It runs the shipped `Membership`, asks for the group's position before it begins with a partition, reads, commits, and
 commits once more before it gives a partition up. It may be paused, die and come back as another life.
 """
 
@@ -24,7 +24,7 @@ PAUSED_US = 100_000
 LATE_COMMITS = 0.15
 """So that some come when their partition is another member's."""
 ANSWER_US = 1_000_000
-"""So long an answer is waited for, beside what the coordinator may hold it back."""
+"""Timeout of an answer, in addition to the time for which the coordinator may hold it."""
 
 
 class Reader:
@@ -40,15 +40,15 @@ class Reader:
         self.reading: dict[PartitionId, int] = {}
         self.paused = False
         self._asked_us = -1
-        """When the question was sent whose answer is waited for; -1 if none is."""
+        """Time of the pending question; -1 without one."""
         self._ending: set[PartitionId] = set()
         self._found: dict[PartitionId, int] = {}
-        """Partition that it is to begin with -> which question about where the group stands is the newest."""
+        """Partition to begin with -> number of the newest question about the group's position."""
         self._questions = 0
 
     @property
     def pattern(self) -> str:
-        """What it asks for beside the group's topic."""
+        """Options besides the group's topic."""
         return self._wish.pattern
 
     @property
@@ -79,7 +79,7 @@ class Reader:
             self._groups.ask(pb.Envelope(group_heartbeat=last), lambda _: None)
 
     def is_over(self) -> bool:
-        """Whether it has stopped by its own clock, whether or not it has noticed."""
+        """Whether it has stopped by its own clock, even if it has not detected it yet."""
         return self.membership is None or self.membership.is_over(self._now_s)
 
     def _check_session(self) -> None:
@@ -87,7 +87,7 @@ class Reader:
             self.begin()
 
     def _when_awake(self, membership: Membership, action: Callable[[], None]) -> None:
-        """Do something in this life, when the process runs, unless its session is over by then."""
+        """Execute something in this life, when the process runs, unless its session has ended by then."""
         if membership is not self.membership:
             return
         if self.paused:
@@ -134,7 +134,7 @@ class Reader:
             return
         change = membership.answered(answer.group_heartbeat_reply, sent_at=sent_us / 1e6, now=self._now_s)
         for place in sorted(self._found.keys() - membership.assigned):
-            del self._found[place]  # what is answered by then may be old when it gets it again
+            del self._found[place]  # an answer may be outdated when the partition returns
         for place in sorted(change.revoked - self._ending):
             self._give_up(membership, place)
         for place in sorted(change.assigned - self._found.keys()):
@@ -144,7 +144,7 @@ class Reader:
     # ------------------------------------------------------------------------------------------ partitions
 
     def _find(self, membership: Membership, place: PartitionId) -> None:
-        """Ask where the group stands in a partition until somebody knows, then begin there."""
+        """Ask for the group's position in a partition until a node knows it, then begin there."""
         if place not in membership.assigned or place in membership.held:
             self._found.pop(place, None)
             return

@@ -1,4 +1,4 @@
-"""Ways to get the admission of directories wrong, to lose what the metadata journal holds, and to mistake groups."""
+"""Faulty variants of the admission of directories, of the metadata journal, and of groups."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def majority_with_itself() -> Replacements:
 
 
 def any_directory_will_do() -> Replacements:
-    """Whoever has bound a founder's name counts for it, to whichever directory."""
+    """Any directory that has bound a founder's name counts for it."""
 
     def answered(self: Binders, peer: str, bound: bytes) -> str:
         if peer in self._others and bound:
@@ -71,7 +71,7 @@ def bound_anew() -> Replacements:
 
 
 def bound_in_memory() -> Replacements:
-    """A founder says that it has bound another one, and writes that down with the next start of its own only."""
+    """A founder reports that it has bound another one, and writes that only with its next start."""
     told: dict[bytes, dict[str, bytes]] = {}
 
     async def answered(node: Broker, announce: pb.NodeAnnounce, reply: pb.NodeAnnounceReply) -> bytes:
@@ -91,7 +91,7 @@ def admitted_unasked() -> Replacements:
 
 
 def joins_unasked() -> Replacements:
-    """A joiner takes part before it stands in `__meta`."""
+    """A joiner takes part before `__meta` has it."""
 
     async def be_registered(self: DirectoryAdmission) -> None: ...
 
@@ -124,7 +124,7 @@ def old_one_removed_first() -> Replacements:
 
 
 def forgotten_come_back() -> Replacements:
-    """What was forgotten is left out of the next compaction's sight, and written with the rest."""
+    """Forgotten entries are invisible to the next compaction, and written with the rest."""
     take = TypedJournal._take
 
     def taken(self: TypedJournal[Any], entry: Any, payload: bytes) -> None:
@@ -156,7 +156,7 @@ def newest_left_out() -> Replacements:
 
 
 def closed_ones_hear_nothing() -> Replacements:
-    """A partition that is closed stays so, whatever other nodes say of it."""
+    """A closed partition stays closed, whatever other nodes report."""
     return [(Partitions, "adopt_soon", lambda self, key: None)]
 
 
@@ -179,12 +179,12 @@ MUTANTS = {
     for mutant in (
         Mutant("admitted by a majority with itself", majority_with_itself, mixture=MEETING),
         Mutant("the directory's id not compared", any_directory_will_do, mixture=MEETING),
-        Mutant("a founder bound anew to who asks last", bound_anew, mixture=MEETING),
+        Mutant("a founder bound to the last caller", bound_anew, mixture=MEETING),
         Mutant("bound before it is durable", bound_in_memory, mixture=MEETING),
         Mutant("a wiped founder takes part unasked", admitted_unasked, mixture=MEETING),
         Mutant("a joiner takes part unasked", joins_unasked, mixture=MIXED),
         Mutant("the compacted journal named before it is durable", named_before_durable, mixture=CHURNING),
-        Mutant("the old journal removed before the compacted one is there", old_one_removed_first, mixture=CHURNING),
+        Mutant("the old journal removed before the compacted one exists", old_one_removed_first, mixture=CHURNING),
         Mutant("the forgotten written by a compaction", forgotten_come_back, mixture=CHURNING),
         Mutant("a compaction leaves out the newest decision", newest_left_out, mixture=CHURNING),
         Mutant("a closed partition hears nothing", closed_ones_hear_nothing, mixture=SLEEPY),

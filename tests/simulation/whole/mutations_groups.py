@@ -28,7 +28,7 @@ def begins_without_members() -> Replacements:
 
 
 def commits_unchecked() -> Replacements:
-    """Whoever commits is let, of whichever generation."""
+    """Commits of any generation are accepted."""
 
     def check_commit(self: Coordinator, group: str, member_id: str, generation: int, key: PartitionKey) -> None:
         del self, group, member_id, generation, key
@@ -51,7 +51,7 @@ def positions_not_loaded() -> Replacements:
 
 
 def log_not_read() -> Replacements:
-    """An owner answers from what it happens to have read of its log."""
+    """An owner answers with an incomplete read of its log."""
 
     async def ready(self: OffsetsLog, *, confirmed: bool = False) -> int:
         access = self._partition.access
@@ -62,7 +62,7 @@ def log_not_read() -> Replacements:
 
 
 def members_found_have_no_session() -> Replacements:
-    """A coordinator that takes over waits for ever to hear of members that it has found."""
+    """A coordinator that takes over waits for its members without a limit."""
 
     def begin(self: Coordinator, epoch: int) -> None:
         self._end()
@@ -76,9 +76,9 @@ def members_found_have_no_session() -> Replacements:
 
 
 def told_before_it_is_durable() -> Replacements:
-    """Members are told what is on its way to the quorum."""
+    """Members get decisions that are on their way to the quorum."""
 
     async def make_durable(self: CoordinatedGroup, record: pb.GroupRecord) -> None:
-        self._tasks.spawn(self._write(record), "a record that nobody waits for")  # type: ignore[arg-type]
+        self._tasks.spawn(self._write(record), "a record without waiting callers")  # type: ignore[arg-type]
 
     return [(CoordinatedGroup, "_make_durable", make_durable)]

@@ -19,7 +19,7 @@ from tidelog_proto import broker_pb2 as pb
 
 
 def lives_not_compared() -> list[Replacement]:
-    """Whatever other nodes know, a directory is taken for the newest one."""
+    """A directory is regarded as the newest one, regardless of what other nodes know."""
     return [(Claim, "is_older_than", lambda self, known: False)]
 
 
@@ -35,7 +35,7 @@ def nonce_not_compared() -> list[Replacement]:
 
 
 def tick_not_compared() -> list[Replacement]:
-    """A copy of a running node passes, since its next start has a counter of its own."""
+    """A copy of a running node is accepted, because its next start has a counter of its own."""
 
     def is_older_than(self: Claim, known: NodeLife) -> bool:
         if known.incarnation in self.past or known.incarnation == self.incarnation:
@@ -63,7 +63,7 @@ def takes_part_unregistered() -> list[Replacement]:
 
 
 def noted_in_memory() -> list[Replacement]:
-    """A node says that it has noted another one's start, and does not write that down."""
+    """A node reports that it has noted another one's start, and does not write that."""
 
     async def meet(self: NodeLives, peer_id: str, incarnation: int, said: pb.PeerLife) -> None:
         for known in said.known:
@@ -90,7 +90,7 @@ def not_spread() -> list[Replacement]:
 
 
 def the_running_node_ends() -> list[Replacement]:
-    """A copy that is started beside the running node is taken for its next start."""
+    """A copy that is started in parallel to the running node counts as its next start."""
 
     async def refusal(broker: Any, challenge: Any, said: pb.PeerLife) -> pb.PeerWelcome | None:
         refutation = broker.lives.refutation(challenge.node_id, challenge.incarnation, said)

@@ -41,7 +41,7 @@ GREET_TIMEOUT_S = 1.0
 
 
 class Incoming:
-    """The end of a connection at the node that was called: what handlers and `Peers` use of a `Connection`."""
+    """The accepting node's end of a connection: the part of `Connection` that handlers and `Peers` use."""
 
     def __init__(self, life: Life, answer: Callable[[pb.Envelope, bytes], None], broken: Callable[[str], None]) -> None:
         self.life = life
@@ -113,7 +113,7 @@ class Incoming:
         return not self.closed
 
     async def drained(self) -> None:
-        """Whoever calls takes what it is sent."""
+        """The connecting node takes all messages."""
 
     def close(self) -> None:
         self.life.after(1000, self.cut_off)
@@ -127,7 +127,7 @@ class Incoming:
 
 
 class Outgoing:
-    """The end of a connection at the node that calls: what a `Link` does."""
+    """The connecting node's end of a connection: does the same as a `Link`."""
 
     greet: Any = Link.greet
     running_incarnation: Any = Link.running_incarnation
@@ -154,7 +154,7 @@ class Outgoing:
     def request(
         self, envelope: pb.Envelope, attachment: Sequence[memoryview] = (), *, timeout_s: float
     ) -> asyncio.Future[Frame]:
-        """Send a request; it may come to nothing, or be handled twice, see the module."""
+        """Send a request; it may be lost, or handled twice, see the module."""
         if self.why:
             raise unreachable(self.peer_id)
         loop = self.caller.loop
@@ -184,7 +184,7 @@ class Outgoing:
         )
 
     def close(self, why: str) -> None:
-        """Break; what is waited for has no outcome."""
+        """Break; pending requests have no outcome."""
         if self.why:
             return
         self.why = why
@@ -223,7 +223,7 @@ class Outgoing:
         timer.cancel()
         if not future.done():
             future.set_exception(error)
-            future.exception()  # whether or not anybody waits still
+            future.exception()  # also if no task waits
 
 
 class _Receiver:
@@ -334,7 +334,7 @@ class SimLinks:
             self._events.lost(node_id)
 
     async def _keep(self, node_id: str, peer: _Peer) -> None:
-        """Make the link, see now and then whether it stands, make it again."""
+        """Create the link, check now and then whether it exists, create it again."""
         random = self._life.world.clock.random
         while True:
             called = self._life.world.listening(peer.address)

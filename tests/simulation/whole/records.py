@@ -2,7 +2,7 @@
 
 Every acknowledged record has an offset of its own, above those of all that were acknowledged before it was sent, at
 whichever node: a partition that begins again from nothing, or from less, gives one out twice. And in the end every
-partition takes a record, however long nobody has asked for it.
+partition takes a record, however long it was not used.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Key = tuple[bytes, int]
 
 
 class Records:
-    """A client that publishes one record after the other, and sends none again."""
+    """A client that publishes one record after the other, and never retries."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -55,7 +55,7 @@ class Records:
             self._publish(self._random.choice(lives), self._random.choice(keys))
 
     def _all(self) -> list[Key]:
-        """Return the partitions of the topics that nobody has asked to delete."""
+        """Return the partitions of the topics that no client has asked to delete."""
         found: dict[Key, None] = {}
         for life in self._world.lives():
             if life.is_up:
@@ -92,7 +92,7 @@ class Records:
         if offset in offsets:
             self._world.checks.fail("I1", f"{name} has given offset {offset} to two records")
         if offset <= above:
-            self._world.checks.fail("I1", f"{name} gave out {above}, and then {offset}: what it held is gone")
+            self._world.checks.fail("I1", f"{name} gave out {above}, and then {offset}: records are lost")
         offsets.add(offset)
         if in_calm:
             self._in_calm.add(key)

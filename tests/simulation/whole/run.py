@@ -62,9 +62,9 @@ TRACE_SHOWN = 60
 SNAPSHOT_AFTER_BYTES = 3_000
 """Where logs are handed over: small, so that records are pending while a snapshot is written."""
 WRITE_TIMEOUT_S = 1.5
-"""Where logs are handed over: short, so that records are pending whose writer has given up."""
+"""Settings for handovers of logs: short timeouts, so that records are pending whose writer has given up."""
 SLEEPY_SHARE = 10_000
-"""Nothing is opened by and by: only what is needed."""
+"""Partitions are opened only when needed, not gradually."""
 HASH_SEED = "PYTHONHASHSEED"
 
 
@@ -96,7 +96,7 @@ class _BootId:
 
 @contextmanager
 def simulated(world: World, seed: int) -> Iterator[None]:
-    """Let nodes that are made in the block live in a world, and its checks see what they write."""
+    """Let nodes that are made in the block live in a world, and its checks observe their writes."""
     random = Random(f"nonces {seed}")
 
     def now_s() -> float:
@@ -150,7 +150,7 @@ def simulated(world: World, seed: int) -> Iterator[None]:
 
 
 def _watching(world: World) -> Sequence[tuple[Any, str, Any]]:
-    """Return replacements by which the checks see what is durable, whether or not the node is told."""
+    """Return replacements that show the checks which data is durable, even if the node has not learned it."""
     write_record, apply_value = node_dir._write_record, MetaLog.apply_value
     append, compact, opens = TypedJournal.append, TypedJournal._compact, TypedJournal.open
     apply_group, apply_position = GroupRecords.apply, GroupOffsets.apply
@@ -280,9 +280,9 @@ def report(result: Result) -> str:
 
 
 def many(first: int, count: int, processes: int, run: Callable[[int], Result] = run_seed) -> int:
-    """Run seeds in processes, say how they went, and return how many failed."""
+    """Run seeds in processes, print the results, and return the number of failures."""
     began = time.monotonic()
-    with get_context("fork").Pool(processes, maxtasksperchild=1) as pool:  # each seed in a process like any other's
+    with get_context("fork").Pool(processes, maxtasksperchild=1) as pool:  # each seed in a new process
         results = list(pool.imap_unordered(run, range(first, first + count), chunksize=1))
     failed = sorted((result for result in results if result.invariant), key=lambda result: result.seed)
     for result in failed:
@@ -303,7 +303,7 @@ def many(first: int, count: int, processes: int, run: Callable[[int], Result] = 
 
 
 def with_ordered_sets(module: str) -> None:
-    """Begin this process's module anew where sets of names are not in the order that seeds are repeated in.
+    """Restart this process's module if sets of names are not in the order that seeds are repeated in.
 
     That order is a matter of the interpreter's start.
     """
@@ -312,7 +312,7 @@ def with_ordered_sets(module: str) -> None:
 
 
 def main() -> int:
-    """Run what the command line asks for; the exit code says whether a seed failed."""
+    """Run with the arguments of the command line; the exit code is 1 if a seed failed."""
     parser = argparse.ArgumentParser(description="Run whole nodes in a simulated world.")
     parser.add_argument("--seeds", type=int, default=300, help="how many")
     parser.add_argument("--first", type=int, default=0, help="the first of them")

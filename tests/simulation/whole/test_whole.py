@@ -1,6 +1,6 @@
 """Whole nodes in the simulated world: a few seeds with each change, every mutant with `make testall`.
 
-`make simulate` runs more. All run in processes of their own, as on the command line: what is found here is found again
+`make simulate` runs more. Each runs in a process of its own, as on the command line, so that a failure can be repeated
 there.
 """
 
@@ -35,7 +35,7 @@ def test_every_invariant_holds() -> None:
         pytest.param("churning", r"compacted in [1-9]\d* seeds", id="churning"),
     ],
 )
-def test_what_the_worlds_are_for_happens_in_them(kind: str, happens: str) -> None:
+def test_the_events_that_the_worlds_are_for_happen(kind: str, happens: str) -> None:
     told = (output_of("run", "--kind", kind, "--first", seed, "--seeds", 1, "--processes", 1) for seed in range(SEEDS))
     assert any(re.search(happens, each) for each in told), "worlds in which that does not happen show nothing"
 
@@ -43,7 +43,7 @@ def test_what_the_worlds_are_for_happens_in_them(kind: str, happens: str) -> Non
 @pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", sorted({mutant.mixture for mutant in MUTANTS.values() if mutant.mixture}))
-def test_the_checks_notice(kind: str) -> None:
+def test_the_checks_detect_the_mutant(kind: str) -> None:
     names = [name for name, mutant in MUTANTS.items() if mutant.mixture == kind]
     told = output_of("kill", "--first", "--seeds", MUTANT_SEEDS, *(f"--mutant={name}" for name in names))
     assert told.count(": seed ") == len(names), told

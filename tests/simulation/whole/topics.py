@@ -30,7 +30,7 @@ class Topics:
         self._world = world
         self._random = world.clock.random
         self._made: set[str] = set()
-        """Acknowledged, and nobody has asked since to delete them."""
+        """Acknowledged topics that no client has asked to delete since."""
         self._deleted: set[str] = set()
         self._for_good: set[str] = set()
         self._made_for_good: set[str] = set()
@@ -105,11 +105,11 @@ class Topics:
 
     @property
     def made_names(self) -> AbstractSet[str]:
-        """The topics that were made, and that nobody has asked to delete."""
+        """Topics that were created and that no client has asked to delete."""
         return self._made
 
     def unsettled(self) -> str:
-        """Say which node does not know what was said of a topic; empty when all do."""
+        """Return a node that lacks an acknowledged change of a topic; empty if all nodes have it."""
         for life in self._world.lives():
             node = life.node
             if missing := [name for name in self._made | self._made_for_good if not node.broker.topics.exists(name)]:

@@ -1,6 +1,6 @@
 """A cluster of whole nodes, from the bootstrap file on: founders and joiners that start, fail, and come back empty.
 
-A node here is the shipped `Node` with all that it is made of. In place of what it calls outside stand links, gossip,
+A node here is the shipped `Node` with all its parts. Its environment is replaced by links, gossip,
 threads and disks of this world: `links`, `gossip`, `threads`' workers, `FileSystem`; and no clients' connections.
 """
 
@@ -116,7 +116,7 @@ class World:
         self.meetings = Meetings(self)
         self.handover = Handover(self) if self.hands_over else None
 
-    # ------------------------------------------------------------------------------------------ who is where
+    # ------------------------------------------------------------------------------------------ nodes
 
     def lives(self) -> Iterator[Life]:
         """Yield the processes that run."""
@@ -132,7 +132,7 @@ class World:
         return (sender.machine.number, receiver.machine.number) not in self.cut
 
     def is_wrongly_suspected(self) -> bool:
-        """Draw whether somebody is not heard who is there."""
+        """Draw whether a live node is not heard."""
         return not self.calm and self.wrong_suspicions > 0 and self.clock.random.random() < self.wrong_suspicions
 
     def send(
@@ -182,7 +182,7 @@ class World:
     # ------------------------------------------------------------------------------------------ the run
 
     def run(self) -> None:
-        """Let things go wrong, then let everything be well, and see that the cluster comes to be.
+        """Inject faults, then heal everything, and check that the cluster forms.
 
         Raises:
             ViolationError: an invariant broke.
@@ -222,7 +222,7 @@ class World:
             if not self.checks.can_live():
                 return
             if self.clock.now_us >= end_us:
-                self.checks.fail("I23", f"with enough founders there, the cluster does not come to be: {unsettled}")
+                self.checks.fail("I23", f"with enough founders, the cluster does not form: {unsettled}")
             self.clock.run_until(self.clock.now_us + POLL_US)
 
     def _unsettled(self) -> str:

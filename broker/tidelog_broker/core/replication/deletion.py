@@ -13,7 +13,7 @@ lower; the delete offset is then limited to it, because new records would otherw
 
 Rejected: a planned end of the epoch for each deletion, because retention would extend the chain with every segment; a
 note beside the log that replicas exchange, because the next owner may not have received it; a record in `__meta`,
-because the owner of a partition may lag behind it.
+because the owner of a partition may not have applied it yet.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Replication from the owner to its followers: the push window, and the progress of each follower.
 
 Every group is sent to all followers immediately; the fastest quorum commits it. Groups that a follower has not
-acknowledged stay in memory, up to a limit for the whole partition. A follower behind that window is no longer pushed
-to: it learns from the next heartbeat that it lacks records, and pulls them from the log in large ranges until it has
-reached the window. So a slow follower costs the owner bounded memory, and does not delay the others.
+acknowledged stay in memory, up to a limit for the whole partition. The owner stops pushing to a follower that lacks
+records before this window: the follower learns from the next heartbeat that it lacks records, and pulls them from the
+log in large ranges until it has reached the window. So a slow follower costs the owner bounded memory, and does not
+delay the others.
 """
 
 from __future__ import annotations

@@ -288,7 +288,7 @@ class ReplicaState:
         """Return whether a message is about the active epoch; otherwise exchange the chains with its sender.
 
         After a recovery without a quorum another chain may have an epoch with the same number. `previous_hash`, if
-        set, distinguishes them, because a log of one says nothing about the other.
+        set, distinguishes them, because their logs are unrelated.
         """
         current = self.chain.active.epoch
         if epoch == current:

@@ -48,7 +48,7 @@ class DataSigner:
         secrets = tuple(self._secrets)
         if secrets != self._made_of:
             assert secrets
-            assert all(secrets), "anybody could sign with an empty secret"
+            assert all(secrets), "a signature with an empty secret could be forged"
             self._keys_made = [hmac.digest(secret, self._label + self._cluster_id, "sha256") for secret in secrets]
             self._made_of = secrets
         return self._keys_made

@@ -33,7 +33,7 @@ _TOGETHER: Final = 256
 
 
 class _Looked(NamedTuple):
-    """The examined batches up to a slot: what to send of them, and their cost."""
+    """Result of examining the batches up to a slot: the batches to send, and the cost."""
 
     stop: int
     batches: list[memoryview]

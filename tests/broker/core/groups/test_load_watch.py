@@ -40,7 +40,7 @@ def question(known: LoadWatch, *held: set[int]) -> AssignmentInput:
 
 
 def should_rebalance(known: LoadWatch, asked: AssignmentInput, now: float = 0.0) -> bool:
-    """Call the two checks like a group does."""
+    """Call the two checks in the order of a group."""
     held = [{key for key, has in asked.has.items() if has == member} for member in asked.members]
     return known.is_unbalanced(held) and known.should_rebalance(asked, now)
 
@@ -51,7 +51,7 @@ def test_overloaded_member_causes_a_rebalance_with_few_moves() -> None:
     assert should_rebalance(known, asked)
     new = assign(pb.BY_LOAD, asked)
     assert len(new["0"] & {(T, 0), (T, 2), (T, 4), (T, 6)}) == 2
-    assert {(T, 1), (T, 3), (T, 5), (T, 7)} <= new["1"], "what need not move stays"
+    assert {(T, 1), (T, 3), (T, 5), (T, 7)} <= new["1"], "no partition moves without need"
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_assignment_is_checked_after_a_minimum_age_and_then_at_intervals() -> No
     assert known.is_due(100.0 + WAIT_MIN_S, 1)
     assert not known.is_due(100.0 + WAIT_MIN_S + CHECK_INTERVAL_S - 0.1, 1)
     assert known.is_due(100.0 + WAIT_MIN_S + CHECK_INTERVAL_S, 1)
-    assert not known.is_due(200.0, 2), "members came or went: the wait begins anew"
+    assert not known.is_due(200.0, 2), "a changed membership restarts the wait"
     assert not known.is_due(200.0 + WAIT_MIN_S - 0.1, 2)
 
 
@@ -133,7 +133,7 @@ def test_each_rebalance_by_load_doubles_the_wait() -> None:
     now += RESET_S
     next_wait(now)
     generation += 1
-    assert next_wait(now + WAIT_MAX_S) == 2 * WAIT_MIN_S, "it begins anew after a calm time"
+    assert next_wait(now + WAIT_MAX_S) == 2 * WAIT_MIN_S, "a calm period resets the wait"
 
 
 def test_search_for_a_better_target_backs_off_after_failures() -> None:
@@ -166,6 +166,6 @@ def test_steady_rates_converge_within_the_limit(seed: int) -> None:
             break
         has = {key: member for member, keys in assign(pb.BY_LOAD, asked).items() for key in keys}
     else:
-        raise AssertionError("it goes on moving")
+        raise AssertionError("the moves do not end")
     loads = [sum(rates[key[1]] for key, member in has.items() if member == each) for each in wishes]
     assert max(loads) < max(OVERLOAD_FACTOR * sum(rates) / members, max(rates) * 1.05), targets

@@ -98,7 +98,7 @@ def test_members_only_get_topics_that_their_callers_may_read() -> None:
     callers.may["ada"] = {T}
     group.check_topics()
     write(group)
-    assert keys(group, ADA) == {(T, 0), (T, 1)}, "what all members together may read is as before"
+    assert keys(group, ADA) == {(T, 0), (T, 1)}, "the set of readable topics is unchanged"
 
 
 def test_member_with_an_unknown_caller_keeps_its_topics_and_gets_no_others() -> None:

@@ -90,7 +90,7 @@ def test_first_member_gets_all_partitions_once_its_join_is_durable(group: Consum
     assert group.assignment_of(ADA) is None
     record = group.next_record()
     assert record is not None
-    assert group.assignment_of(ADA) is None, "nothing is told before it is durable"
+    assert group.assignment_of(ADA) is None, "no assignment is sent before it is durable"
     assert group.next_record() is None
     assert group.written(record) == [ADA]
     assert has(group, ADA) == {0, 1, 2, 3}
@@ -172,7 +172,7 @@ def succeeded(group: ConsumerGroup) -> ConsumerGroup:
 def test_successor_gets_partitions_as_its_predecessor_revokes_them(succeeded: ConsumerGroup) -> None:
     generation = succeeded.standing.generation
     assert (has(succeeded, ADA), has(succeeded, EVE)) == (set(), set())
-    assert code(succeeded, ADA, generation, (T, 0)) == 0, "it may commit what it holds"
+    assert code(succeeded, ADA, generation, (T, 0)) == 0, "it may commit its own partitions"
     report(succeeded, ADA, 2, 3)
     assert has(succeeded, EVE) == {0, 1}
     assert code(succeeded, ADA, generation, (T, 0)) == pb.MEMBER_FENCED
@@ -501,7 +501,7 @@ def test_new_coordinator_learns_loads_from_reports(shared_by_load: ConsumerGroup
     assert successor.wants_loads
     assert not any(successor.check_loads(now) for now in (0.0, 50.0, 100.0))
     successor.note_loads(ADA, dict.fromkeys(said[ADA], 1e6))
-    assert not successor.check_loads(110.0), "BOB has said nothing yet"
+    assert not successor.check_loads(110.0), "BOB has not reported loads yet"
     successor.note_loads(BOB, dict.fromkeys(said[BOB], 0.0))
     assert successor.check_loads(120.0)
 

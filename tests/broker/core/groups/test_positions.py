@@ -177,7 +177,7 @@ steps = st.lists(
 
 @given(steps)
 def test_sizes_and_counts_are_exact_after_any_drops(done: list[tuple[str, *tuple[object, ...]]]) -> None:
-    """Compares with a model: dropped entries leave nothing behind, and the others are unchanged and in order."""
+    """Compares with a model: dropped entries leave no trace, and the others are unchanged and in order."""
     offsets, standing = GroupOffsets(), dict[OffsetKey, pb.OffsetRecord]()
     on_their_way: list[pb.OffsetRecord] = []
     forgotten: set[int] = set()

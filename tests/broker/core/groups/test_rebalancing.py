@@ -49,9 +49,9 @@ def test_every_partition_is_assigned_once_to_a_subscriber(
     asked = frozenset().union(*wanted)
     assert given_to.keys() == {key for key in partitions if key[0] in asked}
     load = Counter(given_to.values())
-    for key, member in given_to.items():  # nobody could take one over and be no fuller than who has it
+    for key, member in given_to.items():  # moving a partition to another member would not reduce the imbalance
         assert all(load[member] - load[other] <= 1 for other, topics in members.items() if key[0] in topics)
-    assert evened(members, partitions, given_to) == given_to, "what is even stays"
+    assert evened(members, partitions, given_to) == given_to, "a balanced assignment is unchanged"
 
 
 @given(st.integers(1, 12), st.integers(0, 60), st.integers(1, 4))

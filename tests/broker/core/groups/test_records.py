@@ -63,7 +63,7 @@ def test_groups_are_counted_by_creator() -> None:
     records.apply(pb.GroupRecord(group="j", revision=1))
     assert (records.made_by("ann"), records.made_by("ben")) == (1, 0)
     records.apply(pb.GroupRecord(group="g", creator="ben"))
-    assert records.made_by("ben") == 0, "it is older than what is known"
+    assert records.made_by("ben") == 0, "the record is older than the known one"
     records.forget_all()
     assert records.made_by("ann") == 0
 

@@ -34,7 +34,7 @@ def question(number: int, *, is_new: bool = True, counter: int = 1) -> pb.NodeAn
 
 
 class Other(NamedTuple):
-    """Another founder: the bound directory (0: none), and whether it has told the current start of the founder."""
+    """Another founder: the bound directory (0: none), and whether it has answered the founder's current start."""
 
     held: int = 0
     told_current: bool = False
@@ -158,7 +158,7 @@ def test_founder_bound_to_another_directory_gets_a_remedy() -> None:
     fault = binders.answered("g0", directory(1))
     assert "founder 'g0' has recorded another data directory of 'f'" in fault
     assert "--replace" in fault
-    assert binders.answered("joiner", directory(1)) == "", "what is no founder counts for nothing, either way"
+    assert binders.answered("joiner", directory(1)) == "", "nodes other than founders do not count"
 
 
 def test_node_id_is_bound_once_and_not_against_its_registration() -> None:

@@ -18,7 +18,7 @@ def test_node_without_a_connection_for_long_is_unreachable(outgoing: str, incomi
     assert cut(7 + UNREACHABLE_MS - 1) == frozenset()
     assert cut(7 + UNREACHABLE_MS) == {"b"}
     assert cut(8 + UNREACHABLE_MS, "ab", "ab") == frozenset()
-    assert cut(9 + UNREACHABLE_MS) == frozenset(), "it begins anew"
+    assert cut(9 + UNREACHABLE_MS) == frozenset(), "the timer restarts"
     assert cut(9 + 2 * UNREACHABLE_MS) == {"b"}
 
 

@@ -81,7 +81,7 @@ def test_members_that_are_gone_are_evicted_and_live_ones_are_not() -> None:
     assert not table.merge(member(5, state=MemberState.DEAD)), "no room for the gone"
     assert table.merge(member(3))
     assert table.merge(member(4))
-    assert forgotten == ["n0", "n1"], "who left goes first"
+    assert forgotten == ["n0", "n1"], "nodes that have left are removed first"
     assert not table.merge(member(5))
     assert table.refused_full == 1
     assert sorted(table) == ["n2", "n3", "n4"]

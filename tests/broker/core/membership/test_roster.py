@@ -123,7 +123,7 @@ def test_node_that_left_refutes_nothing() -> None:
     assert one.me.state is LEFT
 
 
-def test_earlier_process_of_this_node_is_no_conflict() -> None:
+def test_earlier_process_of_this_node_does_not_conflict() -> None:
     one = roster()
     one.hear(replace(member(0), incarnation=incarnation(0, 99), state=DEAD), 0)
     assert not one.halted

@@ -148,7 +148,7 @@ def test_healed_partition_merges(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_paused_process_suspects_nobody_and_rejoins(seed: int) -> None:
+def test_paused_process_suspects_no_member_and_rejoins(seed: int) -> None:
     world = World(seed)
     nodes = world.cluster(5)
     world.run(world.random.randrange(300))
@@ -160,7 +160,7 @@ def test_paused_process_suspects_nobody_and_rejoins(seed: int) -> None:
     world.until(lambda: not sleeper.paused, within_ms=2_000)
     world.until(lambda: world.agree(nodes), within_ms=2_000)
     assert sleeper.swim.tick_gaps == 1
-    assert sleeper.events[events:] == [], "nobody was suspected, nothing had changed"
+    assert sleeper.events[events:] == [], "no member was suspected, and nothing had changed"
 
 
 def test_pending_suspicion_restarts_after_a_pause() -> None:
@@ -230,7 +230,7 @@ def test_earlier_of_two_processes_with_one_id_stops(seed: int) -> None:
     )
     world.until(lambda: world.agree([nodes[0], clone, nodes[2]]), within_ms=3_000)
     sent = [nodes[1].swim.tick(world.now_ms + 10_000 * i).outgoing for i in range(1, 4)]
-    assert sent == [[], [], []], "a halted node says nothing"
+    assert sent == [[], [], []], "a halted node sends nothing"
 
 
 def test_one_of_two_copies_of_a_directory_stops() -> None:

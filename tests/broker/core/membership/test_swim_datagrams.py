@@ -94,7 +94,7 @@ def test_probe_proceeds_from_direct_to_indirect_to_suspicion() -> None:
     assert one.now_ms == began_ms + PLAIN.protocol_period_ms
     assert one.changes() == [Change.SUSPECT]
     while one.changes() == [Change.SUSPECT]:
-        one.swim._probe = None  # everyone else answers
+        one.swim._probe = None  # all others answer
         one.tick()
     assert one.changes() == [Change.SUSPECT, Change.DEAD]
     assert one.now_ms == began_ms + PLAIN.protocol_period_ms + PLAIN.suspicion_ms
@@ -185,7 +185,7 @@ def test_suspected_member_is_informed_in_every_datagram_until_it_answers() -> No
     assert first.members[0] == suspected
     one.until_news_is_told()
     (ack,) = one.say(1, Ping(8, "n0"))
-    assert ack.members == (suspected,), "though it is no news any more"
+    assert ack.members == (suspected,), "although the update has expired"
     (ack,) = one.say(2, Ping(8, "n0"))
     assert ack.members == ()
     one.say(1, None, member(1, refutation=1))
@@ -221,7 +221,7 @@ def test_new_members_are_probed_in_the_current_round() -> None:
         assert isinstance(first, Ping)
         probed.append(first.target)
     assert "n30" in probed[:-1], "it waits for the next round"
-    assert len(probed) == 22, "nobody is probed twice in a round"
+    assert len(probed) == 22, "no member is probed twice in a round"
 
 
 def test_halted_node_ticks_rarely() -> None:

@@ -120,7 +120,7 @@ def test_zones_and_machines_repeat_only_when_necessary(key: bytes, nodes: list[N
     every_zone = {node.zone for node in storing.values()}
     assert len(zones) == min(len(placed), len(every_zone))
     for node in left_out:
-        # A machine that holds nothing stands by in a zone: then no other machine there holds two copies.
+        # An additional machine without copies in a zone: then no other machine there has two copies.
         mine = node.machine or node.node_id
         if mine not in {storing[node_id].machine or node_id for node_id in placed}:
             in_zone = [storing[node_id].machine for node_id in placed if storing[node_id].zone == node.zone]
@@ -273,7 +273,7 @@ def test_takeover_ranks_count_live_candidates() -> None:
     assert ranks == [0, 1, 2]
     alive = ids(nodes) - {placed[0]}
     assert takeover_rank(placed[2], key, nodes, alive=alive, placement=placed) == 1
-    assert takeover_rank(placed[1], key, nodes, alive=set(), placement=placed) == 0, "who asks lives"
+    assert takeover_rank(placed[1], key, nodes, alive=set(), placement=placed) == 0, "the node itself is alive"
     outside = next(iter(ids(nodes) - set(placed)))
     assert takeover_rank(outside, key, nodes, alive=ids(nodes), placement=placed) is None
     removed = [node for node in nodes if node.node_id != placed[1]]
@@ -294,13 +294,13 @@ def test_balanced_cluster_needs_no_moves_and_a_new_node_gets_its_share() -> None
         PlacedPartition(TOPIC, number, where.nodes[0], where.nodes[::-1], where.ack_quorum, replication_factor=3)
         for number, where in placed.items()
     ]
-    assert rebalance_plan(states, nodes, alive=ids(nodes)) == [], "the order of a placement is no reason to move"
+    assert rebalance_plan(states, nodes, alive=ids(nodes)) == [], "the order of a placement does not cause moves"
     grown = entries(5)
     plan = rebalance_plan(states, grown, alive=ids(grown))
     assert 80 <= len(plan) <= 160, "three in five of the partitions get a copy on the new node"
     assert all(move.new_copies == ("n4",) for move in plan)
     again = [PlacedPartition(TOPIC, move.partition, move.owner, *move.placement, replication_factor=3) for move in plan]
-    assert rebalance_plan(again, grown, alive=ids(grown)) == [], "a plan that was carried out is the end of it"
+    assert rebalance_plan(again, grown, alive=ids(grown)) == [], "no further moves follow an executed plan"
 
 
 def test_moves_without_copies_come_first_and_quorum_changes_are_planned() -> None:

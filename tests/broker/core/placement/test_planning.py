@@ -219,7 +219,7 @@ def test_partition_lacks_an_owner_if_no_replica_is_capable_and_another_node_is()
     assert not lacks_owner(active, stores_only(*ORDER), alive=ALL)
     routing = [node._replace(roles=Role.INGESTION) for node in NODES if node.node_id in others]
     storing = [node for node in stores_only(first, second, third) if node.node_id not in others]
-    assert not lacks_owner(active, [*storing, *routing], alive=ALL), "who stores nothing cannot own"
+    assert not lacks_owner(active, [*storing, *routing], alive=ALL), "a node without storage cannot be owner"
 
 
 def test_storing_only_node_takes_over_last_and_only_without_capable_nodes() -> None:

@@ -111,7 +111,7 @@ def test_node_announces_itself_once_per_start_and_after_changes() -> None:
     registry.apply(first)
     assert registry.announced(said) is None
     registry.apply(registry.drained("a", draining=True))
-    assert registry.announced(said) is None, "whether it drains is not for the node to say"
+    assert registry.announced(said) is None, "a node's own report does not change its draining"
     moved = record("a", start=2)
     moved.host = "10.0.0.9"
     third = registry.announced(moved)

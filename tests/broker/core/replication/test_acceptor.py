@@ -59,7 +59,7 @@ class Trial(Bench):
 def test_promise_is_durable_before_it_is_answered_and_binds_immediately() -> None:
     trial = Trial()
     trial.seal(ballot(1))
-    assert trial.replies() == [], "nothing is said before it is on disk"
+    assert trial.replies() == [], "no reply is sent before the promise is on disk"
     assert trial.promised, "but nothing is appended or acknowledged against it from now on"
     assert trial.promises == 1
     [entry] = trial.fences()
@@ -325,7 +325,7 @@ def test_missing_log_is_fetched_under_a_promise_before_an_accept() -> None:
     [(opening, end)] = trial.fetches
     assert (opening.sender, opening.message.ballot, end) == ("c", ballot(1), end_of(HELD))
     trial.open(ballot(1), trial.value())
-    assert trial.writes == 1, "who asks again adds no second promise"
+    assert trial.writes == 1, "a repeated request writes no second promise"
 
 
 def test_queued_appends_count_as_held_and_are_durable_before_an_accept() -> None:

@@ -33,7 +33,7 @@ def test_sealed_epochs_are_filled_newest_first_one_at_a_time() -> None:
         assert trial.times_whole == 0
         trial.wrote()
         assert epoch not in trial.backfill.incomplete
-    assert trial.times_whole == 1, "whoever waits for the log to be whole is told once it is"
+    assert trial.times_whole == 1, "waiting callers are notified once, when the log is complete"
     assert trial.peek() == []
     assert trial.backfill.deadline_ms is None
 
@@ -63,7 +63,7 @@ def test_each_range_of_a_sealed_epoch_waits_for_the_budget() -> None:
     assert trial.peek() == []
     trial.backfill.tick(130)
     assert trial.asked()[1].from_offset == 8
-    assert trial.hints.fills_bytes == [trial.timing.backfill_bytes], "whoever waited is not counted again"
+    assert trial.hints.fills_bytes == [trial.timing.backfill_bytes], "a caller that has waited is not counted again"
     trial.reply(past.batches[2][:1], epoch=2, base=Position(8, 0), now_ms=140)
     trial.wrote()
     assert trial.asked()[1].from_offset == 9, "nothing to wait for"
@@ -87,7 +87,7 @@ def test_excess_bytes_are_counted_on_arrival() -> None:
 @pytest.mark.parametrize(
     ("epoch", "front", "is_open", "waits"),
     [(2, 1, True, False), (2, 0, True, True), (1, 1, True, True), (1, 0, False, False)],
-    ids=["the end of the epoch before", "all of it", "older history", "an owner that cannot open without it"],
+    ids=["the end of the previous epoch", "a whole epoch", "older history", "an owner that cannot open without it"],
 )
 def test_urgent_fetch_is_not_delayed(epoch: int, front: int, *, is_open: bool, waits: bool) -> None:
     past = Past(owner="b")
@@ -152,7 +152,7 @@ def test_newly_sealed_epoch_preempts_older_ones_which_continue_later(*, is_writi
     trial.backfill.incomplete.add(2)
     trial.backfill.go_on(50)
     if is_writing:
-        assert [type(effect) for effect in trial.peek()] == [AppendFill], "what has come is kept"
+        assert [type(effect) for effect in trial.peek()] == [AppendFill], "received batches are kept"
         trial.wrote(60)
     assert trial.asked()[1].epoch == 2
     trial.reply(past.batches[0][1:2], epoch=0, base=end_of(past.batches[0][:1]))
@@ -179,7 +179,7 @@ def test_fill_of_a_moved_partition_stops_and_continues_later(*, comes: bool) -> 
     else:
         trial.backfill.tick(trial.timing.pull_ms)
     assert (trial.peek(), trial.backfill.deadline_ms) == ([], None)
-    assert trial.hints.fills_bytes == [trial.timing.backfill_bytes], "it takes no turn from what is still to come"
+    assert trial.hints.fills_bytes == [trial.timing.backfill_bytes], "it does not take the budget of later fetches"
     trial.extend_chain(decision(trial.chain, Position(end, 0), owner="a"))
     trial.backfill.go_on(5000)
     assert trial.asked()[1].from_offset == (9 if comes else 8)
@@ -287,7 +287,7 @@ def test_copy_that_failed_to_join_the_log_with_another_is_filled_again() -> None
     trial.wrote()
     trial.wrote()
     assert trial.backfill.incomplete == {0}
-    assert trial.times_whole == 0, "nobody is told that all is here"
+    assert trial.times_whole == 0, "no caller is notified of a complete log"
     assert trial.asked()[1].epoch == 0
 
 
@@ -315,7 +315,7 @@ def test_deleted_records_are_not_fetched() -> None:
     assert (trial.backfill.incomplete, trial.log_start) == ({2}, 8)
     trial.backfill.raise_log_start(4, 0)
     assert trial.log_start == 8, "it never goes back"
-    assert trial.peek() == [], "the one that is being filled goes on"
+    assert trial.peek() == [], "the running fill continues"
     assert trial.times_whole == 0
     trial.backfill.raise_log_start(12, 0)
     assert trial.backfill.incomplete == set()
@@ -388,7 +388,7 @@ def test_source_reports_its_log_start() -> None:
     assert trial.asked()[1].from_offset == 9
 
 
-# --- what is told of it ----------------------------------------------------------------------------------
+# --- damaged copies --------------------------------------------------------------------------------------
 
 
 def test_missing_history_shrinks_with_each_batch_to_none() -> None:
@@ -438,13 +438,13 @@ def test_damaged_copy_is_set_aside_once_its_replacement_is_complete() -> None:
     assert backfill.refetch(1, "it has rotted", 0)
     to, ask = trial.asked()
     assert (to, ask.epoch, ask.from_offset) == ("a", 1, 4)
-    assert (backfill.incomplete, backfill.whole_from) == (set(), 0), "what is sound of it is read"
+    assert (backfill.incomplete, backfill.whole_from) == (set(), 0), "the intact part can be read"
     trial.reply([], epoch=1, base=Position(4, 0), status=pb.NOT_HELD)
-    assert trial.peek() == [], "nobody has another one yet"
+    assert trial.peek() == [], "no other node has a copy yet"
     backfill.tick(backfill.deadline_ms or 0)
     assert trial.asked()[0] == "c"
     trial.reply(past.batches[1], sender="c", epoch=1, base=Position(4, 0))
-    assert [type(effect) for effect in trial.peek()] == [AppendFill], "what comes may have rotted as well"
+    assert [type(effect) for effect in trial.peek()] == [AppendFill], "the received copy may also be damaged"
     trial.wrote()
     assert [type(effect) for effect in trial.peek()] == [SetAside, FinishFill]
     assert backfill.incomplete == {1}

@@ -61,11 +61,11 @@ def test_outdated_version_is_served_but_not_read_until_the_newest_is_complete() 
     backfill = trial.backfill
     assert (backfill.incomplete, backfill.outdated_below, backfill.whole_from) == ({0}, 4, 4)
     to, ask = trial.asked()
-    assert (to, ask.epoch, ask.from_offset) == ("a", 0, 0), "from its beginning, whatever lies in the log"
+    assert (to, ask.epoch, ask.from_offset) == ("a", 0, 0), "from its beginning, regardless of the log"
 
     trial.source.on_ask("c", pb.Backfill(epoch=0, from_offset=0, end_offset=4, max_bytes=100), 0)
     [read] = trial.take(ReadLog)
-    assert (read.to, read.epoch) == ("c", 0), "another node may be able to make the newest of it"
+    assert (read.to, read.epoch) == ("c", 0), "another node may be able to derive the newest version"
 
     answer(trial, past.newer[0], epoch=0, version=past.newer[0])
     [fill] = [effect for effect in trial.peek() if isinstance(effect, AppendFill)]
@@ -105,7 +105,7 @@ def test_missing_epoch_is_fetched_in_any_version_if_no_node_has_the_newest() -> 
     trial.wrote()
     assert [effect for effect in trial.peek() if not isinstance(effect, Send)] == [FinishFill(0, decided=None)]
     trial.wrote()
-    assert trial.backfill.incomplete == set(), "the newest can be made of it here"
+    assert trial.backfill.incomplete == set(), "the newest version can be derived here"
 
 
 def test_complete_fill_of_an_older_version_joins_the_log() -> None:

@@ -76,7 +76,7 @@ def test_overloaded_candidate_reads_pending_answers_before_asking_again() -> Non
     assert (trial.phase, trial.out) == ("pre-voting", [])
     assert trial.candidate.deadline_ms == 100 + late_ms + TIMING.resend_ms
     trial.candidate.tick(100 + 2 * late_ms)
-    assert trial.phase == "waiting", "that is done once: what is lost must be asked for again"
+    assert trial.phase == "waiting", "the shortcut applies once; lost requests must be repeated"
     trial.candidate.tick(trial.candidate.deadline_ms or 0)
     trial.asked()
     trial.candidate.tick(100 + 3 * late_ms)
@@ -98,7 +98,7 @@ def test_pre_vote_about_a_silent_owner_is_repeated_when_it_is_dead() -> None:
     trial.owner_may_be_slow = False
     trial.candidate.consider(TIMING.resend_ms + 10)
     assert set(trial.asked()) == set(NODES)
-    assert trial.attempt == first + 1, "what they said before does not count"
+    assert trial.attempt == first + 1, "earlier answers do not count"
     trial.candidate.consider(TIMING.resend_ms + 11)
     assert not trial.out, "once is enough"
     trial.agree("b", "c")
@@ -126,6 +126,6 @@ def test_live_owner_is_not_sealed_despite_earlier_agreement() -> None:
     trial.owner_may_be_slow = True
     trial.candidate.consider(0)
     trial.agree("b", "c")
-    trial.missing = trial.owner_may_be_slow = False  # it has sent something, whatever gossip says of it
+    trial.missing = trial.owner_may_be_slow = False  # the owner has sent a message, regardless of gossip
     trial.agree("a", agrees=False)
     assert trial.phase == "idle"

@@ -234,10 +234,10 @@ def test_possibly_short_logs_count_only_if_all_replicas_answered() -> None:
     trial.agree(*NODES)
     trial.promise("b", Position(12, 1), short=True)
     trial.promise("c", Position(14, 2))
-    assert trial.phase == "sealing", "one whole log is no seal quorum"
+    assert trial.phase == "sealing", "one complete log does not form a seal quorum"
     trial.promise("a", Position(13, 5), short=True)
     value = trial.value()
-    assert (value.end_offset, value.short_logs) == (14, True), "what a and b had acknowledged may be gone"
+    assert (value.end_offset, value.short_logs) == (14, True), "records acknowledged by a and b may be lost"
 
 
 def test_short_logs_do_not_block_a_quorum_of_complete_ones() -> None:
@@ -248,7 +248,7 @@ def test_short_logs_do_not_block_a_quorum_of_complete_ones() -> None:
     trial.promise("c", Position(14, 2))
     trial.promise("d", Position(13, 5))
     value = trial.value()
-    assert value.end_offset == 19, "e is not waited for, and what a still has counts"
+    assert value.end_offset == 19, "e is not awaited, and the records of a count"
     assert not value.short_logs
 
 

@@ -1,4 +1,4 @@
-"""Unsafe recovery without a quorum: what it decides, how the decision is marked, and which nodes continue.
+"""Unsafe recovery without a quorum: its decision, how the decision is marked, and which nodes continue.
 
 The recovered node's chain wins: where it differs from another one in a decision that only it has marked unsafe, its
 node continues, and the node of the other chain halts for good.
@@ -85,7 +85,7 @@ def test_two_of_five_replicas_combine_their_logs() -> None:
     assert replica.can_append
     assert ends(stage, named)[-1][1:] == (2, True)
     assert len(stage.logs[named].content()) == 2
-    assert stage.replicas[longer].state.active == replica.state.active, "who is there follows"
+    assert stage.replicas[longer].state.active == replica.state.active, "live replicas follow the decision"
 
 
 def test_returning_replicas_truncate_and_follow() -> None:
@@ -103,7 +103,7 @@ def test_returning_replicas_truncate_and_follow() -> None:
     meet(stage)
     for node in (owner, other):
         replica = stage.replicas[node]
-        assert ends(stage, node)[-1][1:] == (1, True), "records that were committed are gone, and it is told"
+        assert ends(stage, node)[-1][1:] == (1, True), "the decision is marked, because committed records are lost"
         assert (replica.state.high_watermark, replica.state.halted) == (1, None)
         assert len(stage.logs[node].content()) == 1
     assert stage.publish("four") == 2
@@ -117,7 +117,7 @@ def test_decision_of_lost_replicas_does_not_halt_the_recovered_copy() -> None:
     stage.later(200)
     stage.down = {cut, owner}
     stage.later(200)
-    stage.down = {cut}  # the two others roll over, and go on
+    stage.down = {cut}  # the two others roll over, and continue
     stage.owner().roll_over(stage.plan(("", 0), stage.owner().state.active), stage.now_ms)  # type: ignore[arg-type]
     stage.later(500)
     assert stage.publish("two") == 2
@@ -159,11 +159,11 @@ def test_unsafe_recovery_has_a_time_limit() -> None:
     assert ends(stage, left) == [] or not any(unsafe for _, _, unsafe in ends(stage, left))
 
 
-# --- what one has accepted may have been decided, or not ------------------------------------------------------
+# --- a value accepted by one node may be decided or not -------------------------------------------------------
 
 
 def accept(stage: Stage, node: str, *, proposer: str) -> bytes:
-    """Let a node accept the current end of the epoch from a proposer that is not heard of again."""
+    """Let a node accept the current end of the epoch from a proposer that then disappears."""
     replica = stage.replicas[node]
     value = decision_value(
         replica.state.active, replica.state.tail.queued, replica.state.chain.previous_hash, Plan(proposer, NODES, 2), 1

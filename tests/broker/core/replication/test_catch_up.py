@@ -117,7 +117,7 @@ def test_resumed_push_ends_the_pull_unless_the_copy_is_in_doubt() -> None:
     trial = FetchingBench(doubt="short")
     trial.catch_up.begin(0)
     trial.catch_up.pushed()
-    assert trial.catch_up.deadline_ms is not None, "only the owner's answer says where its log ended"
+    assert trial.catch_up.deadline_ms is not None, "only the owner's answer has its log end"
 
 
 def test_doubt_ends_when_the_owners_records_are_durable_here() -> None:

@@ -79,7 +79,7 @@ def test_offset_is_effective_once_an_ack_quorum_has_noted_it() -> None:
     assert owner.told == [(4, 0), (4, 3), (4, 4)]
     assert len(owner.take(RecordsDeleted)) == 2
     owner.deletion.on_ack("c", 4)
-    assert owner.take(RecordsDeleted) == [], "that is no news"
+    assert owner.take(RecordsDeleted) == [], "a repeated acknowledgement changes nothing"
     assert len(owner.told) == 3
 
 
@@ -179,7 +179,7 @@ def test_offset_that_was_only_noted_is_void_after_the_epoch() -> None:
     owner.deletion.enter(pb.EpochDecision.FromString(ended(owner.chain, END, 3)))
     assert (owner.counts, owner.noted, owner.deletion.proposed) == (3, 0, 0)
     owner.deletion.on_ack("b", 6)
-    assert owner.counts == 3, "what was noted in the epoch before is no vote in this one"
+    assert owner.counts == 3, "a note in the previous epoch does not count as a vote in this one"
 
 
 def test_write_that_completes_after_the_epoch_is_ignored() -> None:

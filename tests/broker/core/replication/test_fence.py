@@ -72,7 +72,7 @@ def test_accept_raises_the_promise_and_survives_a_higher_one() -> None:
 def test_ballot_never_accepts_a_second_value() -> None:
     subject = fence()
     subject.accept(ballot(3), b"value")
-    assert subject.may_accept(ballot(3), b"value"), "who asks again gets the same answer"
+    assert subject.may_accept(ballot(3), b"value"), "a repeated request gets the same answer"
     assert not subject.may_accept(ballot(3), b"other")
     with pytest.raises(AssertionError):
         subject.accept(ballot(3), b"other")

@@ -111,7 +111,7 @@ def test_exhausted_node_limit_drops_the_oldest_of_the_same_partition() -> None:
     quiet = len(tables[0])
     for key in range(100):
         tables[1].note(KEYED_ID_MIN | key, entry(key))
-    assert len(tables[0]) == quiet, "a quiet partition keeps what it knows"
+    assert len(tables[0]) == quiet, "a quiet partition keeps its entries"
     assert KEYED_MIN <= len(tables[1]) <= 40
     assert tables[1].find(KEYED_ID_MIN | 99) == entry(99)
 

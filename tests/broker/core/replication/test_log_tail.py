@@ -61,7 +61,7 @@ def test_digests_are_known_only_at_batch_boundaries() -> None:
     subject.extend(positions(12, 15))
     assert [subject.digest_at(offset, log) for offset in (10, 12, 15)] == [0, 12000, 15000]
     assert [subject.digest_at(offset, log) for offset in (11, 13, 16)] == [None, None, None]
-    assert log.asked == [], "what is in memory is not read"
+    assert log.asked == [], "batches in memory are not read from the log"
 
 
 def test_digests_of_old_boundaries_are_read_from_the_log() -> None:

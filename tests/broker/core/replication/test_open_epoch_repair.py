@@ -59,7 +59,7 @@ def test_owner_fetches_its_damaged_copy_after_the_epoch() -> None:
     assert asked > 0
     assert stage.is_whole(stage.name)
     stage.later(5000)
-    assert stage.fetched.count((stage.name, stage.epoch)) == asked, "it has what it wanted"
+    assert stage.fetched.count((stage.name, stage.epoch)) == asked, "the repair is complete"
 
 
 def test_epoch_is_not_ended_while_too_few_followers_keep_up() -> None:

@@ -91,7 +91,7 @@ def test_messages_of_a_partition_keep_their_order_across_kinds() -> None:
     box.put(append(1, 1), [])
     box.put(ack(2, 1), [])
     box.put(ack(1, 2), [])
-    box.put(append(2, 3), [])  # behind the acks, where its partition already stands
+    box.put(append(2, 3), [])  # after the acks, at the existing entry of its partition
     box.put(append(1, 4), [])
     assert kinds(list(box.drain())) == ["append_batch", "replication_ack", "append_batch"]
 

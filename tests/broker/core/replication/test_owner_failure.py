@@ -16,7 +16,7 @@ from tidelog_proto import broker_pb2 as pb
 
 TIMING = Timing()
 ASKED_MS = TIMING.silent_ms + TIMING.pre_vote_ms
-"""Timeout of an owner that was never heard."""
+"""Timeout of an owner that was never heard of."""
 
 
 class QuietStage(Stage):
@@ -86,7 +86,7 @@ def test_permanently_halted_owner_stops_announcing_to_informed_nodes() -> None:
     stage.later(1000)
     stage.down = set()
     resigns_ms = owner.deadline_ms
-    assert resigns_ms is not None, "one has not heard it, or has not said so"
+    assert resigns_ms is not None, "a node has not received it, or has not answered"
     stage.later(TIMING.back_off_ms_max + 1000)
     assert stage.owner().state.active.epoch > epoch
     assert owner.state.active.epoch == epoch
@@ -96,7 +96,7 @@ def test_permanently_halted_owner_stops_announcing_to_informed_nodes() -> None:
 def test_quickly_resigning_owners_replace_each_other_slowly() -> None:
     stage = Stage()
     first = stage.owner()
-    first.state.halt("it lacks what nobody holds")
+    first.state.halt("no node has the missing records")
     stage.later(TIMING.grace_ms - 2500)
     assert first.state.active.owner == first.state.node_id, "the epoch has only just begun"
     stage.later(3000)
@@ -176,7 +176,7 @@ def test_slow_owner_answers_the_pre_vote() -> None:
 
 
 def test_returning_replica_asks_the_idle_owner_and_gets_a_heartbeat() -> None:
-    """Its link broke and was restored without the owner noticing."""
+    """Its link broke and was restored, which the owner did not detect."""
     stage = QuietStage()
     owner = stage.owner()
     epoch = owner.state.active.epoch
@@ -187,7 +187,7 @@ def test_returning_replica_asks_the_idle_owner_and_gets_a_heartbeat() -> None:
     stage.later(ASKED_MS + 500)
     stage.delivered = 0
     stage.later(20_000)
-    assert (stage.delivered, owner.state.active.epoch) == (0, epoch), "they have heard it, and ask no more"
+    assert (stage.delivered, owner.state.active.epoch) == (0, epoch), "the followers have received it, and ask no more"
 
 
 def test_owner_of_a_new_partition_gets_more_time() -> None:

@@ -111,7 +111,7 @@ def test_no_offset_is_assigned_before_producer_state_is_exact() -> None:
     assert trial.role == "owner"
     assert trial.owner is not None
     assert trial.owner.next_offset == 5
-    assert [type(effect) for effect in trial.peek()] == [OwnerReady, Send, Send], "and everybody hears of it"
+    assert [type(effect) for effect in trial.peek()] == [OwnerReady, Send, Send], "and all replicas are notified"
 
 
 def test_retry_after_a_takeover_gets_the_first_offset() -> None:
@@ -133,7 +133,7 @@ def test_retry_after_a_takeover_gets_the_first_offset() -> None:
         owner = trial.owner
         assert owner is not None
         kept = ProducerTable.restore(owner.producers.snapshot())
-        assert kept.last_append_timestamp_us == 77, "nor behind a snapshot of it"
+        assert kept.last_append_timestamp_us == 77, "nor after a snapshot of it"
 
 
 def test_producer_state_of_another_position_or_too_late_is_ignored() -> None:
@@ -145,7 +145,7 @@ def test_producer_state_of_another_position_or_too_late_is_ignored() -> None:
     trial.ownership.leave()
     trial.enter()
     trial.ownership.rebuilt(RebuildProducers(0, 5), ProducerTable(), 0, 0)
-    assert trial.owner is None, "the epoch is over: what was asked for it does not count"
+    assert trial.owner is None, "the epoch has ended, so its request is void"
 
 
 def test_incomplete_log_makes_the_owner_ask_other_nodes_in_turn() -> None:
@@ -389,7 +389,7 @@ def test_nothing_is_committed_after_a_promise() -> None:
     trial.ack(trial.tail.queued, sender="c")
     assert trial.high_watermark == 5
     trial.ownership.tick(10_000)
-    assert trial.peek() == [], "nor is anybody told anything"
+    assert trial.peek() == [], "no message is sent"
     assert trial.ownership.deadline_ms() is None
 
 
@@ -464,7 +464,7 @@ def idle_owner() -> Trial:
 def test_returning_replica_gets_an_immediate_heartbeat() -> None:
     trial = idle_owner()
     trial.ownership.tick(20_000)
-    assert trial.peek() == [], "everybody has everything"
+    assert trial.peek() == [], "all replicas have all records"
     trial.ownership.liveness_changed(20_000)
     trial.ownership.tick(20_000)
     assert {to for to, _ in trial.sent(pb.AppendBatch)} == {"a", "c"}
@@ -476,7 +476,7 @@ def test_replica_in_doubt_about_the_owner_gets_a_heartbeat() -> None:
     trial.ownership.tick(20_000)
     assert {to for to, _ in trial.sent(pb.AppendBatch)} == {"c"}
     trial.ownership.greet("c", 20_001)
-    assert trial.ownership.deadline_ms() == 20_001, "whatever it was told a moment ago"
+    assert trial.ownership.deadline_ms() == 20_001, "regardless of the previous heartbeat"
     trial.ownership.greet("z", 20_001)
 
 
@@ -490,8 +490,8 @@ def test_replica_that_requests_deleted_records_needs_the_next_epoch() -> None:
     assert not trial.ownership.lacks_deleted_records("c", 7, 0)
     assert not trial.ownership.lacks_deleted_records("z", 5, 0)
     trial.ack(trial.tail.queued, sender="c")
-    assert not trial.ownership.lacks_deleted_records("c", 5, 0), "it asks late for what it holds"
-    assert trial.ownership.lacks_deleted_records("c", 5, trial.timing.pull_ms), "it goes on asking: it has lost that"
+    assert not trial.ownership.lacks_deleted_records("c", 5, 0), "a late request for records that it has"
+    assert trial.ownership.lacks_deleted_records("c", 5, trial.timing.pull_ms), "repeated: it has lost them"
     trial.ack(trial.tail.queued, sender="c")
     assert not trial.ownership.lacks_deleted_records("c", 5, trial.timing.pull_ms), "it holds it after all"
 

@@ -37,7 +37,7 @@ def test_halted_owner_announces_its_resignation_repeatedly_and_stops_appending()
 def test_halted_opening_owner_resigns_and_a_halted_follower_does_not() -> None:
     trial = Trial()
     trial.begin()
-    trial.halt("nobody can tell what producers have sent")
+    trial.halt("the producer state is lost")
     trial.ownership.tick(0)
     assert {to for to, _ in trial.sent(pb.ReplicationAck)} == {"a", "c"}
     other = Trial(founded=True)

@@ -144,7 +144,7 @@ def test_plan_is_dropped_when_its_next_owner_or_the_quorum_dies(dead: str) -> No
         owner = Planning()
         owner.end.begin(plan, 0)
         owner.hints.dead = set(dead)
-        owner.end.tick(1)  # who is alive has changed
+        owner.end.tick(1)  # the set of live nodes has changed
         is_past = plan.owner in dead or len(dead) == 2
         assert owner.end.is_waiting != is_past
         owner.end.tick(owner.timing.sync_ahead_ms)

@@ -22,14 +22,14 @@ def test_plan_has_an_owner_in_its_placement_and_a_valid_quorum(
 
 @pytest.mark.parametrize("quorum", [1, 2])
 def test_every_valid_quorum_can_be_planned(quorum: int) -> None:
-    assert Plan("b", ("a", "b"), quorum).flush == pb.ALWAYS, "durable unless somebody says otherwise"
+    assert Plan("b", ("a", "b"), quorum).flush == pb.ALWAYS, "durable by default"
 
 
 def test_timeouts_are_consistent() -> None:
     timing = Timing()
-    assert timing.heard_ms > 2 * timing.heartbeat_ms, "one lost heartbeat is no reason to miss the owner"
+    assert timing.heard_ms > 2 * timing.heartbeat_ms, "one lost heartbeat does not start a takeover"
     assert timing.resend_ms < min(timing.pre_vote_ms, timing.seal_ms, timing.open_ms), "each is asked again in its time"
     assert timing.open_ms < timing.fetch_ms
     assert timing.back_off_ms < timing.back_off_ms_max
-    assert timing.pull_bytes < timing.tail_bytes < timing.window_bytes, "who pulls meets the window again"
+    assert timing.pull_bytes < timing.tail_bytes < timing.window_bytes, "a pulling follower reaches the window again"
     assert timing.prompt_ms < timing.pull_ms

@@ -50,7 +50,7 @@ def test_later_state_is_accepted() -> None:
     trial.backfill.on_reply("a", reply, (), 0)
     assert trial.peek() == [KeepProducers(1, 2, 12, 7, SENT)]
     trial.wrote(ok=False)
-    assert producers.is_asking, "the log here has not come so far: it is asked for again"
+    assert producers.is_asking, "the local log is too short, so the request is repeated"
 
 
 def test_request_for_an_earlier_end_is_skipped() -> None:

@@ -80,7 +80,7 @@ def test_different_batch_with_the_same_numbers_is_refused() -> None:
         assert refused(known, first._replace(base_timestamp_us=OTHER_TIME)) == pb.PRODUCER_ID_SHARED
         assert refused(known, first._replace(base_timestamp_us=-1)) == pb.PRODUCER_ID_SHARED
         assert known.check(header(3, crc=1)) is not None
-        assert known.check(header(4, crc=2)) is None, "whoever is the first has the number"
+        assert known.check(header(4, crc=2)) is None, "the first batch takes the sequence number"
 
 
 def test_owner_stamps_and_epochs_do_not_change_the_fingerprint() -> None:
@@ -96,7 +96,7 @@ def test_batch_without_a_fingerprint_is_identified_by_its_numbers() -> None:
     begun = header(3, crc=6)._replace(flags=Flags.CONTROL)
     table.apply(begun)
     for known in (table, ProducerTable.restore(table.snapshot())):
-        assert known.check(header(0, 3, crc=8)) is not None, "records of it were dropped"
+        assert known.check(header(0, 3, crc=8)) is not None, "records of the batch were dropped"
         assert known.check(begun._replace(body_crc=7)) is not None
         assert refused(known, header(0, 2, crc=8)) == pb.PRODUCER_ID_SHARED
 
@@ -146,8 +146,8 @@ def test_silent_producer_keeps_only_its_next_sequence() -> None:
     table.apply(header(0, producer=3))
     assert len(table) == 2
     assert table.check(header(4, producer=1, epoch=4)) is None
-    assert table.check(header(3, producer=2, epoch=4)) is None, "it goes on"
-    assert table.check(header(0, producer=2, epoch=5)) is None, "or begins anew"
+    assert table.check(header(3, producer=2, epoch=4)) is None, "the sequence continues"
+    assert table.check(header(0, producer=2, epoch=5)) is None, "or restarts the sequence"
     assert refused(table, header(0, 3, producer=2, epoch=4)) == pb.DUPLICATE_OUT_OF_WINDOW
     assert refused(table, header(1, producer=2, epoch=4)) == pb.DUPLICATE_OUT_OF_WINDOW
     assert refused(table, header(4, producer=2, epoch=4)) == pb.SEQUENCE_GAP
@@ -190,11 +190,11 @@ def test_producer_idle_for_a_week_of_log_time_is_silent() -> None:
         known.apply(at_time(header(1, producer=4), 102 + 7.01))
         assert len(known) == 23
         assert refused(known, header(0, 3, producer=2)) == pb.DUPLICATE_OUT_OF_WINDOW, "as a retry after so long is"
-        assert known.check(header(3, producer=2)) is None, "it goes on"
+        assert known.check(header(3, producer=2)) is None, "the sequence continues"
         assert known.check(header(0, 3, producer=1)) is not None
         assert known.check(header(0, 3, producer=3)) is not None
         known.apply(at_time(header(2, producer=4), 130))
-        assert len(known) == PRODUCERS_MIN, "clocks may jump: a few are known for as long as they like"
+        assert len(known) == PRODUCERS_MIN, "clocks may jump, so a few producers are always kept"
         assert known.check(header(0, producer=4)) is not None
 
 
@@ -213,7 +213,7 @@ def test_tables_of_a_node_share_its_limit() -> None:
     assert busy.check(header(0, producer=21)) is not None
     assert busy.check(header(2, producer=20)) is None
     busy.apply(at_time(header(2, producer=60), 8))
-    assert len(busy) == PRODUCERS_MIN, "the others have been idle, and their room is there for others"
+    assert len(busy) == PRODUCERS_MIN, "idle producers were evicted to make room"
     for producer in range(100, 200):
         quiet.apply(header(0, producer=producer))
     assert (len(busy), len(quiet)) == (PRODUCERS_MIN, 100 - PRODUCERS_MIN)
@@ -229,7 +229,7 @@ def test_snapshot_restores_the_same_decisions(batches: list[tuple[int, int]]) ->
     offset = 0
     for producer, count in batches:
         batch = header(next_sequence.get(producer, 0), count, producer=producer, offset=offset)
-        assert judge(table, batch) is None, "nobody who goes on is refused"
+        assert judge(table, batch) is None, "no producer with the next sequence is refused"
         table.apply(batch)
         next_sequence[producer] = batch.base_sequence + count
         offset += count

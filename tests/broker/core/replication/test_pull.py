@@ -83,9 +83,9 @@ def test_repeated_answer_is_not_expected() -> None:
     subject.ask(AT, 0)
     subject.answered()
     assert not subject.expects("a", reply(), AT)
-    assert subject.deadline_ms is None, "what has come is being written"
+    assert subject.deadline_ms is None, "the received batches are being written"
     assert not subject.overdue(10**9)
-    assert subject.source == "a", "who has answered is asked for the next stretch, too"
+    assert subject.source == "a", "the next range is requested from the same node"
 
 
 def test_batches_do_not_answer_a_producer_request() -> None:
@@ -93,7 +93,7 @@ def test_batches_do_not_answer_a_producer_request() -> None:
     subject.ask(AT, 0)
     assert not subject.expects("a", reply(), AT)
     assert subject.expects("a", reply(producers=b"state", source_end=0), AT)
-    assert subject.expects("a", reply(source_end=0), AT), "no producers at all are no bytes"
+    assert subject.expects("a", reply(source_end=0), AT), "without producers the state is empty"
     assert subject.expects("a", reply(status=pb.NOT_HELD), AT)
     assert not subject.expects("a", reply(base=10, producers=b"state", source_end=0), AT), "of another position"
 
@@ -157,7 +157,7 @@ def test_failed_store_is_repeated_with_small_ranges_and_delays() -> None:
     subject.store_failed(20)
     assert (subject.source, subject.deadline_ms, subject.is_exhausted) == ("a", 20 + TIMING.pull_ms, False)
     subject.pause(500)
-    assert subject.deadline_ms == 20 + TIMING.pull_ms, "its turn comes earlier, and is none the less too early"
+    assert subject.deadline_ms == 20 + TIMING.pull_ms, "the turn comes earlier, but is still too early"
 
 
 def test_late_refusal_is_not_counted_again() -> None:

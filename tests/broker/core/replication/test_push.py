@@ -134,7 +134,7 @@ def test_replica_behind_the_window_is_not_pushed_to_and_does_not_affect_others()
     for size in (40, 40):
         owner.add(size)
         owner.pushes.acknowledged("b", owner.end.offset, 0)
-    assert to(owner.add(40)) == ["b"], "c lacks what is dropped: it is to pull"
+    assert to(owner.add(40)) == ["b"], "c lacks dropped records and has to pull"
     assert [node for node, follower in owner.pushes.followers.items() if not follower.streaming] == ["c"]
     assert owner.pushes.recent_bytes == 80
 
@@ -261,7 +261,9 @@ def test_acknowledgement_latency_is_smoothed() -> None:
     owner.pushes.acknowledged("b", 11, 150)
     assert owner.pushes.followers["b"].latency_ms == pytest.approx(10)
     owner.pushes.acknowledged("b", 11, 9000)
-    assert owner.pushes.followers["b"].latency_ms == pytest.approx(10), "saying it again is no news"
+    assert owner.pushes.followers["b"].latency_ms == pytest.approx(10), (
+        "a repeated acknowledgement does not change the latency"
+    )
     owner.pushes.acknowledged("b", 12, 300)
     assert owner.pushes.followers["b"].latency_ms == pytest.approx(28)
     owner.add(10, records=2, now_ms=400)
@@ -405,7 +407,7 @@ def test_lag_is_the_age_of_the_unreached_log_end() -> None:
     hold(14, 6600)
     assert slow.lag_ms(60_000) == 0, "idle and whole"
     owner.add(1, now_ms=70_000)
-    assert slow.lag_ms(70_001) == 1, "the idle time was none of its doing"
+    assert slow.lag_ms(70_001) == 1, "idle time does not count as lag"
 
 
 def test_lag_of_a_steady_follower_is_bounded_by_its_delay() -> None:
@@ -426,7 +428,7 @@ def test_smaller_window_applies_immediately_and_a_larger_one_later() -> None:
         owner.add(40)
     owner.pushes.bound(50)
     assert owner.pushes.recent_bytes == 40
-    assert not owner.pushes.followers["b"].streaming, "what it lacks is not kept any more"
+    assert not owner.pushes.followers["b"].streaming, "the records that it lacks are no longer in memory"
     owner.pushes.bound(1000)
     for _ in range(20):
         owner.add(40)

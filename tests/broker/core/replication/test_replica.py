@@ -65,7 +65,7 @@ class Log:
     epochs: dict[int, list[tuple[BatchHeader, memoryview]]] = field(default_factory=dict)
     fills: dict[int, list[tuple[BatchHeader, memoryview]]] = field(default_factory=dict)
     fronts: dict[int, Position] = field(default_factory=dict)
-    """Starts of epochs whose front was deleted by retention."""
+    """Starts of epochs with a beginning deleted by retention."""
 
     def limbo(self) -> str | None:
         return None

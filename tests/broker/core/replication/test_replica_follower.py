@@ -103,7 +103,7 @@ def test_nothing_is_acknowledged_after_a_promise() -> None:
     assert follower.queued == 2, "nor is anything taken"
     assert follower.acks() == [(2, pb.FENCED)]
     follower.append([], end_of(BATCHES[:1]))
-    assert follower.acks() == [(2, pb.FENCED)], "the owner hears that it is over"
+    assert follower.acks() == [(2, pb.FENCED)], "the owner learns that its epoch has ended"
 
 
 def test_repeated_append_is_acknowledged_and_an_overlap_adds_new_batches() -> None:
@@ -128,7 +128,7 @@ def test_gap_is_fetched() -> None:
 
 def test_contiguous_append_changes_no_deadline() -> None:
     follower = Follower()
-    assert follower.due_ms() is not None, "an owner that was never heard is waited for"
+    assert follower.due_ms() is not None, "a timeout runs for an owner that was never heard of"
     assert not follower.append(BATCHES[:1], ZERO, commit=2)
     follower.replica.wrote(0)
     assert follower.due_ms() is None
@@ -137,7 +137,7 @@ def test_contiguous_append_changes_no_deadline() -> None:
     assert follower.due_ms() is None
     assert follower.append(BATCHES[2:], end_of(BATCHES[:2]), log_start=2), "older records may be missing now"
     assert follower.append(BATCHES[2:], Position(9, 9))
-    assert follower.due_ms() is not None, "it asks again for what it lacks"
+    assert follower.due_ms() is not None, "it repeats the request for missing records"
     assert follower.append(OTHERS[:1], ZERO)
 
 
@@ -203,17 +203,17 @@ def test_readers_see_records_committed_and_durable_here() -> None:
 
 
 def test_follower_that_lost_acknowledged_records_does_not_vote_until_caught_up() -> None:
-    """Its disk was rolled back by less than a second, which only the owner notices."""
+    """Its disk was rolled back by less than a second, which only the owner detects."""
     follower = Follower()
     follower.append(BATCHES[:1], ZERO)
     follower.replica.wrote(0)
     follower.said()
     follower.append([], end_of(BATCHES[:1]), acknowledged=2)
-    assert follower.doubt() == "", "it has what it acknowledged"
+    assert follower.doubt() == "", "it has the acknowledged records"
     follower.said()
     follower.append([], end_of(BATCHES[:1]), acknowledged=3)
     assert follower.doubt() == "damaged"
-    assert [type(message) for message in follower.said()] == [pb.Backfill], "it asks the owner for what it lacks"
+    assert [type(message) for message in follower.said()] == [pb.Backfill], "it requests missing records from the owner"
     follower.seal()
     [reply] = [message for message in follower.said() if isinstance(message, pb.SealReply)]
     assert reply.status == pb.IN_LIMBO

@@ -66,7 +66,7 @@ def test_failed_append_discards_later_queued_ones() -> None:
     assert bench.tail.queued.offset == 1
     bench.queue(batches[1:2])
     bench.wrote(ok=False)  # the third, which was given up with the second
-    assert bench.tail.queued.offset == 2, "what is queued since does continue the log"
+    assert bench.tail.queued.offset == 2, "groups queued since then continue the log"
     bench.wrote()
     assert (bench.tail.durable.offset, bench.writes) == (2, 0)
 
@@ -157,7 +157,7 @@ def test_live_replicas_of_a_sealed_epoch_come_first() -> None:
     assert bench.holders_of(0) == ["a", "b", "c", "d", "e"]
     assert bench.holders_of(1) == ["b", "d", "e"]
     bench.hints.dead = {"a", "b"}
-    assert bench.holders_of(0) == ["c", "d", "e", "a", "b"], "who is dead may come back, and is asked last"
+    assert bench.holders_of(0) == ["c", "d", "e", "a", "b"], "dead nodes may come back, and are asked last"
 
 
 def test_replicas_of_later_epochs_may_hold_a_sealed_epoch() -> None:
@@ -273,7 +273,9 @@ def test_fork_is_searched_back_to_the_first_unsafe_decision() -> None:
     ("here", "there", "goes_on", "tells"),
     [(True, False, True, True), (False, True, False, False), (True, True, False, True), (False, False, False, True)],
 )
-def test_fork_is_evaluated_where_the_chains_differ(*, here: bool, there: bool, goes_on: bool, tells: bool) -> None:
+def test_fork_is_evaluated_at_the_first_difference_of_the_chains(
+    *, here: bool, there: bool, goes_on: bool, tells: bool
+) -> None:
     bench = Bench(unsafe_chain(5, 6, 7, unsafe={0} | ({1} if here else set())))
     other = unsafe_chain(5, 9, unsafe={0} | ({1} if there else set()))
     bench.differs("c", 1, pb.EpochDecision.FromString(other.decisions[1]))

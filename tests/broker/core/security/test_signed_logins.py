@@ -33,7 +33,7 @@ def test_any_node_of_the_cluster_continues_a_login_for_half_a_minute() -> None:
     assert of_cluster(SECRET).opened(sealed, holder="gate", now_us=NOW_US - 10 * SKEW_MS * 1000) is None
     assert of_cluster(SECRET).opened(sealed, holder="other", now_us=NOW_US) is None
     assert of_cluster(NEWER).opened(sealed, holder="gate", now_us=NOW_US) is None
-    assert b"k" * 32 not in sealed, "what verifies a password stays in the node"
+    assert b"k" * 32 not in sealed, "the verifier of a password does not leave the node"
 
 
 def test_tickets_and_logins_are_not_interchangeable() -> None:

@@ -75,7 +75,9 @@ def test_rotated_secrets_apply_immediately() -> None:
 def test_ticket_that_would_outlive_its_secret_is_refused() -> None:
     tickets = of_cluster(SECRET)
     early = tickets.signed(ANN, holder="gate", now_us=NOW_US + SKEW_MS * 1000)
-    assert tickets.read(early, holder="gate", now_us=NOW_US).caller == ANN, "of a node whose clock is ahead"
+    assert tickets.read(early, holder="gate", now_us=NOW_US).caller == ANN, (
+        "issued by a node with a clock that is ahead"
+    )
     later = tickets.signed(ANN, holder="gate", now_us=NOW_US + 2 * SKEW_MS * 1000)
     assert "exceeds the maximum" in why(tickets, later)
 

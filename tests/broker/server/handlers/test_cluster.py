@@ -18,7 +18,7 @@ async def status_by(peer: Peer) -> pb.ClusterStatusReply:
 
 
 async def calm_status_by(peer: Peer) -> pb.ClusterStatusReply:
-    """Ask until nobody is suspected, which on a busy machine may take a moment."""
+    """Ask until no node is suspected, which may take a moment on a busy machine."""
     async with asyncio.timeout(WAIT_S):
         while True:
             status = await status_by(peer)

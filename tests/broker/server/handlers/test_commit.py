@@ -60,7 +60,7 @@ async def test_commit_survives_a_restart(stand: Stand, end: str) -> None:
 
 @pytest.mark.parametrize("end", ["stop", "crash"])
 async def test_commit_is_accepted_right_after_a_start(stand: Stand, end: str) -> None:
-    """Nobody has asked for the partition yet: that its end is not known is no reason to refuse."""
+    """The partition is not open yet; its unknown end does not cause a refusal."""
     await stand.start()
     topic_id = await topic_with(await stand.peer())
     await getattr(stand, end)()
@@ -360,7 +360,7 @@ async def test_group_limit_refuses_new_groups_only(stand: Stand) -> None:
     assert [result.partition for result in await committed(peer, "a")] == [0, 1]
     await stand.restart(groups_max=1)
     peer = await stand.peer()
-    assert await position(peer, topic.topic_id, "b") == 1, "what is durable stays, whatever the bound is now"
+    assert await position(peer, topic.topic_id, "b") == 1, "a durable position is kept although the bound is lower now"
 
 
 async def test_client_reads_all_pages_with_topic_names(node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,7 +158,7 @@ async def test_deletion_in_an_added_partition(peer: Peer, topic_id: bytes) -> No
 
 
 async def test_deletion_by_time_spares_concurrent_appends(node: Node, peer: Peer, topic_id: bytes) -> None:
-    """By a time that is later than all, up to the end that there was: never what came behind it."""
+    """Deletion by a time after all records deletes up to the current end, never records published later."""
 
     async def publish() -> None:
         for number in range(50):

@@ -214,8 +214,8 @@ async def test_late_index_covers_existing_records(stand: Stand, node: Node, peer
     alter = pb.TopicAlter(name="t", index_key=True)
     await peer.ask(topic_alter=alter)
     partition = node.broker.partitions.get(topic.topic_id, 0)
-    if partition.log.indexes.columns:  # the command that says so is not there yet
-        await settled(lambda: all_files(partition.log.directory), "no files are made")
+    if partition.log.indexes.columns:  # the command has not arrived yet
+        await settled(lambda: all_files(partition.log.directory), "no index files were created")
     wanted = pb.RecordFilter(key=b"key-3")
     before = await fetched(peer, topic.topic_id, wanted)
     assert len(before) == 43 * 20

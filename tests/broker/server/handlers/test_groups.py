@@ -109,7 +109,7 @@ async def test_heartbeat_is_held_until_a_change(stand: Stand, peer: Peer) -> Non
     assert not peer.answered(number)
     await bob.ask()
     await ada.taken(number)
-    assert len(ada.held) == 2, "it was told at once what to give up"
+    assert len(ada.held) == 2, "the member got the revocation at once"
     waiting = bob.post(wait_ms=10_000)
     await ada.ask()
     await bob.taken(waiting)
@@ -166,7 +166,7 @@ async def test_expired_member_cannot_commit(node: Node, stand: Stand, peer: Peer
 
 
 async def test_disconnected_member_stays_for_its_session(stand: Stand, peer: Peer) -> None:
-    """It counts by its own clock and may read on: nobody else may have what it reads before that."""
+    """The member may read on by its own clock: until then no other member may get its partitions."""
     await make(peer)
     gone, bob = GroupMember(await stand.peer(), "t", session_ms=8_000), GroupMember(peer, "t")
     await share(gone, bob, partitions=4)
@@ -221,7 +221,7 @@ async def test_deleted_group_loses_positions_and_can_be_recreated(stand: Stand, 
 
 
 async def test_requests_during_a_group_deletion_wait_or_are_refused(stand: Stand, node: Node, peer: Peer) -> None:
-    """A commit behind the deletion would be gone for who is told that it is stored."""
+    """A commit after the deletion would be lost although the client got a success."""
     topic_id = await make(peer)
     assert await commit_code(peer, topic_id, offset=5) == 0
     stand.disk.hold("sync", "__offsets")
@@ -434,7 +434,7 @@ async def test_full_disk_refuses_joins_and_keeps_members(stand: Stand) -> None:
     assert {group.group for group in (await listed(peer)).groups} == {"g", "other"}
     bob = GroupMember(peer, "t", host="h" * 250, client_id="c" * 250)
     assert await bob.refused() == pb.DISK_FULL
-    assert (await ada.ask()).unchanged, "nothing is told of what is not durable"
+    assert (await ada.ask()).unchanged, "an assignment that is not durable is not sent"
     await asyncio.sleep(1.9)  # its expiry cannot be written: it is a member, and is expected again
     stand.disk.heal()
     await ada.ask()
@@ -463,5 +463,5 @@ async def test_oversized_group_description_is_shortened(peer: Peer, monkeypatch:
     assert not any(member.target for member in described.members)
     carol = GroupMember(peer, "t", "u", group="other")
     reply = await carol.ask()
-    assert len(reply.assigned) == 2, "partitions are told all, names as many as there is room for"
+    assert len(reply.assigned) == 2, "all partitions are sent, names only as far as they fit"
     assert sum(bool(topic.topic) for topic in reply.assigned) == 2 or not reply.assigned[-1].topic

@@ -77,7 +77,7 @@ async def test_certificate_maps_to_a_principal_and_limits_the_session(
     ann = authority.files("client", "ann")
     tls, anonymous = Tls(str(ann.ca), str(ann.cert), str(ann.key)), Tls(str(ann.ca))
     address = f"127.0.0.1:{node.port}"
-    async with Client(address, api_key=ADMIN, tls=tls) as admin:  # what is shown in HELLO goes first
+    async with Client(address, api_key=ADMIN, tls=tls) as admin:  # the credentials in HELLO take precedence
         await admin.create_topic("t")
         await admin.create_topic("u")
         await admin.security.grant(AccessRule("ann", ("consume",), "topic", "t"))
@@ -124,7 +124,7 @@ async def test_session_ends_with_its_certificate(
 
 
 async def test_unknown_key_makes_the_node_read_meta(founded: Founded, key_file: Path) -> None:
-    """A node that was away while a key was made takes it at once; a starting one turns nobody away for good."""
+    """A node that was away while a key was created accepts it at once; a starting node refuses no client for good."""
     founded.settings |= {"auth": "required", "admin_key_file": key_file}
     await founded.found()
     async with client(founded.ports["a"], ADMIN) as admin:

@@ -104,4 +104,4 @@ async def test_cluster_status_opens_no_partition_on_any_node(founded: Founded) -
     assert {part.state for part in found} >= {"idle"}
     await founded.publish(peer, topic.topic_id, b"y", partition=3)
     (told,) = [part for part in await status(peer) if part.partition == 3]
-    assert (told.high_watermark, told.state) == (2, "active"), "who has it open tells, not who is asked"
+    assert (told.high_watermark, told.state) == (2, "active"), "the node that has the partition open answers"

@@ -67,7 +67,7 @@ async def test_unknown_names_are_denied_page_by_page(peer: Peer) -> None:
 async def test_metadata_is_not_made_for_a_client_that_does_not_read(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Thousands of questions on one connection: what is made ahead of the client is bounded."""
+    """Thousands of requests on one connection: the answers made ahead of the client are bounded."""
     node = await stand.start()
     peer = await stand.peer()
     topic = await peer.create("t", partitions=1200)

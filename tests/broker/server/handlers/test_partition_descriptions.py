@@ -109,7 +109,7 @@ async def test_topic_list_is_paginated(stand: Stand) -> None:
         page, more = await client.topic_page(after="t4", limit=2)
         assert ([one.name for one in page], more) == (["t5", "t6"], False)
     frame = await peer.ask(topic_list=pb.TopicList())
-    assert frame.envelope.topic_reply.HasField("next"), "who does not know of pages is told that there are more"
+    assert frame.envelope.topic_reply.HasField("next"), "a client without paging learns that more entries exist"
 
 
 async def test_node_removal_checks_every_page(founded: Founded, monkeypatch: pytest.MonkeyPatch) -> None:

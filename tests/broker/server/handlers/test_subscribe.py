@@ -93,7 +93,7 @@ async def test_credit_is_spent_by_whole_batches(stand: Stand) -> None:
     await subscribe(peer, topic.topic_id, records=15)
     assert len(await received(peer, 20)) == 20
     await nothing_more(peer)
-    peer.send_credit(1, records=5, size_bytes=0)  # what was overdrawn is paid first
+    peer.send_credit(1, records=5, size_bytes=0)  # pays the overdraft first
     await nothing_more(peer)
     peer.send_credit(1, records=1, size_bytes=0)
     assert len(await received(peer, 10, offset=20)) == 10
@@ -270,7 +270,7 @@ async def test_topic_deletion_ends_the_subscription(stand: Stand, ring_bytes: in
 
 
 async def test_topic_deletion_is_reported_once(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The files are closed while reads are on their way: what the readers hear is the topic's end."""
+    """The files are closed during reads: readers get the error of a deleted topic."""
     node = await stand.start(ring_bytes=0)
     peer, reader = await stand.peer(), await stand.peer()
     topic = await peer.create()
@@ -327,7 +327,7 @@ async def test_followed_partitions_are_limited_per_connection_and_in_total(stand
     assert [one.error.code for results in told for one in results] == [0] * 6 + [pb.OVERLOADED] * 2
     assert node.broker.bounds.followed == 8
     await others[0].close()
-    await settled(lambda: node.broker.bounds.followed == 6, "who is gone still counts")
+    await settled(lambda: node.broker.bounds.followed == 6, "a closed subscription is still counted")
     assert not (await subscribe(others[3], topic.topic_id, number=2))[0].HasField("error")
     await peer.ask(unsubscribe=pb.Unsubscribe(subscription_id=1))
     assert node.broker.bounds.followed == 5

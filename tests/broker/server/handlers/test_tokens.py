@@ -60,7 +60,7 @@ async def test_token_grants_the_rights_of_its_roles(stand: Stand, key_file: Path
 
 
 async def test_client_with_fresh_tokens_continues_while_they_expire(stand: Stand, key_file: Path) -> None:
-    """Each token lasts a second or two; producer and consumer outlive several, and nobody hears of it."""
+    """Each token is valid for a second or two; producer and consumer outlive several tokens without an error."""
     issuer, given = Issuer(), list[int]()
     async with Publisher(as_answer(issuer.document)) as there:
         node = await started(stand, key_file, issuer, there.url)

@@ -140,7 +140,7 @@ async def test_recreated_topic_has_another_id(stand: Stand, node: Node, peer: Pe
     assert (await peer.publish(old.topic_id, batch(b"x")))[0].error.code == pb.UNKNOWN_TOPIC
     await peer.publish(new.topic_id, batch(b"new"))
     assert gauge() == 1
-    await settled(lambda: not data_dirs(stand, old.topic_id.hex()), "the old data is still there")
+    await settled(lambda: not data_dirs(stand, old.topic_id.hex()), "the old data was not deleted")
     assert gauge() == 1
     await stand.restart()
     assert await (await stand.peer()).read_all(new.topic_id) == [b"new"]
@@ -159,11 +159,11 @@ async def test_deleted_data_leaves_the_disk(stand: Stand, node: Node, peer: Peer
     topic = await peer.create(partitions=2)
     for partition in (0, 1):
         await peer.publish(topic.topic_id, batch(b"x"), partition=partition)
-    assert len(data_dirs(stand, topic.topic_id.hex())) == 4, "two directories, each with the note that it is there"
+    assert len(data_dirs(stand, topic.topic_id.hex())) == 4, "two directories, each with its existence marker"
     await peer.delete("t")
-    await settled(lambda: not data_dirs(stand, topic.topic_id.hex()), "the data is still there")
+    await settled(lambda: not data_dirs(stand, topic.topic_id.hex()), "the data was not deleted")
     assert await names(peer) == []
-    await settled(lambda: not node.broker.replication.chains.knows(topic.topic_id, 0), "the chain is still there")
+    await settled(lambda: not node.broker.replication.chains.knows(topic.topic_id, 0), "the chain was not deleted")
 
 
 @pytest.mark.parametrize("operation", ["rename", "unlink", "remove_dir"])
@@ -263,7 +263,7 @@ def up_to_date(topic: pb.TopicInfo) -> list[int]:
 
 async def test_metadata_without_changes_is_held(node: Node, peer: Peer) -> None:
     topic = await peer.create(partitions=1)
-    for stale in ([0], []):  # what is news already is told at once, or this would take as long as it may
+    for stale in ([0], []):  # known changes are answered at once, without the long wait
         async with asyncio.timeout(5):
             await peer.ask(metadata=asks_for_news(topic.topic_id, *stale))
     held = asyncio.ensure_future(peer.ask(metadata=asks_for_news(topic.topic_id, *up_to_date(topic))))
@@ -303,7 +303,7 @@ async def test_held_metadata_does_not_block_other_requests(
         else:
             held.cancel()
             made: list[str] = []
-            monkeypatch.setattr(node.broker.cluster, "nodes", partial(made.append, "an answer that nobody reads"))
+            monkeypatch.setattr(node.broker.cluster, "nodes", partial(made.append, "an unread answer"))
             await peer.close()
             while entries_of(node.broker.route_news):  # noqa: ASYNC110 - nothing tells
                 await asyncio.sleep(0.01)
@@ -324,10 +324,10 @@ async def test_held_metadata_returns_only_changes(node: Node, peer: Peer) -> Non
     assert await told(*known[:2], 0, known[3]) == [2]
     assert await told(*known[:3]) == [3]
     assert await told() == [0, 1, 2, 3]
-    assert await told(*known, topic_id=b"?" * 16) == [0, 1, 2, 3], "what he knows is another topic"
+    assert await told(*known, topic_id=b"?" * 16) == [0, 1, 2, 3], "the client's epochs belong to another topic"
     everything = pb.Metadata(wait_ms=20, known=[pb.KnownEpochs(topic_id=topic.topic_id, news_from=known)])
     (info,) = (await peer.ask(metadata=everything)).envelope.metadata_reply.topics
-    assert len(info.partitions) == 4, "he has not said of which topics"
+    assert len(info.partitions) == 4, "the client has not named topics"
 
 
 async def test_changes_beyond_a_page_are_sent_next_time(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -352,7 +352,7 @@ async def test_inconsistent_metadata_requests_are_answered(peer: Peer) -> None:
     absurd = pb.KnownEpochs(topic_id=topic.topic_id, news_from=[2**64 - 1] * 4096)
     repeated = pb.Metadata(topics=["t"] * 3, wait_ms=20, known=[absurd] * 8)
     assert len((await peer.ask(metadata=repeated)).envelope.metadata_reply.topics) == 1, (
-        "what is named twice is told once"
+        "a topic named twice is answered once"
     )
     async with asyncio.timeout(5):  # at once: none of these is a topic
         for topic_id in (b"", b"?", b"?" * 16, b"?" * 5000):

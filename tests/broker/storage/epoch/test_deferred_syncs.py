@@ -104,7 +104,7 @@ def test_recovery_scans_only_segments_with_a_deferred_sync() -> None:
     synced = count_syncs(sim)
     log = EpochLog.open(Disk(sim), ROOT / "epoch", segment_bytes=SEGMENT_BYTES_MIN)
     assert (log.state, log.end_offset) == ("active", end_offset)
-    assert set(synced) == set(segments[-UNSYNCED_SEGMENTS_MAX - 1 :]), "what is walked is synced"
+    assert set(synced) == set(segments[-UNSYNCED_SEGMENTS_MAX - 1 :]), "scanned segments are synced"
     log.close()
 
 
@@ -270,7 +270,7 @@ def test_segment_with_temporary_name_survives_a_kill() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_segment_without_header_is_removed(seed: int) -> None:
-    """The power goes before the header is on the disk: all that was synced is there, and the log goes on."""
+    """The power fails before the header is on the disk: all synced records survive, and the log continues."""
     sim = new_disk()
     log = create(sim)
     batches = append(log, [batch(b"first")])

@@ -1,4 +1,4 @@
-"""An epoch's directory is there complete or not at all."""
+"""An epoch's directory exists completely or not at all."""
 
 from __future__ import annotations
 

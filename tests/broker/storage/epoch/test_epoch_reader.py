@@ -125,7 +125,7 @@ def test_synced_closed_or_truncated_log_has_nothing_to_sync_ahead() -> None:
     assert operations == [], "a cut is synced by itself"
     append(log, [batch(b"x")])
     log.reader.sync_ahead(0)
-    assert operations.count("sync") == 1, "what was appended is not"
+    assert operations.count("sync") == 1, "appended records are not synced"
     append(log, [batch(b"x")])
     log.close(sync=False)
     operations.clear()

@@ -1,4 +1,4 @@
-"""What must be there is noted, and no crash leaves a note of what never was."""
+"""A marker exists for each directory that must exist, and no crash leaves a marker for one that never existed."""
 
 from __future__ import annotations
 
@@ -69,14 +69,14 @@ def test_directory_marker_is_created_and_removed() -> None:
         assert sim.list_dir(HOME) == []
 
 
-def test_lost_directory_is_told_from_one_that_never_existed() -> None:
+def test_lost_directory_is_distinguished_from_one_that_never_existed() -> None:
     sim = new_disk()
     assert open_partition(sim).repair.lost_epoch(5) is None
     with_epochs(sim, 3)
     assert open_partition(sim).repair.lost_epoch(5) is None
     lose(sim, DIRECTORY / "epoch-00000002")
     assert open_partition(sim).repair.lost_epoch(5) == 2
-    assert read_all(open_partition(sim)), "the older epochs are there"
+    assert read_all(open_partition(sim)), "the older epochs are readable"
     lose(sim, DIRECTORY)
     assert open_partition(sim).repair.lost_epoch(5) == 5
 

@@ -52,7 +52,7 @@ class Story:
         assert self.log.state == "active", self.log.damage
         found = read_all(self.log)
         assert len(found) >= self.synced, "synced batches are gone"
-        assert found == self.appended[: len(found)], "what is there was never appended so"
+        assert found == self.appended[: len(found)], "the log has batches that were never appended"
         self.appended = found
         self.synced = len(found)
 
@@ -168,7 +168,7 @@ def test_rot_before_the_mark_is_limbo_and_nothing_is_changed() -> None:
                 log.reader.read(log.end_offset + 1, 100, limit_offset=log.end_offset + 2)
 
 
-def test_zeroes_where_a_synced_batch_was_are_limbo() -> None:
+def test_zeroes_in_place_of_a_synced_batch_are_limbo() -> None:
     sim, batches = three_groups()
     at = segment(sim).index(batches[1][:128])
     segment(sim)[at : at + 512] = bytes(512)
@@ -200,7 +200,7 @@ def test_valid_batches_after_a_torn_one_never_reappear() -> None:
     log = reopen(sim.restart())
     assert read_all(log) == batches[:2]
     assert not segment(sim)[log.size_bytes :].strip(b"\0")
-    # The very batch that was torn, again: what lay behind it would have continued the chain.
+    # The torn batch again: the bytes after it would have continued the chain.
     append(log, [batch(b"B" * 90)])
     log.close()
     assert read_all(reopen(sim.restart())) == batches[:3]

@@ -1,4 +1,4 @@
-"""After a sync that failed, what it covered can be read and may not be there; written anew it is there."""
+"""After a failed sync the covered bytes are readable and may not be durable; rewritten bytes are durable."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ def test_simulated_disk_keeps_failed_writes_readable_until_power_loss(seed: int)
     assert (sim.node(path).lacks(SECTOR_BYTES), list(sim.node(path).lost)) == (True, [0])
     content = sim.power_cut(Random(seed)).node(path).current
     assert bytes(content[:SECTOR_BYTES]) in {b"a" * SECTOR_BYTES, b"b" * SECTOR_BYTES}
-    assert bytes(content[SECTOR_BYTES:]) == b"b" * SECTOR_BYTES, "what is written anew is there"
+    assert bytes(content[SECTOR_BYTES:]) == b"b" * SECTOR_BYTES, "rewritten bytes are durable"
 
 
-# ------------------------------------------------------------------------------------------ writing anew
+# ------------------------------------------------------------------------------------------ rewriting
 
 
 def test_rewritten_range_is_unchanged_and_durable() -> None:
@@ -108,7 +108,7 @@ def test_only_the_range_without_a_mark_is_rewritten() -> None:
 
 
 class Lives:
-    """A partition's log in one life after the other, and what may be counted on: what was reported as synced."""
+    """A partition's log over several lives; batches that were reported as synced must survive."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -122,8 +122,8 @@ class Lives:
         assert log.limbo is None
         found = read_all(log)
         assert len(found) >= self.synced, "synced batches are gone"
-        assert found == self.written[: len(found)], "what is there was never appended so"
-        assert not lost(self.sim), "what is opened is on the disk"
+        assert found == self.written[: len(found)], "the log has batches that were never appended"
+        assert not lost(self.sim), "an opened log is durable"
         self.written, self.synced = found, len(found)
         if log.active is None:
             log.start_epoch(0, 0)

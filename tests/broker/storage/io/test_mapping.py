@@ -116,7 +116,7 @@ def test_populate_releases_the_gil(tmp_path: Path) -> None:
     mapping = RealMapping(fd)
     os.close(fd)
     before = sys.getswitchinterval()
-    sys.setswitchinterval(60)  # nobody is made to give the lock away: only who does so by itself lets others run
+    sys.setswitchinterval(60)  # no forced switches: other threads run only when the GIL is released
     try:
         worker = threading.Thread(target=mapping.populate, args=(0, 64 << 20))
         worker.start()

@@ -25,7 +25,7 @@ def open_journal(sim: SimDisk) -> tuple[Journal, list[bytes]]:
 
 
 def written(*, close: bool = True) -> tuple[SimDisk, list[bytes], list[int]]:
-    """Three groups, the payloads, and where each group begins; closed, or as a kill behind the last one leaves it."""
+    """Three groups, the payloads, and the position of each group; closed, or as left by a kill after the last group."""
     sim = new_disk()
     journal, _ = open_journal(sim)
     payloads: list[bytes] = []
@@ -267,7 +267,7 @@ def test_payloads_that_look_like_entries_are_ignored() -> None:
 
 
 class Lives:
-    """A journal in one life after the other: what was appended, and how many payloads may be counted on."""
+    """A journal over several lives: the appended payloads, and how many must survive."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -279,9 +279,9 @@ class Lives:
     def live(self, groups: int = 3) -> None:
         """Open and append; ends where the disk fails or the power goes, or as after a kill."""
         journal, found = open_journal(self.sim)
-        assert len(found) >= self.synced, "what was appended is gone"
-        assert found == self.written[: len(found)], "what is there was never appended so"
-        assert not self.sim.node(PATH).lost, "what is opened is on the disk, and so are the zeroes behind it"
+        assert len(found) >= self.synced, "synced payloads are gone"
+        assert found == self.written[: len(found)], "the journal has payloads that were never appended"
+        assert not self.sim.node(PATH).lost, "an opened journal and its zero padding are durable"
         self.written, self.synced = found, len(found)
         for _ in range(groups):
             group = [self.random.randbytes(self.random.choice([0, 30, 700])) for _ in range(self.random.randint(1, 3))]

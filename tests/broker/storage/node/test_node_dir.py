@@ -134,7 +134,7 @@ def test_missing_part_is_refused(tmp_path: Path) -> None:
         open_node_dir(tmp_path)
 
 
-@pytest.mark.parametrize("has", ["a partition", "what is known of __meta", "promises"])
+@pytest.mark.parametrize("has", ["a partition", "metadata", "promises"])
 def test_directory_with_data_but_without_node_json_is_refused(tmp_path: Path, has: str) -> None:
     directory = open_node_dir(tmp_path)
     directory.close()
@@ -159,7 +159,7 @@ def test_journals_are_created_before_node_json(tmp_path: Path) -> None:
         path.unlink()
         again = open_node_dir(tmp_path)
         again.close()
-        assert not path.exists(), "what was there once is not made anew"
+        assert not path.exists(), "a lost directory is not recreated"
         with pytest.raises(DamagedError, match="missing"):
             Journal.open(RealFileSystem(), path, magic)
 
@@ -410,7 +410,7 @@ def test_power_loss_during_creation_leaves_an_openable_directory() -> None:
 
 
 def test_killed_first_start_leaves_only_durable_names() -> None:
-    """What the second start finds it did not make itself, so nobody but it makes those names durable."""
+    """The second start finds names that it did not create, so it must sync them before it relies on them."""
     path = Path("/home/of/nodes/data")
     for cut in range(60):
         sim = new_disk()

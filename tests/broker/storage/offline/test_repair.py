@@ -1,4 +1,4 @@
-"""What `log repair` leaves alone: what other nodes give back, and what no cut can mend."""
+"""`log repair` leaves damage alone that other nodes can repair, and damage that no truncation can remove."""
 
 from __future__ import annotations
 
@@ -122,4 +122,4 @@ def test_full_disk_for_the_copy_prevents_truncation(tmp_path: Path) -> None:
     with pytest.raises(DiskFullError, match="cannot be copied before the repair"):
         list(repair(tmp_path, apply=True, fs=Full()))
     assert one(tmp_path, apply=False) == before
-    assert one(tmp_path).kept is not None, "a copy that was cut short is no hindrance"
+    assert one(tmp_path).kept is not None, "an incomplete copy does not prevent the repair"

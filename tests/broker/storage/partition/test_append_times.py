@@ -96,7 +96,7 @@ def test_ages_go_across_epochs_and_restarts() -> None:
     log.start_epoch(1, 5)
     found = log.times.look(30)
     assert (found.oldest_end, found.is_rolled) == (5, True)
-    assert (found.newest_first_us, found.newest_us) == (0, 50), "what is appended to has no batch yet"
+    assert (found.newest_first_us, found.newest_us) == (0, 50), "the active segment has no batch yet"
     append_at(log, 60, epoch=1)
     log.sync()
     for view in (log, open_partition(sim.restart())):
@@ -117,15 +117,15 @@ def test_known_times_are_not_read_again(reads: list[int]) -> None:
     log = three_segments(new_disk())
     reads.clear()
     log.times.look(None)
-    assert 2 not in reads, "what is behind the first segment that is young enough was looked at"
+    assert 2 not in reads, "segments after the first young one were read"
     log.times.look(30)
     reads.clear()
     log.times.look(30)
-    assert reads == [], "what does not grow was read twice"
+    assert reads == [], "an unchanged log was read twice"
     append_at(log, 60)
     reads.clear()
     log.times.look(30)
-    assert reads == [5], "one header tells of what has grown"
+    assert reads == [5], "one header is enough for the new batches"
 
 
 def test_deleted_segments_are_not_read() -> None:

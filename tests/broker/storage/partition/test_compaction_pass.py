@@ -1,4 +1,4 @@
-"""What a pass leaves is what a model leaves, however little memory it has, and whatever passes there were before."""
+"""A pass keeps the records that a model keeps, regardless of its memory limit and of earlier passes."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_pass_keeps_a_record_at_the_floor_and_drops_the_one_before_it(floor: int
 
 @pytest.mark.parametrize("seed", range(20))
 def test_replica_that_missed_passes_converges(seed: int) -> None:
-    """Bytes and digests, not only records: whatever passes a copy has been through, the newest decides."""
+    """Bytes and digests are equal, not only records: earlier passes of a copy do not influence the newest one."""
     random = Random(seed)
     logs = [open_partition(new_disk()) for _ in range(2)]
     for log in logs:

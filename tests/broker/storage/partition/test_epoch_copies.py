@@ -173,7 +173,7 @@ def test_log_before_a_permanent_gap_is_replaced_by_the_copy_after_it() -> None:
     behind = HISTORY[4]
     fill(log, behind)
     assert (log.start_offset, log.end_offset) == (0, HISTORY[0].end_offset)
-    assert not log.copies.is_overtaken(behind.start_offset - 1), "what lies between may still be fetched"
+    assert not log.copies.is_overtaken(behind.start_offset - 1), "the batches in between can still be fetched"
     log.delete_before(behind.start_offset - 1)
     assert log.end_offset == HISTORY[0].end_offset
     assert log.copies.is_overtaken(behind.start_offset)

@@ -1,4 +1,4 @@
-"""What a filter finds is what is there, whatever became of the indexes."""
+"""A filter finds exactly the matching records, in any state of the indexes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def index_files(sim: SimDisk, log: PartitionLog) -> list[str]:
 
 
 def check(log: PartitionLog, random: Random) -> None:
-    """Compare some reads with what is there."""
+    """Compare some reads with the stored records."""
     there = truth(log)
     ends = sorted({0, *(one.offset + 1 for one in there)})
     for _ in range(3):
@@ -65,7 +65,7 @@ def check(log: PartitionLog, random: Random) -> None:
             log, wanted, offset=offset, limit_offset=limit, max_bytes=random.choice((1, 2000, 1 << 20)), **work
         )
         expected = [one for one in matching(there, wanted) if one.offset >= offset]
-        # Only whole batches end below the limit: what is missing is the end of it.
+        # Only whole batches end below the limit, so only records of the last batch may be missing.
         assert found == expected[: len(found)]
         assert len(found) == len(expected) or expected[len(found)].offset >= limit - 40
         if limit == log.end_offset:

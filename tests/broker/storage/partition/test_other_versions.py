@@ -114,7 +114,7 @@ def test_damaged_older_version_is_set_aside_and_the_fill_continues(newer: tuple[
 
 
 def test_version_with_a_later_start_removes_older_epochs_from_the_log(newer: tuple[PartitionLog, Made]) -> None:
-    """The log's version of epoch 1 begins where the epoch does, the other one behind that: retention was there."""
+    """The log's version of epoch 1 begins with the epoch, the other version after that, because of retention."""
     log, source = newer[0], same(new_disk()).epochs[1]
     batches = source.reader.read(source.start_offset, 1, limit_offset=source.end_offset)
     middle, end_offset = batches.next_offset, source.end_offset
@@ -134,4 +134,4 @@ def test_discarding_a_fill_keeps_a_complete_older_version(newer: tuple[Partition
     log.copies.begin_anew(newest.epoch, newest.end_offset)
     assert log.epochs[-1] is newest
     log.copies.begin_anew(newest.epoch, newest.end_offset + 1)
-    assert log.epochs[-1].epoch < newest.epoch, "what is too short goes"
+    assert log.epochs[-1].epoch < newest.epoch, "the shorter version is removed"

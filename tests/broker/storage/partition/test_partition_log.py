@@ -91,7 +91,7 @@ def test_out_of_range_gives_the_bounds_of_the_whole_partition() -> None:
         assert (caught.value.log_start_offset, caught.value.high_watermark) == (log.start_offset, 48)
 
 
-def test_retention_goes_across_epochs_and_keeps_the_newest_segment() -> None:
+def test_retention_crosses_epochs_and_keeps_the_newest_segment() -> None:
     sim = new_disk()
     log, batches = filled(sim)
     freed = retain(log, 9000)
@@ -106,7 +106,7 @@ def test_retention_goes_across_epochs_and_keeps_the_newest_segment() -> None:
 
 
 def test_everything_before_an_empty_epoch_may_be_deleted() -> None:
-    """What is known of the producers there is saved where that epoch begins: see `LoggedProducers.keep`."""
+    """Producer state at the start of an epoch is saved with it: see `LoggedProducers.keep`."""
     log, _ = filled(new_disk())
     end_offset = log.end_offset
     log.start_epoch(3, end_offset)
@@ -176,7 +176,7 @@ def test_first_use_waits_only_for_required_syncs() -> None:
 
 
 def test_acknowledged_records_survive_kill_in_first_use_and_power_loss() -> None:
-    """A process that is killed leaves names that are there and not durable; the next one must not build on them."""
+    """A killed process leaves names that exist and are not durable; the next process must not rely on them."""
     for cut in range(60):
         is_begun = False
         for seed in range(8):
@@ -199,7 +199,7 @@ def test_acknowledged_records_survive_kill_in_first_use_and_power_loss() -> None
 
 
 def test_acknowledged_records_survive_kill_in_rolls_and_power_loss() -> None:
-    """The next process finds segments whose names were never synced, appends behind them, and syncs no names again."""
+    """The next process finds segments whose names were never synced, appends after them, and syncs no names again."""
     for cut in range(200):
         sim = new_disk()
         log = open_partition(sim)

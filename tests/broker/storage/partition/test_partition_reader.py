@@ -1,4 +1,4 @@
-"""What a partition tells of itself; reading across epochs is tested with the log that is read."""
+"""Properties of a partition reader; reads across epochs are tested with `PartitionLog`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who wants some columns, or a time, gets of those all that a reader of everything gets."""
+"""A projection of columns or of a time range returns all that a full read returns of them."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_read_is_bounded_by_examined_bytes() -> None:
     assert keys.next_offset == 6, "one batch in any case, from the one that holds the offset"
     assert log.projecting.read(30, 1, limit_offset=30, projection=Projection(0)) == ([], 30)
     limited = log.projecting.read(0, PLENTY, limit_offset=7, projection=Projection(0))
-    assert limited.next_offset == 6, "what is not committed is not read"
+    assert limited.next_offset == 6, "uncommitted records are not read"
 
 
 def test_small_batches_are_sent_unchanged() -> None:

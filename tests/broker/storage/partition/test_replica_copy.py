@@ -1,4 +1,4 @@
-"""A replica's copy against a model: what may happen to it in any order, with the power cut anywhere."""
+"""A replica's copy against a model: random operations in any order, with power cuts at any point."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Replica:
         self.kept: set[int] = set()
         """Sealed epochs that must be in the log."""
 
-    # what may happen -----------------------------------------------------------------------------
+    # operations ----------------------------------------------------------------------------------
 
     def begin(self, epoch: int) -> None:
         """The end of the newest epoch has become known, and this node is a replica of a later one."""
@@ -67,7 +67,7 @@ class Replica:
             elif not rest:
                 group = [batch(self.random.randbytes(300), records=self.random.randint(1, 2))]
                 made = stamped(group, self.newest, self.log.end_offset, self.log.end_digest)
-                # It counts before it is there: the power may go in the middle of the write.
+                # The batches count before they are written: the power may fail in the middle of the write.
                 self.tail += [bytes(one) for one in made]
                 copy(self.log, self.tail[-1:])
             if self.random.random() < 0.5:
@@ -122,7 +122,7 @@ class Replica:
             self.random.choice(choices)()
             self.check()
 
-    # what must hold ------------------------------------------------------------------------------
+    # invariants ----------------------------------------------------------------------------------
 
     def check(self) -> None:
         assert self.log.limbo is None

@@ -151,7 +151,7 @@ def test_concurrent_appends_while_files_are_parked(tmp_path: Path) -> None:
         thread.join()
     preallocator.close()
     assert [str(fault) for fault in faults] == []
-    # Files in use stay open, so how many are parked is a matter of chance while threads append; behind them it is not.
+    # Files in use stay open, so the number of parked files is random while threads append, but not afterwards.
     again = next(log for log in logs if parked([log]))
     append(again, b"z")
     assert parked(logs) >= 8
@@ -199,7 +199,7 @@ def test_roll_does_not_park_the_old_segment(monkeypatch: pytest.MonkeyPatch, *, 
     monkeypatch.undo()
     assert log.state == "active"
     after = EpochLog.open(Disk(fs=sim.power_cut(Random(3))), log.directory, segment_bytes=1024)
-    assert after.end_offset == 3, "what was rolled was not synced"
+    assert after.end_offset == 3, "the rolled segment was not synced"
 
 
 @pytest.mark.parametrize("end", ["seal", "close"])

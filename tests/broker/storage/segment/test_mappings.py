@@ -49,7 +49,7 @@ def test_slices_are_refused_beyond_the_held_bytes_bound() -> None:
     assert bytes(mappings.take(three, 0, 10) or b"") == b"\2" * 10
     assert mappings.held_bytes == 0
     assert mappings.drop(three)
-    assert mappings.drop(three), "what is not mapped nobody holds"
+    assert mappings.drop(three), "an unmapped file has no holders"
 
 
 def test_short_or_unmappable_file_gives_no_slice() -> None:

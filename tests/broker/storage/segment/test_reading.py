@@ -124,7 +124,7 @@ def test_slice_outlives_its_deleted_segment(tmp_path: Path) -> None:
     assert [bytes(one) for one in found.batches] == before
     found.batches.clear()
     log.delete_oldest_segment()
-    assert (tmp_path / "log" / SPARE_NAME).exists(), "nobody holds this one"
+    assert (tmp_path / "log" / SPARE_NAME).exists(), "no reader holds this file"
     assert log._disk.open_segments.mappings.held_bytes == 0
     log.close()
 

@@ -1,4 +1,4 @@
-"""What is named never lacks a batch that matches, however much of the segment is in its index."""
+"""A lookup never misses a batch that matches, regardless of how much of the segment is indexed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that are used again: nothing of what they held comes back, and nobody reads the wrong one."""
+"""Reused segment files: none of their old content is visible, and no reader reads the wrong file."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_power_loss_anywhere_loses_nothing_synced_and_revives_nothing(
         assert not sim.exists(SPARE)
         found = read_all(log)
         assert log.end_offset >= synced, "synced batches are gone"
-        assert found == appended[log.start_offset : log.end_offset], "what is there was never appended so"
+        assert found == appended[log.start_offset : log.end_offset], "the log has batches that were never appended"
         appended = appended[: log.end_offset]
         synced = log.end_offset
 
@@ -99,7 +99,7 @@ def test_kill_keeps_appended_batches_and_recovery_truncates_old_contents() -> No
     log.delete_oldest_segment()
     batches += fill(log, 3)
     newest = sim.files(EPOCH, ".seg")[-1]
-    assert any(sim.node(newest).current[1500:]), "what the file held lies behind the one new batch"
+    assert any(sim.node(newest).current[1500:]), "old bytes of the file follow the one new batch"
     again = reopen(sim.restart())
     assert read_all(again) == batches[again.start_offset :]
     assert not any(sim.node(newest).current[1500:])

@@ -9,12 +9,12 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from tidelog_gateway.budget.connection_output import UNSENT_BYTES, ConnectionOutput
 from tidelog_gateway.budget.response_budget import ResponseBudget
-from tidelog_gateway.websocket.sending import Sender, SlowClientError
+from tidelog_gateway.websocket.message_sender import Sender, SlowClientError
 from tidelog_proto.limits import MIB
 
 
 class Wire(asyncio.Transport):
-    """A WebSocket and its transport: it keeps what it is sent until the test lets it go."""
+    """A WebSocket and its transport, which keeps sent bytes until the test releases them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,8 +58,8 @@ async def test_a_message_is_built_when_its_turn_has_come_and_only_then() -> None
 
     tasks = [asyncio.create_task(sending.send_made(MIB, lambda at=at: build(at))) for at in range(3)]  # type: ignore[misc]
     await asyncio.sleep(0.02)
-    assert built == [0], "what waits in the transport comes first"
-    assert outgoing.used_bytes == len(wire.texts[0]), "what was taken too much is given back"
+    assert built == [0], "bytes in the transport are sent first"
+    assert outgoing.used_bytes == len(wire.texts[0]), "the unused reservation was released"
     for count in (2, 3):
         wire.unsent = 0
         async with asyncio.timeout(10):
@@ -77,7 +77,7 @@ async def test_a_client_that_takes_nothing_is_slow() -> None:
     sending.outlet.lost()
 
 
-async def test_what_cannot_be_built_or_sent_does_not_count() -> None:
+async def test_a_message_that_cannot_be_built_or_sent_does_not_count() -> None:
     outgoing = ResponseBudget(10 * MIB, 10 * MIB)
     sending, _ = sender(outgoing)
 
@@ -89,7 +89,7 @@ async def test_what_cannot_be_built_or_sent_does_not_count() -> None:
     assert outgoing.used_bytes == 0
 
 
-async def test_whoever_waits_for_a_turn_hears_that_the_client_has_left() -> None:
+async def test_each_waiting_sender_gets_the_disconnect() -> None:
     async def receive() -> Message:
         return {"type": "websocket.connect"}
 

@@ -26,7 +26,7 @@ WAIT_S = 20
 
 
 class Reader:
-    """A client with one subscription: what it was sent, by partition, and its newest token."""
+    """A client with one subscription: the received records, by partition, and its newest token."""
 
     def __init__(self, socket: ClientConnection, sid: int) -> None:
         self.socket = socket
@@ -188,7 +188,7 @@ async def test_positions_of_a_follower_bound_its_commits(serve: Serve, log: Fake
         assert (await reader.receive())["ok"] == {"offsets": {"0": 2}}
 
 
-async def test_credit_is_exact_for_who_follows(serve: Serve, log: FakeLog) -> None:
+async def test_credit_is_exact_for_followers(serve: Serve, log: FakeLog) -> None:
     log.logs["t"] = [[]]
     async with serve() as served, opened(served) as one, opened(served) as other:
         rich, poor = Reader(one, 1), Reader(other, 1)

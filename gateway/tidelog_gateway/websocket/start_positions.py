@@ -1,4 +1,4 @@
-"""Where a subscription begins in each partition of its topic."""
+"""Start offsets of a subscription in each partition of its topic."""
 
 from __future__ import annotations
 
@@ -13,33 +13,34 @@ from tidelog_gateway.resume_tokens import Scope, positions_in
 from tidelog_gateway.websocket.messages import AtTime, Sub
 
 PARTITIONS_SHOWN_MAX: Final = 20
-"""Partitions that an error names, at most."""
+"""Limit of the partitions in an error message."""
 
 
-class Beginning(NamedTuple):
-    """The scope of a subscription, and the first offset of each partition."""
+class StartPositions(NamedTuple):
+    """Scope of a subscription, and the start offset in each partition."""
 
     scope: Scope
     positions: dict[int, int]
 
 
-async def beginning_of(gateway: Gateway, sub: Sub, key: bytes | None) -> Beginning:
-    """Find the first offset to deliver of every partition.
+async def start_positions_of(gateway: Gateway, sub: Sub, key: bytes | None) -> StartPositions:
+    """Return the start offset of every partition.
 
-    In this order: `resume`, `resume_token`, the position that the group has committed, `from`. A partition that a token
-    does not know was added since the token was made, and begins at its first record. Where a group begins at `from`,
-    the position is committed, so that the next subscription of the group misses nothing published in between.
+    The first of these that has an offset for the partition applies: `resume`, `resume_token`, the group's committed
+    offset, `from`. A partition that is missing in a token was added to the topic after the token was made, and begins
+    at its log start offset. If a group begins at `from`, that offset is committed, so that the group's next
+    subscription also gets the records published in between.
 
     Args:
-        gateway: the gateway.
+        gateway: the caller's gateway.
         sub: the request.
-        key: the key to filter by, as bytes.
+        key: key to filter by.
 
     Raises:
-        Problem: 410 for an offset that is gone and a topic that was created again; 422 for an offset that does not
-            exist yet, a token that cannot be used, or `resume` without a position for a partition that would begin at
+        Problem: 410: an offset below the log start, or a topic that was deleted and created again; 422: an offset
+            beyond the log end, an invalid token, or `resume` without an offset for a partition that would begin at
             its end.
-        TidelogError, ProtocolError: the topic, a partition to resume or the group is wrong, or no node answers.
+        TidelogError, ProtocolError: invalid topic, partition or group, or no node answers.
     """
     topic = await gateway.client.topic(sub.topic)
     scope = Scope(sub.topic, topic.topic_id, key, sub.tag)
@@ -60,11 +61,11 @@ async def beginning_of(gateway: Gateway, sub: Sub, key: bytes | None) -> Beginni
     missing = [number for number in partitions if number not in positions]
     if missing:
         positions.update(await _missing_positions(gateway, sub, missing))
-    return Beginning(scope, dict(sorted(positions.items())))
+    return StartPositions(scope, dict(sorted(positions.items())))
 
 
 async def _missing_positions(gateway: Gateway, sub: Sub, missing: list[int]) -> dict[int, int]:
-    """Find where partitions begin of which neither the client nor its group has said a position."""
+    """Return the start offsets of partitions for which neither the client nor its group has one."""
     if sub.resume_token is not None:
         start: Literal["earliest", "latest"] | AtTime = "earliest"
     elif sub.resume and sub.start == "latest":
@@ -74,7 +75,7 @@ async def _missing_positions(gateway: Gateway, sub: Sub, missing: list[int]) -> 
     found = await gateway.client.list_offsets(sub.topic, _at(start), missing)
     positions = {number: found[number].offset for number in missing}
     if sub.group is not None and start != "earliest":
-        # A caller that may not commit, or a group that has members, has its positions stored by others or not at all.
+        # Best effort: the caller may lack the permission, and a group with members accepts commits of members only.
         with contextlib.suppress(GroupNotEmptyError, ForbiddenError):
             await gateway.client.commit(sub.group, sub.topic, positions)
     return positions
@@ -85,11 +86,11 @@ def _incomplete(missing: list[int]) -> Problem:
         ", ..." if len(missing) > PARTITIONS_SHOWN_MAX else ""
     )
     text = (
-        f'resume has no position for partitions {shown}, and "from":"latest" would skip what was published there since '
-        "the client was last connected; send the newest resume_token instead, or add the positions of `ok`, or say "
+        f'resume has no offset for partitions {shown}, and "from":"latest" would skip records published there since '
+        "the client was last connected; send the newest resume_token instead, add the offsets of `ok`, or send "
         '"from":"earliest" for those partitions'
     )
-    errors = [{"pointer": "/sub/resume", "detail": f"no position for partitions {shown}"}]
+    errors = [{"pointer": "/sub/resume", "detail": f"has no offset for partitions {shown}"}]
     return Problem(422, "incomplete_resume", text, extra={"errors": errors})
 
 
@@ -101,8 +102,8 @@ def _check_start(number: int, offset: int, log: Offset) -> None:
     bounds = {"log_start_offset": log.log_start_offset, "high_watermark": log.high_watermark}
     if offset < log.log_start_offset:
         text = (
-            f"partition {number}: offset {offset} is gone, the log begins at {log.log_start_offset}; to accept that "
-            f'the records between are lost, continue after them with "resume":{{"{number}":{log.log_start_offset}}}'
+            f"partition {number}: offset {offset} is gone, the log begins at {log.log_start_offset}; to skip the lost "
+            f'records, continue with "resume":{{"{number}":{log.log_start_offset}}}'
         )
         raise Problem(410, "offset_out_of_range", text, extra={**bounds, "partition": number})
     if offset > log.high_watermark:

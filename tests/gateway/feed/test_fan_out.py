@@ -1,4 +1,4 @@
-"""Pushes to followers that are sent the same bytes: who takes a piece, and who falls behind."""
+"""Pushes to followers that receive the same bytes: which ones take a piece, and which fall behind."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from tidelog_gateway.feed.lane import Lane, PieceTokens
-from tidelog_gateway.feed.ring import Follower, Form, Piece
+from tidelog_gateway.feed.fan_out import FanOut, PieceTokens
+from tidelog_gateway.feed.ring import Follower, Piece, PieceEncoder
 
 
 class Transport:
@@ -51,10 +51,10 @@ class Stand:
 
     def follower(self, *, watched: bool = False) -> Follower:
         self_: Any = self
-        return Follower({0: 0}, self_, self_, cast(Form, None), lambda: None, watch=self_ if watched else None)
+        return Follower({0: 0}, self_, self_, cast(PieceEncoder, None), lambda: None, watch=self_ if watched else None)
 
 
-class PlainForm:
+class PlainEncoder:
     surface = "websocket"
     always_token = False
 
@@ -65,9 +65,9 @@ class PlainForm:
 def push(stand: Stand, *, records: int, data: bytes = b"[1]", watched: bool = False) -> bool:
     """Push a piece; return whether it was written."""
     counter = Counter("records", "records", registry=CollectorRegistry())
-    lane = Lane(PlainForm(), PieceTokens(cast(Any, None)), counter)
+    fan_out = FanOut(PlainEncoder(), PieceTokens(cast(Any, None)), counter)
     follower = stand.follower(watched=watched)
-    refused = lane.push(Piece(0, 0, max(1, records), records, 7 * records, data), [follower])
+    refused = fan_out.push(Piece(0, 0, max(1, records), records, 7 * records, data), [follower])
     assert refused in ([], [follower])
     assert stand.direct is None or stand.direct.written == ([] if refused else [data])
     return not refused
@@ -78,7 +78,7 @@ async def _loop() -> None:
     asyncio.get_running_loop()
 
 
-async def test_credit_is_spent_for_what_is_written() -> None:
+async def test_credit_is_spent_for_written_records() -> None:
     stand = Stand(credit_bytes=100)
     assert push(stand, records=3)
     assert (stand.credit_records, stand.credit_bytes, stand.pushed_bytes) == (7, 79, 3)
@@ -113,7 +113,7 @@ async def test_one_record_that_is_longer_than_the_client_takes_is_not_pushed() -
     )
 
 
-async def test_a_watch_is_asked_before_a_push_and_told_after_it() -> None:
+async def test_a_watch_is_called_before_and_after_a_push() -> None:
     stand = Stand(may=False)
     assert not push(stand, records=1, watched=True)
     assert stand.pushes == 0

@@ -1,4 +1,4 @@
-"""The forms of an answer that holds records: JSON, NDJSON, CSV and Arrow, each written from columns."""
+"""Formats of a response with records: JSON, NDJSON, CSV and Arrow, each encoded from columns."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ CSV_COLUMNS: Final = (
 _CSV_OPTIONS: Final = csv.WriteOptions(include_header=False, quoting_style="needed")
 
 
-class Form(Protocol):
-    """One body, written from its beginning to its end.
+class RecordFormat(Protocol):
+    """Encoder of one body; `begin`, `rows` and `end` are called in this order.
 
     Attributes:
-        media_type: of the body.
-        piece_bytes, piece_records: how much is written in one go.
+        media_type: media type of the body.
+        piece_bytes, piece_records: limits of one call of `rows`.
     """
 
     media_type: str
@@ -45,19 +45,19 @@ class Form(Protocol):
     piece_records: int
 
     def begin(self) -> bytes:
-        """Return what comes before all records."""
+        """Return the part before the records."""
         ...
 
     def rows(self, columns: pa.RecordBatch) -> bytes:
-        """Return records; columns of `RECORDS_SCHEMA`, at least one record."""
+        """Return encoded records; `columns` are those of `RECORDS_SCHEMA`, with at least one record."""
         ...
 
     def end(self, members: Mapping[str, Any]) -> bytes:
-        """Return what comes behind all records; `members` say where to go on."""
+        """Return the part after the records; `members` has the position of the next read."""
         ...
 
 
-class JsonForm:
+class JsonFormat:
     """A JSON object whose first member is the list of records."""
 
     media_type = JSON
@@ -70,22 +70,22 @@ class JsonForm:
         self._divider = b""
 
     def begin(self) -> bytes:
-        """See `Form`."""
+        """See `RecordFormat`."""
         return b'{"records":['
 
     def rows(self, columns: pa.RecordBatch) -> bytes:
-        """See `Form`."""
+        """See `RecordFormat`."""
         divider, self._divider = self._divider, b","
         rows = json_rows(columns, self._encoding, numbered=self._numbered, one_line=False)
         return divider + bytes(bytes_of(joined(rows, ",")))[:-1]
 
     def end(self, members: Mapping[str, Any]) -> bytes:
-        """See `Form`."""
+        """See `RecordFormat`."""
         return b"]," + orjson.dumps(members)[1:]
 
 
-class NdjsonForm:
-    """A record a line, as JSON."""
+class NdjsonFormat:
+    """One JSON object per line and record."""
 
     media_type = NDJSON
     piece_bytes = PIECE_BYTES
@@ -95,22 +95,22 @@ class NdjsonForm:
         self._encoding: ValueEncoding | None = encoding
 
     def begin(self) -> bytes:
-        """See `Form`."""
+        """See `RecordFormat`."""
         return b""
 
     def rows(self, columns: pa.RecordBatch) -> bytes:
-        """See `Form`."""
+        """See `RecordFormat`."""
         rows = json_rows(columns, self._encoding, numbered=True, one_line=True)
         return bytes(bytes_of(joined(rows, "\n")))
 
     def end(self, members: Mapping[str, Any]) -> bytes:
-        """See `Form`."""
+        """See `RecordFormat`."""
         del members
         return b""
 
 
-class CsvForm:
-    """A record a row (RFC 4180), behind a row of names. Null is an empty field, empty text a pair of quotes."""
+class CsvFormat:
+    """A header row, then one row per record (RFC 4180). Null is an empty field, empty text a pair of quotes."""
 
     media_type = CSV
     piece_bytes = PIECE_BYTES
@@ -120,11 +120,11 @@ class CsvForm:
         self._encoding: ValueEncoding | None = encoding
 
     def begin(self) -> bytes:
-        """See `Form`."""
+        """See `RecordFormat`."""
         return ",".join(CSV_COLUMNS).encode() + b"\n"
 
     def rows(self, columns: pa.RecordBatch) -> bytes:
-        """See `Form`."""
+        """See `RecordFormat`."""
         key, value = columns.column("key"), columns.column("value")
         keys, values = texts_of(key), texts_of(value, self._encoding)
         headers = header_texts(columns.column("headers"))
@@ -144,19 +144,19 @@ class CsvForm:
         return sink.getvalue().to_pybytes()
 
     def end(self, members: Mapping[str, Any]) -> bytes:
-        """See `Form`."""
+        """See `RecordFormat`."""
         del members
         return b""
 
 
 def _names(column: Any, in_base64: Any, other: str) -> Any:
-    """Return the name of each row's encoding, null where there is nothing to encode."""
+    """Return the name of each row's encoding; null for null."""
     names: Any = other if in_base64 is None else pc.if_else(pa.array(in_base64), "base64", other)
     return pc.if_else(pc.is_valid(column), names, pa.scalar(None, pa.string()))
 
 
-class ArrowForm:
-    """A stream of Arrow record batches with the columns of `RECORDS_SCHEMA`; values are bytes, or text if asked for."""
+class ArrowFormat:
+    """An Arrow IPC stream with the columns of `RECORDS_SCHEMA`; values are bytes, or text if an encoding is given."""
 
     media_type = ARROW
 
@@ -172,11 +172,11 @@ class ArrowForm:
         self._schema = schema
 
     def begin(self) -> bytes:
-        """See `Form`."""
+        """See `RecordFormat`."""
         return self._schema.serialize().to_pybytes()
 
     def rows(self, columns: pa.RecordBatch) -> bytes:
-        """See `Form`."""
+        """See `RecordFormat`."""
         columns = with_tight_headers(columns)
         if self._is_text:
             arrays = list(columns.columns)
@@ -185,27 +185,27 @@ class ArrowForm:
         return columns.serialize().to_pybytes()
 
     def end(self, members: Mapping[str, Any]) -> bytes:
-        """See `Form`."""
+        """See `RecordFormat`."""
         del members
         return _ARROW_END
 
 
 _ARROW_END: Final = b"\xff\xff\xff\xff\0\0\0\0"
-"""The continuation mark and a length of zero, which end a stream."""
+"""End of an Arrow IPC stream: the continuation marker and a length of zero."""
 
 
-def form_of(media_type: str, encoding: ValueEncoding | None, *, numbered: bool) -> Form:
-    """Return the form of an answer.
+def format_for(media_type: str, encoding: ValueEncoding | None, *, numbered: bool) -> RecordFormat:
+    """Return the format for a media type.
 
     Args:
         media_type: one of `RECORD_TYPES`.
-        encoding: of values; None: as each needs it.
-        numbered: whether records say their partition also as JSON, as those of a whole topic do.
+        encoding: encoding of all values; None: chosen for each value.
+        numbered: whether JSON records have the member `partition`, as those of a whole topic do.
     """
     if media_type == JSON:
-        return JsonForm(encoding, numbered=numbered)
+        return JsonFormat(encoding, numbered=numbered)
     if media_type == NDJSON:
-        return NdjsonForm(encoding)
+        return NdjsonFormat(encoding)
     if media_type == CSV:
-        return CsvForm(encoding)
-    return ArrowForm(encoding)
+        return CsvFormat(encoding)
+    return ArrowFormat(encoding)

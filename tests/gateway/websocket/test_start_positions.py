@@ -15,8 +15,8 @@ from tidelog_gateway.problems import Problem
 from tidelog_gateway.producers import ProducerLimit, Producers
 from tidelog_gateway.resume_tokens import ResumeTokens
 from tidelog_gateway.settings import GatewaySettings
-from tidelog_gateway.websocket.beginning import beginning_of
 from tidelog_gateway.websocket.messages import Sub
+from tidelog_gateway.websocket.start_positions import start_positions_of
 from tidelog_proto.batch.record_batch import columns_of
 from tidelog_proto.limits import KIB
 
@@ -37,13 +37,13 @@ async def gateway(log: FakeLog) -> Gateway:
 
 async def positions(gateway: Gateway, **more: Any) -> dict[int, int]:
     sub = Sub.model_validate({"sid": 1, "topic": "t", "credit": {"records": 100}, **more})
-    return (await beginning_of(gateway, sub, None)).positions
+    return (await start_positions_of(gateway, sub, None)).positions
 
 
 async def token(gateway: Gateway, **more: Any) -> str:
     """Return the token that a subscription begins with."""
     sub = Sub.model_validate({"sid": 1, "topic": "t", "credit": {"records": 100}, **more})
-    return ResumeTokens(*await beginning_of(gateway, sub, None)).token()
+    return ResumeTokens(*await start_positions_of(gateway, sub, None)).token()
 
 
 async def refusal(gateway: Gateway, **more: Any) -> Problem:
@@ -95,7 +95,7 @@ async def test_a_token_of_a_recreated_topic_is_refused(gateway: Gateway, log: Fa
     assert '"from":"earliest"' in problem.detail
 
 
-async def test_a_token_whose_offset_is_gone_is_refused_with_the_bounds(gateway: Gateway, log: FakeLog) -> None:
+async def test_a_token_with_a_deleted_offset_is_refused_with_the_bounds(gateway: Gateway, log: FakeLog) -> None:
     held = await token(gateway, **EARLIEST)
     log.starts["t", 0] = 4
     problem = await refusal(gateway, resume_token=held)
@@ -120,7 +120,7 @@ async def test_an_incomplete_resume_of_many_partitions_names_some(gateway: Gatew
     assert "19, 20, ..." in problem.detail
 
 
-async def test_a_group_keeps_where_it_begins_at_the_end(gateway: Gateway, log: FakeLog) -> None:
+async def test_a_group_that_begins_at_the_end_commits_its_start(gateway: Gateway, log: FakeLog) -> None:
     assert await positions(gateway, group="g") == {0: 10, 1: 0, 2: 0}
     await log.append("t", 1, columns_of([b"published while nobody was subscribed"]))
     assert await positions(gateway, group="g") == {0: 10, 1: 0, 2: 0}
@@ -136,7 +136,7 @@ async def test_a_group_with_members_is_read_without_being_committed(
     assert await positions(gateway, group="g") == {0: 10, 1: 0, 2: 0}
 
 
-async def test_a_group_position_that_is_gone_is_refused(gateway: Gateway, log: FakeLog) -> None:
+async def test_a_group_position_below_the_log_start_is_refused(gateway: Gateway, log: FakeLog) -> None:
     await gateway.client.commit("g", "t", {0: 3})
     log.starts["t", 0] = 5
     problem = await refusal(gateway, group="g")
@@ -144,7 +144,7 @@ async def test_a_group_position_that_is_gone_is_refused(gateway: Gateway, log: F
     assert problem.extra == {"partition": 0, "log_start_offset": 5, "high_watermark": 10}
 
 
-async def test_the_owner_decides_what_a_lagging_node_denies(gateway: Gateway, log: FakeLog) -> None:
+async def test_the_owner_decides_about_offsets_that_a_lagging_node_denies(gateway: Gateway, log: FakeLog) -> None:
     log.told["t"] = [4, 0]
     assert await positions(gateway, resume={0: 10, 2: 0}, **EARLIEST) == {0: 10, 1: 0, 2: 0}
     await gateway.client.commit("g", "t", {0: 7, 2: 0})

@@ -1,8 +1,8 @@
-"""Followers that are sent the same bytes, and the loop that writes them.
+"""Fan-out of one encoded piece to all followers of a feed that receive the same bytes.
 
-A follower's connection is written to directly, past the tasks that serve it, if nothing waits in its transport. That
-costs a few attribute reads beside the system call. A connection that something waits for gets the bytes behind that, as
-far as its share of the budget goes (`ConnectionOutput.push`). Other followers are returned; they fall behind.
+If a follower's transport buffer is empty, the piece is written to the transport directly, without a switch to the tasks
+that serve the connection. Otherwise the piece is appended to the connection's pending output, within the connection's
+share of the budget (`ConnectionOutput.push`). Followers that cannot take the piece are returned; they fall behind.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from collections.abc import Iterable
 
 from prometheus_client import Counter
 
-from tidelog_gateway.feed.ring import Follower, Form, Piece
+from tidelog_gateway.feed.ring import Follower, Piece, PieceEncoder
 from tidelog_gateway.resume_tokens import ResumeTokens
 
 
 class PieceTokens:
-    """The resume tokens of the newest piece of a feed.
+    """The resume token after the newest piece of a feed.
 
     Attributes:
-        usual: the token of a message; None where it would be too long for each message.
+        usual: the token to put into a batch message; None if this message has none because the token is long.
     """
 
     def __init__(self, tokens: ResumeTokens) -> None:
@@ -28,30 +28,30 @@ class PieceTokens:
         self._tokens = tokens
 
     def always(self) -> str:
-        """Return a token, however long."""
+        """Return the token, regardless of its length."""
         return self._tokens.token() if self.usual is None else self.usual
 
 
-class Lane:
-    """The followers of one form.
+class FanOut:
+    """Writes pieces in one encoding to followers.
 
     Args:
-        form: of what they are sent.
-        tokens: of the feed.
-        records_out: counts records that are sent.
+        encoder: encoder of pieces.
+        tokens: the feed's resume tokens.
+        records_out: counts sent records.
     """
 
-    __slots__ = ("__weakref__", "_form", "_records_out", "_tokens")
+    __slots__ = ("__weakref__", "_encoder", "_records_out", "_tokens")
 
-    def __init__(self, form: Form, tokens: PieceTokens, records_out: Counter) -> None:
-        self._form = form
+    def __init__(self, encoder: PieceEncoder, tokens: PieceTokens, records_out: Counter) -> None:
+        self._encoder = encoder
         self._tokens = tokens
         self._records_out = records_out
 
     def push(self, piece: Piece, followers: Iterable[Follower]) -> list[Follower]:
-        """Write the newest piece to followers that have credit and room for it; return the others."""
-        form = self._form
-        data = form.encode(piece, self._tokens.always() if form.always_token else self._tokens.usual)
+        """Write the newest piece to the followers that have credit and room for it; return the others."""
+        encoder = self._encoder
+        data = encoder.encode(piece, self._tokens.always() if encoder.always_token else self._tokens.usual)
         size_bytes, records = len(data), piece.records
         now = asyncio.get_running_loop().time()
         refused: list[Follower] = []

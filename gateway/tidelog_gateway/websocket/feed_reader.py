@@ -1,7 +1,7 @@
-"""One subscription's part in a shared feed: what is pushed to it, and what it takes by itself while it is behind.
+"""Reader of a shared feed for one subscription, which takes pieces by itself while it is behind the feed.
 
-Credit is spent for each message as always. A message for which there is too little credit is not cut here: the
-subscription leaves the feed, and reads on by itself.
+Each message spends credit. Pieces are never split: if the credit does not cover the next piece, the subscription leaves
+the feed and reads by itself.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from tidelog_gateway.feed.shared_feed import SharedFeed
 from tidelog_gateway.records_out import first_offset_in
 from tidelog_gateway.resume_tokens import ResumeTokens, Scope
 from tidelog_gateway.websocket.lag import Lag
+from tidelog_gateway.websocket.message_sender import MessageSender
 from tidelog_gateway.websocket.messages import INTEGER_MAX
-from tidelog_gateway.websocket.sending import MessageSender
 from tidelog_gateway.websocket.ws_protocol import BATCH_MEMBERS_BYTES, WsProtocol, batch_message, too_large
 
 
-class Following:
-    """Follows feeds for one subscription.
+class FeedReader:
+    """Follows shared feeds for one subscription.
 
     Args:
-        gateway: the caller's.
-        protocol: of the connection.
-        sid: of the subscription, which is open.
-        scope: what it reads.
-        sender: the connection's.
-        surface: what its records are counted as.
-        lag: of the subscription, where that skips.
+        gateway: the caller's gateway.
+        protocol: the connection's protocol.
+        sid: id of an open subscription.
+        scope: the subscription's topic and filter.
+        sender: the connection's sender.
+        surface: label of the sent records in metrics.
+        lag: the subscription's lag policy, if it skips records.
     """
 
     def __init__(
@@ -62,53 +62,53 @@ class Following:
         self._woken = asyncio.Event()
 
     def wake(self) -> None:
-        """Look at the credit again."""
+        """Check the credit again."""
         if self._feed is not None and self._follower is not None:
             self._feed.stir()
             if not self._follower.in_step:
                 self._woken.set()
 
     def is_possible(self) -> bool:
-        """Whether there is a feed that could serve the subscription where it is."""
+        """Whether a feed can serve the subscription at its positions."""
         return self._feeds.can_attach(self._scope, self._subscription.positions)
 
     def has_feed(self) -> bool:
-        """Whether others follow a feed of the same records."""
+        """Whether a feed of the same scope exists."""
         return self._feeds.has(self._scope)
 
-    async def run(self, *, found: bool) -> None:
-        """Follow a feed for as long as it can serve the subscription.
+    async def run(self, *, create: bool) -> None:
+        """Follow a feed while it can serve the subscription.
 
         Args:
-            found: whether the subscription is at the end of its topic, and founds a feed where none can serve it.
+            create: whether to create a feed if none can serve the subscription, which is at the end of its topic.
         """
         subscription = self._subscription
-        form = self._sender.form(self._sid)
+        encoder = self._sender.piece_encoder(self._sid)
         watch = None if self._lag is None else self
         follower = Follower(
-            subscription.positions, subscription, self._sender.outlet, form, self._ring_woke, watch=watch
+            subscription.positions, subscription, self._sender.outlet, encoder, self._ring_woke, watch=watch
         )
-        feed = self._feeds.attach(self._scope, follower, found=found)
+        feed = self._feeds.attach(self._scope, follower, create=create)
         if feed is None:
             return
         self._feed, self._follower = feed, follower
         try:
             while not follower.lost:
                 if self._lag is not None and (not follower.wants() or await self._lag.is_due()):
-                    return  # the feed waits for credit, too, so its end is not that of the topic
+                    return  # a feed whose followers have no credit does not read, so the topic's end may be beyond it
                 piece = feed.ring.next_for(follower)
                 self._take_positions(follower)
                 if piece is None:
                     feed.stir()
                     await self._wait(follower)
-                elif not subscription.takes(piece.records, len(piece.data)):
+                elif not subscription.accepts(piece.records, len(piece.data)):
                     raise too_large(subscription, piece.partition, first_offset_in(piece.data), len(piece.data))
                 elif subscription.fits(piece.records, piece.payload_bytes):
                     size_bytes = len(piece.data) + subscription.token_chars + BATCH_MEMBERS_BYTES
                     await self._sender.send_made(size_bytes, partial(self._made, piece))
                     feed.ring.taken(follower, piece)
                 elif follower.wants():
-                    return  # there is credit for a part of it
+                    return  # the credit covers a part of the piece
                 else:
                     await self._wait(follower)
         finally:
@@ -129,17 +129,17 @@ class Following:
         self._woken.set()
 
     def _take_positions(self, follower: Follower) -> None:
-        """Have the positions of the follower: its own, or those of the ring, which move with each piece."""
+        """Share the positions of the follower: its own, or those of the ring, which advance with each piece."""
         self._subscription.positions = follower.positions
         if follower.in_step:
             self._has_own_tokens = False
 
     def may_push(self) -> bool:
-        """See `feed.ring.Watch`: while the lag is unknown, the subscription takes pieces by itself."""
+        """See `feed.ring.Watch`; False while the lag is unknown, so that the subscription checks it first."""
         return self._lag is None or not self._lag.is_unknown
 
     def pushed(self) -> None:
-        """See `feed.ring.Watch`: without credit the subscription looks how far it lags."""
+        """See `feed.ring.Watch`; a subscription without credit wakes up to check its lag."""
         if self._follower is not None and not self._follower.wants():
             self._woken.set()
 
@@ -154,9 +154,9 @@ class Following:
         return batch_message(sid, piece.partition, orjson.Fragment(piece.data), piece.next_offset, token)
 
     def _make_tokens(self) -> None:
-        """Make tokens of the positions of now, which moved in step with the ring."""
+        """Create resume tokens from the current positions, which advanced with the ring."""
         if self._has_own_tokens:
             return
         self._has_own_tokens = True
         self._subscription.tokens = ResumeTokens(self._scope, self._subscription.positions)
-        self._subscription.since_token_bytes = INTEGER_MAX  # it is not known when the last one was sent: one is due
+        self._subscription.since_token_bytes = INTEGER_MAX  # unknown, so the next message has a token

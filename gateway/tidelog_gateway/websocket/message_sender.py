@@ -1,8 +1,8 @@
-"""A WebSocket's way out: one message at a time, each within the budget for what goes out.
+"""Sender of a WebSocket's messages, one at a time, each counted in the budget for outgoing data.
 
-The next message is built when little enough of the last ones waits in the transport, so that a connection holds one
-message, however many subscriptions it has. Room is taken for the largest that a message can become; what it turns
-out to be is counted until it has left.
+A message is built only after most of the previous ones have left the transport, so a connection holds one message,
+regardless of the number of its subscriptions. The maximum size of a message is reserved before it is built; its actual
+size is counted until it was sent.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from tidelog_gateway.budget.connection_output import ConnectionOutput
-from tidelog_gateway.feed.ring import Form, Piece
+from tidelog_gateway.feed.ring import Piece, PieceEncoder
 from tidelog_gateway.websocket.codecs import Codec
 from tidelog_gateway.websocket.json_codec import JSON
 from tidelog_gateway.websocket.ws_protocol import batch_frame
@@ -26,10 +26,10 @@ class SlowClientError(Exception):
 
 
 class MessageSender(Protocol):
-    """Sends the messages of a connection, whatever they look like there.
+    """Sends messages of subscriptions over a connection: a WebSocket or an event stream.
 
     Attributes:
-        outlet: the connection's way out.
+        outlet: output of the connection.
     """
 
     outlet: ConnectionOutput
@@ -39,17 +39,17 @@ class MessageSender(Protocol):
         ...
 
     async def send_made(self, size_bytes_max: int, make: Callable[[], Mapping[str, Any]]) -> None:
-        """Send the message that `make` returns when its turn and its room have come."""
+        """Reserve room for a message, then call `make` and send the message that it returns."""
         ...
 
-    def form(self, sid: int) -> Form:
-        """Return how the pieces of a feed are written to the connection for a subscription."""
+    def piece_encoder(self, sid: int) -> PieceEncoder:
+        """Return the encoding of a feed's pieces for a subscription of this connection."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class FrameForm:
-    """A piece as the WebSocket frame of a batch message: frames of a server are not masked, and none is compressed."""
+class FrameEncoder:
+    """Encodes a piece as the WebSocket frame of a batch message, without masking and compression."""
 
     sid: int
     surface: str = "websocket"
@@ -76,35 +76,35 @@ class Sender:
         """Send one message.
 
         Raises:
-            SlowClientError: the client has not made room for it in time.
-            WebSocketDisconnect: the client has left.
+            SlowClientError: the client has not read earlier messages in time.
+            WebSocketDisconnect: the client has disconnected.
         """
         data = self._codec.encode(message)
         await self._send(len(data), lambda: data)
 
     async def send_made(self, size_bytes_max: int, make: Callable[[], Mapping[str, Any]]) -> None:
-        """Send the message that `make` returns when its turn and its room have come.
+        """Reserve room for a message, then call `make` and send the message that it returns.
 
         Raises:
             SlowClientError, WebSocketDisconnect: as `send`.
         """
         await self._send(size_bytes_max, lambda: self._codec.encode(make()))
 
-    def form(self, sid: int) -> Form:
-        """Return how the pieces of a feed are written to the connection for a subscription."""
-        return FrameForm(sid)
+    def piece_encoder(self, sid: int) -> PieceEncoder:
+        """Return the encoding of a feed's pieces for a subscription of this connection."""
+        return FrameEncoder(sid)
 
     async def close(self, code: int, reason: str) -> None:
         """Close the WebSocket.
 
         Raises:
-            WebSocketDisconnect: the client has left.
+            WebSocketDisconnect: the client has disconnected.
         """
         self._check_connected()
         await self._socket.close(code, reason)
 
     def _check_connected(self) -> None:
-        # Of all who have something to send only the first hears of it from the socket; the rest broke a rule, it says.
+        # Starlette raises WebSocketDisconnect for the first send after a disconnect only, then RuntimeError.
         if self._socket.application_state is not WebSocketState.CONNECTED:
             raise WebSocketDisconnect(1006)
 
