@@ -18,12 +18,12 @@ INTRODUCTION = """\
 # Metrics
 
 Node and gateway serve Prometheus' text format at `/metrics`: the node on its `management_port`, beside `/livez` and
-`/readyz`, the gateway on its HTTP port. A counter begins at 0 with each start of its process. What a label's value can
-be: `topic` and `partition` of what the node stores, `group` a group that it coordinates, `peer` the id of another node,
-`kind` a request of the native protocol.
+`/readyz`, the gateway on its HTTP port. A counter begins at 0 with each start of its process. Values of
+labels: `topic` and `partition` of a partition that the node stores, `group` a group that it coordinates, `peer` the id
+of another node, `kind` a request of the native protocol.
 
-A node that others reach shows its metrics to who sends a token of its `management_token_file`
-([The management port](tls.md#the-management-port)). Prometheus sends it so:
+A node that is reachable from other machines requires a token of its `management_token_file` for its metrics
+([The management port](tls.md#the-management-port)). Prometheus sends it with this configuration:
 
 ```yaml
 scrape_configs:
