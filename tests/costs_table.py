@@ -31,23 +31,23 @@ INTRODUCTION = f"""\
 # What requests cost
 
 A node and a gateway are one event loop each. The cost of a request is computed from its envelope or its body
-before its work starts and charged to the caller. A request with many entries is processed in pieces of about
-{PIECE_US // 1000} ms; other work gets its turn between two pieces, and callers take turns with each other
+before its work starts and charged to the caller, and a request of many entries is processed in pieces of about
+{PIECE_US // 1000} ms. Between two pieces the event loop does other work, and callers take turns
 ([ADR 0127](adr/0127-every-request-kind-has-a-cost-that-is-known-before-its-work-starts.md),
 [ADR 0128](adr/0128-large-json-bodies-are-bounded-by-structure-and-parsed-in-pieces.md)).
 
-The promises, which `make abuse` judges with the largest request of every kind and route:
+The limits, which `make abuse` checks with the largest request of every kind and route:
 
-- One request occupies an event loop for at most 50 ms without interruption. The goal is {SLICE_US_MAX // 1000} ms;
-  requests above it are listed [below](#longer-than-{SLICE_US_MAX // 1000}-ms).
-- While a principal sends such requests over four connections, p99 of another one is at most three times that of a
-  quiet node, or 90 ms if that is below 30 ms.
-- While the pending requests of one caller cost {WORK_US_MAX / 1e6:.0f} s of the loop together, its connections are not
+- One request occupies an event loop for at most 50 ms at a time. The aim is {SLICE_US_MAX // 1000} ms; longer requests
+  are listed [below](#longer-than-{SLICE_US_MAX // 1000}-ms).
+- While a principal sends such requests over four connections, p99 of another one is at most three times that of
+  a quiet node, or 90 ms if that of a quiet node is below 30 ms.
+- While the active requests of one caller cost {WORK_US_MAX / 1e6:.0f} s of the loop together, its connections are not
   read. Further requests of a gateway's caller are refused with OVERLOADED.
-- The work of a request ends when its connection is closed or the node stops. A change that has
+- The work of a request ends when its connection is closed and when the node stops. A change that has
   begun is finished.
-- A gateway checks the caller's permission, the number of records and of JSON values before it decodes a body of more
-  than {AT_ONCE_BYTES // KIB} KiB. JSON documents with more than {VALUES_MAX:,} values must be sent as a string.
+- A gateway checks the permission, the number of records and of JSON values before it creates objects from a body
+  of more than {AT_ONCE_BYTES // KIB} KiB. A larger JSON document than {VALUES_MAX:,} values is sent as a string.
 - Steps of TLS handshakes are done in turns by address.
 - Memory grows by at most a quarter more than the budgets: of a node `node_in_flight_bytes`, `node_outgoing_bytes` and
   `rings_bytes` together, of a gateway `in_flight_bytes_max` and `out_bytes_max`.

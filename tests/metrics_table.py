@@ -17,13 +17,13 @@ PAGE = Path(__file__).parents[1] / "docs" / "metrics.md"
 INTRODUCTION = """\
 # Metrics
 
-Node and gateway serve Prometheus' text format at `/metrics`: the node on its `management_port`, next to `/livez` and
-`/readyz`, the gateway on its HTTP port. A counter begins at 0 with each start of its process. Labels: `topic` and
-`partition` of a partition that the node stores, `group` of a group that it coordinates, `peer` for the id of another
-node, `kind` for a request of the native protocol.
+Node and gateway serve Prometheus' text format at `/metrics`: the node on its `management_port`, beside `/livez` and
+`/readyz`, the gateway on its HTTP port. A counter begins at 0 with each start of its process. Values of
+labels: `topic` and `partition` of a partition that the node stores, `group` a group that it coordinates, `peer` the id
+of another node, `kind` a request of the native protocol.
 
-A node whose management port is reachable from other machines requires a token of its `management_token_file`
-([The management port](tls.md#the-management-port)). Configuration of Prometheus:
+A node that is reachable from other machines requires a token of its `management_token_file` for its metrics
+([The management port](tls.md#the-management-port)). Prometheus sends it with this configuration:
 
 ```yaml
 scrape_configs:

@@ -179,7 +179,7 @@ MUTANTS = {
     for mutant in (
         Mutant("admitted by a majority with itself", majority_with_itself, mixture=MEETING),
         Mutant("the directory's id not compared", any_directory_will_do, mixture=MEETING),
-        Mutant("a founder bound to the last caller", bound_anew, mixture=MEETING),
+        Mutant("a founder bound again to the last directory that asks", bound_anew, mixture=MEETING),
         Mutant("bound before it is durable", bound_in_memory, mixture=MEETING),
         Mutant("a wiped founder takes part unasked", admitted_unasked, mixture=MEETING),
         Mutant("a joiner takes part unasked", joins_unasked, mixture=MIXED),
