@@ -55,7 +55,7 @@ docs: $(SITE_TOOLS) ## the pages as a site that can be searched, links and ancho
 # their time, so there are two processes more than there are processors, up to six.
 TESTERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 4 ? n + 2 : 6)))
 
-generate: $(STAMP) ## write anew what is derived from the code: protobuf modules, `tidelog.sync`, tables of pages, the list of the API
+generate: $(STAMP) ## regenerate what is derived from the code: protobuf modules, `tidelog.sync`, tables of pages, the list of the API
 	@$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=proto --pyi_out=proto $(wildcard proto/tidelog_proto/*.proto)
 	@$(BIN)/python -m tests.sync_methods
 	@for table in configuration_table costs_table metrics_table access_table public_api; do \

@@ -65,7 +65,7 @@ FORWARDED = (
 
 
 def render(forwarding: Forwarding, text: str) -> str:
-    """Return a module of `tidelog.sync` with the block of a class written anew.
+    """Return a module of `tidelog.sync` with a new block in one class.
 
     Raises:
         ValueError: the class has no block.
@@ -119,7 +119,7 @@ def _formatted(text: str) -> str:
 
 
 def rendered(module: Path) -> str:
-    """Return a module with all of its blocks written anew."""
+    """Return a module with new blocks in all of its classes."""
     text = module.read_text()
     for forwarding in FORWARDED:
         if forwarding.module == module:
