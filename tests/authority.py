@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from tidelog_cli.certs.certificate_authority import Issued, Kind, issue, new_authority, revoke, serial_of
-from tidelog_proto.tls.files import TlsFiles
+from tidelog_proto.tls.reloaded_files import TlsFiles
 
 HOSTS = ("localhost", "127.0.0.1")
 DAY = dt.timedelta(days=1)

@@ -18,7 +18,7 @@ from tidelog_broker.core.request_costs import (
     PIECE_US,
     SLICE_US_MAX,
 )
-from tidelog_broker.wire.account import WORK_US_MAX
+from tidelog_broker.wire.quota_account import WORK_US_MAX
 from tidelog_gateway.bodies.json_body import AT_ONCE_BYTES, VALUES_MAX
 from tidelog_gateway.route_costs import HTTP_COSTS, MESSAGE_COSTS, RouteCost
 from tidelog_proto.limits import KIB

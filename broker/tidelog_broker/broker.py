@@ -75,10 +75,10 @@ from tidelog_broker.storage.node.typed_journal import TypedJournal
 from tidelog_broker.storage.partition.partition_dirs import sweep_trash
 from tidelog_broker.storage.segment.disk import Disk
 from tidelog_broker.storage.segment.hash_memory import HashMemory
-from tidelog_broker.wire.accounts import Accounts
 from tidelog_broker.wire.bounds import ConnectionBounds
 from tidelog_broker.wire.budget import Budget
 from tidelog_broker.wire.peers import Peers
+from tidelog_broker.wire.quota_accounts import Accounts
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.names import META_TOPIC, OFFSETS_TOPIC

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from tidelog.errors import InvalidRequestError
-from tidelog_proto.tls.files import FollowedTls, TlsFiles, TlsFilesError, client_context, read_pem
+from tidelog_proto.tls.reloaded_files import FollowedTls, TlsFiles, TlsFilesError, client_context, read_pem
 
 TLS_VARIABLE: Final = "TIDELOG_TLS"
 CA_FILE_VARIABLE: Final = "TIDELOG_CA_FILE"

@@ -24,9 +24,9 @@ from fastapi import FastAPI
 from tidelog.cluster.contexts import Context
 from tidelog_gateway.app import create_app, open_client
 from tidelog_gateway.budget.connection_slots import ConnectionSlots
-from tidelog_gateway.budget.load_shedding import SHED_INTERVAL_S
 from tidelog_gateway.budget.request_budget import RequestBudget
 from tidelog_gateway.budget.response_budget import ResponseBudget
+from tidelog_gateway.budget.shedding_bounds import SHED_INTERVAL_S
 from tidelog_gateway.flow.direct_entry import direct_entry
 from tidelog_gateway.http_protocol import http_protocol_class
 from tidelog_gateway.settings import GatewaySettings

@@ -13,8 +13,8 @@ from tidelog_gateway.settings import GatewaySettings
 from tidelog_proto.process.fair_scheduler import Turns
 from tidelog_proto.process.settings import SettingsError
 from tidelog_proto.tls.certificate_expiry import CertificateEnds
-from tidelog_proto.tls.files import FollowedTls, TlsFiles, TlsFilesError, server_context
 from tidelog_proto.tls.handshakes import TlsEntrance
+from tidelog_proto.tls.reloaded_files import FollowedTls, TlsFiles, TlsFilesError, server_context
 from tidelog_proto.tls.stream import DisagreedTlsError, NotTlsError, TlsError
 
 CERTIFICATE_LOOK_S: Final = 1.0

@@ -307,8 +307,8 @@ def _selection(options: Mapping[str, str]) -> Selection:
     chosen = [name for name in ("subscribe", "subscribePattern", "assign") if name in options]
     if len(chosen) != 1:
         raise OptionError(
-            f"exactly one of 'subscribe', 'subscribePattern' and 'assign' must be given; "
-            f"{' and '.join(map(repr, chosen)) if chosen else 'none'} was given."
+            f"exactly one of the options 'subscribe', 'subscribePattern' and 'assign' must be given, got "
+            f"{', '.join(map(repr, chosen)) if chosen else 'none'}."
         )
     text = options[chosen[0]]
     if chosen[0] == "subscribe":

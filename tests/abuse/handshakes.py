@@ -16,7 +16,7 @@ from tests.abuse.stand import environment
 from tests.authority import Authority
 
 from tidelog_cli.up.child_processes import running
-from tidelog_proto.tls.files import TlsFiles
+from tidelog_proto.tls.reloaded_files import TlsFiles
 
 NAME: Final = "TLS handshakes left half open"
 FLOOD: Final = "127.0.0.2"

@@ -23,7 +23,7 @@ from tests.abuse.measured import p99
 from tests.abuse.stand import environment
 
 from tidelog import Client
-from tidelog_proto.tls.files import TlsFiles, client_context
+from tidelog_proto.tls.reloaded_files import TlsFiles, client_context
 
 KEY_VARIABLE: Final = "ABUSE_KEY"
 ADDRESS: Final = "127.0.0.3"

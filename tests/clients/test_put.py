@@ -24,7 +24,7 @@ from tidelog.errors import (
 )
 from tidelog.produce import delivery_callbacks
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch.partitioner import partition_for_key
+from tidelog_proto.batch.key_partitions import partition_for_key
 from tidelog_proto.batch.record_batch import RecordBatch
 
 Told = list[tuple[Receipt | None, TidelogError | None]]

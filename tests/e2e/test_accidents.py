@@ -21,8 +21,8 @@ from tests.private_files import keep_private
 
 from tidelog import Client
 from tidelog_broker.base.steady_clock import SteadyClock
+from tidelog_broker.core.membership.failure_detection import Refusal
 from tidelog_broker.core.membership.members import Address
-from tidelog_broker.core.membership.swim import Refusal
 from tidelog_broker.core.replication.ports import Batch
 from tidelog_cli.up.local_cluster import free_ports
 from tidelog_proto import broker_pb2 as pb

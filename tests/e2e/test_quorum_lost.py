@@ -16,7 +16,7 @@ from tests.faults.nodes import Node, make_nodes
 from tidelog import Client, Topic
 from tidelog.errors import TidelogError
 from tidelog_cli.up.local_cluster import free_ports
-from tidelog_proto.batch.partitioner import partition_for_key
+from tidelog_proto.batch.key_partitions import partition_for_key
 
 pytestmark = pytest.mark.e2e
 

@@ -38,7 +38,7 @@ from tidelog.produce.receipts import PieceOutcome
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_proto.batch.derived_batch import filter_batch
 from tidelog_proto.batch.header import stamp_owner
-from tidelog_proto.batch.partitioner import partition_for_key
+from tidelog_proto.batch.key_partitions import partition_for_key
 from tidelog_proto.batch.record_batch import RecordBatch, columns_of, encode_batch
 
 

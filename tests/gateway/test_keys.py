@@ -10,7 +10,7 @@ import pytest
 from tests.gateway.fake_log import FakeLog
 from tests.gateway.test_app import problem
 
-from tidelog_proto.batch.partitioner import partition_for_key
+from tidelog_proto.batch.key_partitions import partition_for_key
 from tidelog_proto.batch.record_batch import columns_of
 
 RECORDS = "/v1/topics/t/partitions/0/records"

@@ -24,7 +24,7 @@ from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.websocket.json_codec import JSON
 from tidelog_proto.process.settings import SettingsError
 from tidelog_proto.tls import certificate_expiry
-from tidelog_proto.tls.files import TlsFiles, client_context
+from tidelog_proto.tls.reloaded_files import TlsFiles, client_context
 from tidelog_proto.tls.stream import why
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidelog_broker.core.replication import producers
-from tidelog_broker.core.replication.keyed_requests import KeyedRequests
+from tidelog_broker.core.replication.idempotency_keys import KeyedRequests
 from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_proto import broker_pb2 as pb
 

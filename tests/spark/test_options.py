@@ -97,8 +97,8 @@ def test_option_without_a_similar_name_lists_all() -> None:
 
 
 def test_the_topics_are_named_in_exactly_one_way() -> None:
-    assert "none was given" in refused({"bootstrap": "a:1"})
-    assert "'subscribe' and 'assign'" in refused({**BARE, "assign": '{"t":[0]}'})
+    assert "got none" in refused({"bootstrap": "a:1"})
+    assert "got 'subscribe', 'assign'" in refused({**BARE, "assign": '{"t":[0]}'})
     assert "empty" in refused({"bootstrap": "a:1", "subscribe": " , "})
     assert "'bootstrap' is missing" in refused({"subscribe": "t"})
     assert "TEMPORARY VIEW" not in refused({"subscribe": "t"})

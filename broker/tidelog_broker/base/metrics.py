@@ -122,7 +122,7 @@ class NodeMetrics:
             "tidelog_owner_changes", "Epochs that began with this node as their owner and another one before it"
         )
         self.node = NodeGauges(self.registry, VERSION)
-        # Registered before `_Omitted`, which reads the counts that their collection sets.
+        # Register these before `_Omitted`: collecting them sets the counts that it reads.
         self.partitions, self.group_positions = PartitionGauges(self.registry), GroupGauges(self.registry)
         self.registry.register(
             _Omitted(lambda: {"partitions": self.partitions.omitted, "group_positions": self.group_positions.omitted})

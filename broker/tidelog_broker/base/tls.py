@@ -15,7 +15,14 @@ from tidelog_broker.base.config import NodeSettings
 from tidelog_broker.base.offload import Offload
 from tidelog_proto.process.settings import SettingsError
 from tidelog_proto.tls.certificate_expiry import CertificateEnds
-from tidelog_proto.tls.files import FollowedTls, TlsFiles, TlsFilesError, client_context, read_pem, server_context
+from tidelog_proto.tls.reloaded_files import (
+    FollowedTls,
+    TlsFiles,
+    TlsFilesError,
+    client_context,
+    read_pem,
+    server_context,
+)
 from tidelog_proto.tls.revocation import revoked_of
 from tidelog_proto.tls.stream import TlsStream, open_stream
 

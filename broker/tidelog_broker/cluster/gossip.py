@@ -19,9 +19,9 @@ from typing import Any, Final, NamedTuple
 
 from tidelog_broker.core.cluster_secrets import ClusterSecrets
 from tidelog_broker.core.membership.datagram_auth import DatagramAuth
+from tidelog_broker.core.membership.failure_detection import Effects, Refusal, Swim
+from tidelog_broker.core.membership.member_states import Change, Event, IdentityConflict
 from tidelog_broker.core.membership.members import Address, Member, Members
-from tidelog_broker.core.membership.roster import Change, Event, IdentityConflict
-from tidelog_broker.core.membership.swim import Effects, Refusal, Swim
 from tidelog_broker.core.membership.swim_settings import SwimSettings
 from tidelog_proto.wire.name_resolution import look_up
 

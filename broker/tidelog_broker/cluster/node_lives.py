@@ -234,7 +234,7 @@ class NodeLives:
                 self._writes_seen = writes
                 raised = NodeLife(self.own.now.incarnation, self.own.now.tick + 1)
                 await self._append([self._own_entry(raised)])
-                self.own.now = raised  # sent after it is durable: after a crash no node may know a later tick
+                self.own.now = raised  # sent only once durable: no other node may know a later tick than this directory
                 self._news[self.own.directory] = None
             await self._send_news(neighbours)
 
@@ -332,7 +332,9 @@ class NodeLives:
             raise ProtocolError(pb.INVALID_REQUEST, f"node {peer_id!r} sent an invalid life: {fault}")
         if self.refutation(peer_id, incarnation, said) is not None:
             raise ProtocolError(
-                pb.FORBIDDEN, f"the data directory of node {peer_id!r} is an older copy; stop that node"
+                pb.FORBIDDEN,
+                f"the data directory of node {peer_id!r} is older than node {self._node_id!r} has recorded: it was "
+                "restored from a snapshot or a copy; stop that node",
             )
         directory = (peer_id, said.directory_id)
         self._learn(directory, NodeLife(incarnation, said.tick), withdrawn=said.withdrawn)

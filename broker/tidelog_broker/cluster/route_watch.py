@@ -56,12 +56,12 @@ RouteOf = Callable[[tuple[bytes, int]], Route | None]
 
 
 class TopicView(NamedTuple):
-    """A node's metadata of a topic.
+    """A node's view of the metadata of one topic.
 
     Attributes:
-        record: the topic's record at that time.
+        record: the topic's record when the view was taken.
         routes: the newest epoch of each partition, None if unknown.
-        owned: the number of that epoch, -1 if it is unknown or has no owner.
+        owned: for each partition, the number of its epoch in `routes`; -1 if it is unknown or has no owner.
     """
 
     record: pb.TopicRecord

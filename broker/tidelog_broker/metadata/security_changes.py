@@ -15,7 +15,7 @@ from typing import Final
 from tidelog_broker.base.offload import Offload
 from tidelog_broker.core.security.api_keys import SALT_BYTES, slow_hash
 from tidelog_broker.core.security.permissions import Permissions, check_principal, check_rule, refuse_admin
-from tidelog_broker.core.security.quotas import canonical, check_quota
+from tidelog_broker.core.security.quota_rules import canonical, check_quota
 from tidelog_broker.core.security.registry import KEY, QUOTA, RULE, USER, SecurityRegistry
 from tidelog_broker.core.unknown_fields import refuse_unknown_fields
 from tidelog_broker.metadata.security_limits import check_roles

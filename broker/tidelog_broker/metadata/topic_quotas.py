@@ -6,7 +6,7 @@ authentication or by an older release, count for no principal.
 
 from __future__ import annotations
 
-from tidelog_broker.core.security.quotas import Quotas
+from tidelog_broker.core.security.quota_rules import Quotas
 from tidelog_broker.core.topics import TopicRegistry
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError

@@ -159,7 +159,11 @@ class DirectoryAdmission:
                 fault = binders.answered(peer, reply.bound_directory_id) if reply is not None else ""
                 if fault:  # an earlier or later directory of this id was bound there and never admitted
                     asked.add(peer)
-                    log.info("this directory stays admitted although another one is bound: %s", fault)
+                    log.info(
+                        "founder %s has recorded another data directory for this node, one that was never admitted; "
+                        "this node continues with its own, and nothing needs to be done",
+                        peer,
+                    )
             await asyncio.sleep(KEEP_BINDING_S)
 
     # --- founders --------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from tidelog_broker.broker import Broker
 from tidelog_broker.cluster.gossip import Gossip
 from tidelog_broker.core.membership import members
 from tidelog_broker.core.membership.connectivity import ConnectivityMonitor
-from tidelog_broker.core.membership.roster import Change, Event, IdentityConflict
+from tidelog_broker.core.membership.member_states import Change, Event, IdentityConflict
 from tidelog_broker.core.peer_auth import Identity
 from tidelog_broker.core.placement.registry import removal
 from tidelog_broker.core.topics import META_KEY

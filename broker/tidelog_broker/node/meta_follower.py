@@ -84,7 +84,9 @@ class MetaFollower:
         broker = self._broker
         owner = broker.routes.owner(META_KEY)
         if owner in {"", broker.node_id}:
-            raise ProtocolError(pb.EPOCH_CHANGING, "the owner of __meta is not known")
+            raise ProtocolError(
+                pb.EPOCH_CHANGING, f"node {broker.node_id!r} knows no other node that owns __meta yet; retry"
+            )
         entry = pb.FetchEntry(topic_id=META_TOPIC_ID, partition=0, offset=broker.meta_log.applied)
         asked = pb.Fetch(entries=[entry], min_bytes=1, max_bytes=_FETCH_BYTES, wait_ms=_FETCH_WAIT_MS)
         frame = await broker.cluster.request(owner, pb.Envelope(fetch=asked), timeout_s=_TIMEOUT_S)

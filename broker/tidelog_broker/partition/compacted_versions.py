@@ -250,8 +250,8 @@ class CompactedVersions:
     def _note_differing(self, epoch: int, end: LogPosition) -> None:
         self._differing.add((epoch, end.digest))
         log.warning(
-            "%s: compacting epoch %d on this node produces other bytes than decided (another library version?); "
-            "keeping the older version",
+            "%s: compacting epoch %d on this node produced other bytes than the cluster has decided; this node keeps "
+            "its earlier copy. Install the same library versions on all nodes",
             self._state.name,
             epoch,
         )

@@ -270,8 +270,8 @@ class Compaction:
             if self._tools.loop.time() >= until_s:
                 raise ProtocolError(
                     pb.EPOCH_CHANGING,
-                    f"{self._state.name}: the copy on this node is incomplete, not compacted; it waits for "
-                    f"{self._missing_here()}; send again",
+                    f"{self._state.name} was not compacted: the copy on this node is incomplete and waits for "
+                    f"{self._missing_here()}; retry",
                     retry_after_ms=1000,
                 )
             await asyncio.sleep(WHOLE_AGAIN_S)

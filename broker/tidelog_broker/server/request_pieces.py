@@ -81,7 +81,10 @@ def check_wanted(broker: Broker, request: Request) -> None:
         ProtocolError: SHUTTING_DOWN: the node stops, or its connection is closed, and the error is not delivered.
     """
     if broker.life.stopping:
-        raise ProtocolError(pb.SHUTTING_DOWN, "the node is stopping and has not completed this; retry at another node")
+        raise ProtocolError(
+            pb.SHUTTING_DOWN,
+            f"node {broker.node_id!r} is stopping and did not complete the request; retry at another node",
+        )
     request.connection.end_if_gone()
     if not request.connection.is_open:
         raise ProtocolError(pb.SHUTTING_DOWN, "the connection was closed before this was done")

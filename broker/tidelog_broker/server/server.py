@@ -245,7 +245,7 @@ class Server:
     def security_changed(self) -> None:
         """Apply changed quotas, and close connections whose identity or permission to read is no longer valid.
 
-        For a gateway's callers only their subscriptions end.
+        Of a caller behind a gateway only the subscriptions end; the gateway's connection stays open.
         """
         self.broker.accounts.refresh()
         for connection in list(self.connections):

@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from tidelog_broker.wire.account import Account
+from tidelog_broker.wire.quota_account import Account
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 

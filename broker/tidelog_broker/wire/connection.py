@@ -28,12 +28,12 @@ from typing import Any, Final, cast
 from tidelog_broker.core.peer_auth import Challenge
 from tidelog_broker.core.security.login import Login
 from tidelog_broker.core.security.session import Session
-from tidelog_broker.wire.account import Account
 from tidelog_broker.wire.budget import SMALL_ENVELOPE_BYTES, overloaded
 from tidelog_broker.wire.caller_shares import CallerShares
 from tidelog_broker.wire.connection_host import ConnectionHost
 from tidelog_broker.wire.frame_admission import FrameAdmission
 from tidelog_broker.wire.inbox import Inbox
+from tidelog_broker.wire.quota_account import Account
 from tidelog_broker.wire.read_turns import ENVELOPE_WEIGHT, REQUEST_BYTES, ReadTurn
 from tidelog_broker.wire.request_work import Rest, end_work
 from tidelog_broker.wire.send_budget import SendBacklog

@@ -256,7 +256,7 @@ class Link(asyncio.BufferedProtocol):
         return future
 
     def close(self, why: str) -> None:
-        """Close and drop the messages that are waiting to be sent; pending requests fail."""
+        """Close the connection and drop the queued messages; pending requests fail."""
         self._why = self._why or why
         if self._transport is not None:
             self._transport.abort()

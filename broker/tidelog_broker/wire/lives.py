@@ -24,12 +24,12 @@ class HandshakeLives(Protocol):
         ...
 
     async def meet(self, peer_id: str, incarnation: int, said: pb.PeerLife) -> None:
-        """Compare lives with an authenticated node; return once its life is stored durably here.
+        """Compare recorded starts with an authenticated node; return once its newest start is stored durably here.
 
         Raises:
-            OldLifeError: the other node knows a later life of this node's directory.
-            ProtocolError: FORBIDDEN, the other node's directory is an older copy; EPOCH_CHANGING, the link has to wait
-                until a life is withdrawn.
+            OldLifeError: the other node has recorded a later start of this data directory, so this one was rolled back.
+            ProtocolError: FORBIDDEN, the other node's directory is an older copy; EPOCH_CHANGING, the other node must
+                retry after a recorded start has been withdrawn.
         """
 
     def withdrawal_noted(self, by: str) -> OldLifeError:

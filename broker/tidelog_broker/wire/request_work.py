@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from tidelog_broker.wire.account import Account, Client
 from tidelog_broker.wire.caller_shares import busy
+from tidelog_broker.wire.quota_account import Account, Client
 from tidelog_broker.wire.read_turns import WORK_BYTES_PER_US, ReadTurn
 
 

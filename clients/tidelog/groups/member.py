@@ -29,7 +29,7 @@ from tidelog.subscriptions.assignment import Assignment
 from tidelog.subscriptions.consumer_options import ConsumerOptions
 from tidelog.subscriptions.load_meter import LoadMeter
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch.partitioner import partition_for_key
+from tidelog_proto.batch.key_partitions import partition_for_key
 from tidelog_proto.names import OFFSETS_TOPIC
 
 WAIT_SHARE: Final = 4

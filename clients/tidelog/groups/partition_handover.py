@@ -127,8 +127,8 @@ class PartitionHandover:
         if lost:
             named = ", ".join(f"{topic}/{number}" for topic, number in sorted(lost)[:20])
             raise MemberFencedError(
-                f"this consumer's session in group {self._group!r} had expired, and it lost {named}: records delivered "
-                "since the last commit are not committed and are read again"
+                f"this consumer's session in group {self._group!r} expired, and it lost {named}: records delivered "
+                "since the last commit were not committed; the new owners of these partitions read them again"
             )
 
     async def end(self, membership: Membership, *, commits_in_hand: bool) -> None:

@@ -34,7 +34,7 @@ from tidelog.produce.record_preparation import PreparedRecord
 from tidelog.produce.sender import Sender
 from tidelog.produce.splitting import group_by_partition
 from tidelog_proto.batch.columns import columns_of
-from tidelog_proto.batch.partitioner import partition_column, partition_for_key, partition_list
+from tidelog_proto.batch.key_partitions import partition_column, partition_for_key, partition_list
 
 COLUMNS_MIN: Final = 128
 """Number of records from which splitting as columns is cheaper than splitting as lists."""
@@ -115,8 +115,8 @@ class RecordAccumulator:
         Args:
             record: a checked record.
             partition_count: of the topic, according to the cached metadata.
-            memory_reserved: the caller has the turn and has reserved memory for this record.
-            claiming: the call may use the claim of a caller that waited for memory.
+            memory_reserved: the caller is the first in the queue for memory, and has reserved it for this record.
+            claiming: the call may use memory that is set aside for a caller that waited for it.
         """
         batch, size_bytes = self.batch, record.size_bytes
         if batch is not None:

@@ -13,7 +13,7 @@ from tidelog.produce.partition_queue import QueueOptions
 from tidelog.produce.partition_queues import PartitionQueues
 from tidelog.produce.record_preparation import RecordPreparation
 from tidelog.produce.splitting import group_by_partition, split_rows
-from tidelog_proto.batch.partitioner import partition_column, partition_list
+from tidelog_proto.batch.key_partitions import partition_column, partition_list
 
 KEYED_SORT_BYTES: Final = 32 * 1024 * 1024
 """Keyed columns are sorted by partition in parts of this size, which bounds the memory of the copy."""

@@ -43,7 +43,7 @@ from tidelog.produce.expiry import expiry_error
 from tidelog.produce.open_batch import RecordLists
 from tidelog.produce.splitting import group_by_partition
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch.partitioner import partition_column, partition_list
+from tidelog_proto.batch.key_partitions import partition_column, partition_list
 from tidelog_proto.batch.record_batch import EncodedBatch, columns_of, encode_batch
 from tidelog_proto.features import KEYED_REQUESTS
 from tidelog_proto.limits import KEYED_ID_MIN

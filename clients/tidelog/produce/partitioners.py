@@ -1,8 +1,8 @@
 """Partitioners: the choice of a record's partition, by name or by the user's function.
 
-The default is not a partitioner: keys are hashed as a column (`tidelog_proto.batch.partitioner`), and records without a
-key go to the partition with the fewest unacknowledged bytes. Partitioners are called once for each record, so they cost
-more.
+The default is not a partitioner: keys are hashed as a column (`tidelog_proto.batch.key_partitions`), and records
+without a key go to the partition with the fewest unacknowledged bytes. Partitioners are called once for each record, so
+they cost more.
 
 `crc32` and `murmur2` choose the same partitions as Kafka clients (librdkafka's default and the Java client), for topics
 that are migrated partition by partition. With them, records without a key use the default.

@@ -9,7 +9,7 @@ from tidelog.errors import EpochChangingError, OffsetOutOfRangeError
 from tidelog.model import Record
 from tidelog.requests import fetch_and_commit, list_offsets
 from tidelog.requests.conversions import NewestOf
-from tidelog_proto.batch.partitioner import partition_for_key
+from tidelog_proto.batch.key_partitions import partition_for_key
 
 _TRIES_MAX: Final = 8
 """Attempts: between the two requests a newer record may have replaced the one that was found."""

@@ -18,7 +18,7 @@ import typer
 from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.base.output import JsonOption, print_json
 from tidelog_cli.certs.files import CA, LIST, DirectoryArgument, authority_in, paths, replace_file
-from tidelog_proto.tls.files import PEM_BYTES_MAX
+from tidelog_proto.tls.reloaded_files import PEM_BYTES_MAX
 
 _SERIAL: Final = re.compile(r"(?:0x)?[0-9A-Fa-f:]{1,80}")
 

@@ -87,7 +87,9 @@ def rows_of(stream: ByteReader, types: Mapping[str, ColumnType]) -> Iterator[Row
     reader = _Blocks(stream)
     names = _names(reader)
     if missing := [name for name in types if name not in names]:
-        raise CommandFailed(f"--type names the column {missing[0]!r}; columns: {', '.join(names)}")
+        raise CommandFailed(
+            f"--type names column {missing[0]!r}, which the file does not have; its columns: {', '.join(names)}"
+        )
     if "value" in names and (other := [name for name in names if name not in _RECORD_COLUMNS] or list(types)):
         raise CommandFailed(
             f"CSV with a column `value` has only value, key and tag, as text; it also has or types {other[0]!r}; "

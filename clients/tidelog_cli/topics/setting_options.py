@@ -92,5 +92,5 @@ def _indexes(asked: str | None) -> dict[str, bool]:
         return {}
     named = {part.strip() for part in asked.split(",")}
     if named != {"none"} and not named <= {*_INDEXED}:
-        raise typer.BadParameter(f"{asked!r} is not key, tag, key,tag or none", param_hint="--index")
+        raise typer.BadParameter(f"must be 'key', 'tag', 'key,tag' or 'none', got {asked!r}", param_hint="--index")
     return {INDEX_PREFIX + name: name in named for name in _INDEXED}

@@ -18,8 +18,8 @@ from tidelog_gateway.bodies.arrow_body import arrow_records, room_of
 from tidelog_gateway.bodies.cloudevents import binary_event, event_batch, structured_event
 from tidelog_gateway.bodies.column_publish import ColumnsView, publish_columns
 from tidelog_gateway.bodies.csv_body import EmptyValue, csv_records
-from tidelog_gateway.bodies.idempotency import KEY_CHARS_MAX as IDEMPOTENCY_KEY_CHARS_MAX
-from tidelog_gateway.bodies.idempotency import key_in, publish_keyed, refuse_key
+from tidelog_gateway.bodies.idempotency_header import KEY_CHARS_MAX as IDEMPOTENCY_KEY_CHARS_MAX
+from tidelog_gateway.bodies.idempotency_header import key_in, publish_keyed, refuse_key
 from tidelog_gateway.bodies.json_body import AT_ONCE_BYTES, records_in
 from tidelog_gateway.bodies.line_stream import LineStream, Receipts
 from tidelog_gateway.bodies.media_types import form_of

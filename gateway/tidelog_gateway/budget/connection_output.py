@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
-from tidelog_gateway.budget.load_shedding import PROGRESS_BYTES
 from tidelog_gateway.budget.response_budget import ResponseBudget
+from tidelog_gateway.budget.shedding_bounds import PROGRESS_BYTES
 from tidelog_gateway.problems import Problem
 from tidelog_proto.limits import KIB
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from tidelog_gateway.budget.load_shedding import PROGRESS_BYTES, SHED_INTERVAL_S, STALL_TIMEOUT_S
+from tidelog_gateway.budget.shedding_bounds import PROGRESS_BYTES, SHED_INTERVAL_S, STALL_TIMEOUT_S
 
 WHOLE_WITHIN_S: Final = 30.0
 

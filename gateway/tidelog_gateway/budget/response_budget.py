@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from tidelog_gateway.budget.load_shedding import SHED_INTERVAL_S, STALL_TIMEOUT_S
+from tidelog_gateway.budget.shedding_bounds import SHED_INTERVAL_S, STALL_TIMEOUT_S
 from tidelog_proto.limits import KIB
 
 SMALL_ANSWER_BYTES: Final = 16 * KIB

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidelog.errors import TidelogError
 from tidelog_gateway.auth.authentication import RequestAuthenticator, address_of
-from tidelog_gateway.bodies import idempotency, trace_context
+from tidelog_gateway.bodies import idempotency_header, trace_context
 from tidelog_gateway.bodies.admission import admit_publish, topic_published_to
 from tidelog_gateway.body_limits import BodyLimits
 from tidelog_gateway.browser_headers import RAW_BROWSER_HEADERS, with_browser_headers
@@ -231,7 +231,7 @@ class RequestPipeline:
         fields: dict[bytes, bytes] = dict(scope["headers"])
         state = scope["state"]
         if deadline.HEADER in fields and scope["type"] == "http" and "deadline" not in state:
-            await self._admit_within(scope, receive, send, has_key=idempotency.HEADER in fields)
+            await self._admit_within(scope, receive, send, has_key=idempotency_header.HEADER in fields)
             return
         if trace_context.HEADER in fields:
             state["trace"] = trace_context.trace_in(scope["headers"])
@@ -239,8 +239,8 @@ class RequestPipeline:
                 state["trace"] = state["span"].record_headers
         handle = self._app if scope["type"] == "websocket" else self._take
         try:
-            if idempotency.HEADER in fields and scope["type"] == "websocket":
-                raise idempotency.unsupported_by_websockets()
+            if idempotency_header.HEADER in fields and scope["type"] == "websocket":
+                raise idempotency_header.unsupported_by_websockets()
             credentials = self._authenticator.credentials(scope, fields)
         except Problem as problem:
             await problem.response(state["request_id"])(scope, receive, send)

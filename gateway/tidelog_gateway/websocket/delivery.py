@@ -282,10 +282,10 @@ class Delivery:
                 coming.exception()  # the next read runs into the same error
 
     async def _deliver(self, consumed: ConsumedBatch | None) -> bool:
-        """Send one batch, split by credit and limits; False if reading has to end or to be restarted.
+        """Send one batch, split by credit and limits; return False if reading must end or restart.
 
         Args:
-            consumed: the batch; None, if `_next` has none, returns False.
+            consumed: the batch, or None if `_next` returned none; the result is False then.
         """
         if consumed is None:
             return False

@@ -70,7 +70,7 @@ class JsonCodec:
         return Taken(*reader.take_json(records_max, bytes_max, encoded_bytes_max))
 
     def bytes_max(self, reader: BatchReader, records_max: int, bytes_max: int) -> int:
-        """Return the approximate maximum length of the next records, with each byte as an escape."""
+        """Return an estimate of the maximum encoded length of the next records, with each byte escaped."""
         return reader.json_bytes_max(records_max, bytes_max)
 
     def records_member(self, data: bytes) -> Any:

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from tidelog_gateway.workers.metric_families import Families, family
+from tidelog_gateway.workers.merged_metrics import Families, family
 
 
 def families_of(registry: CollectorRegistry) -> Families:

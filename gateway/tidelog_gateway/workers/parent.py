@@ -28,7 +28,7 @@ from tidelog.cluster.contexts import Context
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.workers import frames
 from tidelog_gateway.workers.listeners import listen_for_each
-from tidelog_gateway.workers.metric_families import Families, family, lasting, merged
+from tidelog_gateway.workers.merged_metrics import Families, family, lasting, merged
 from tidelog_gateway.workers.worker_process import WorkerProcess, describe_end, lifeline_pipe
 from tidelog_gateway.workers.worker_settings import worker_settings_of
 

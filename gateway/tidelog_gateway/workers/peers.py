@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.workers import frames
 from tidelog_gateway.workers.exposition import families_of
-from tidelog_gateway.workers.metric_families import Families
+from tidelog_gateway.workers.merged_metrics import Families
 
 HEARTBEAT_S: Final = 1.0
 METRICS_EVERY: Final = 5

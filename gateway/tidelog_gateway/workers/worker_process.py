@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from tidelog_gateway.workers.frames import UNSENT_BYTES_MAX, FrameReader, frame
-from tidelog_gateway.workers.metric_families import Families
+from tidelog_gateway.workers.merged_metrics import Families
 from tidelog_proto.limits import KIB
 
 MODULE: Final = "tidelog_gateway.workers.worker"

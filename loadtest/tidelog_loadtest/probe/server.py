@@ -31,7 +31,7 @@ import uvloop
 from crc32c import crc32c
 
 from tidelog_loadtest.probe.wire import APPEND, READ, REPLY, REQUEST, aligned
-from tidelog_proto.tls.files import TlsFiles, server_context
+from tidelog_proto.tls.reloaded_files import TlsFiles, server_context
 
 PREALLOCATE_BYTES: Final = 64 * 1024 * 1024
 """Size of one allocation ahead of the writes."""

@@ -18,7 +18,7 @@ from tidelog.security import AccessRule
 from tidelog.tls import Tls
 from tidelog_cli.certs.files import CA, paths
 from tidelog_cli.up.local_security import LocalSecurity, secure
-from tidelog_proto.tls.files import TlsFiles, client_context
+from tidelog_proto.tls.reloaded_files import TlsFiles, client_context
 
 _NODE: Final = "node"
 _PRINCIPAL: Final = "bench"
@@ -45,7 +45,7 @@ class Protected:
 
     @property
     def probe_tls(self) -> ssl.SSLContext:
-        """Server name of the probe's certificate."""
+        """Return the TLS settings of clients of the probe."""
         return client_context(TlsFiles(ca=self._ca))
 
     @property

@@ -46,7 +46,7 @@ def exact_bytes(array: Any) -> pa.Array[Any]:
 
 
 def exact_headers(lists: Any) -> pa.Array[Any]:
-    """Return a column of header lists without null lists, at least one of which is not empty."""
+    """Return the canonical form of a column of header lists; no list is null, and at least one is not empty."""
     pairs = lists.flatten()
     ends = np.cumsum(pc.list_value_length(lists).to_numpy(), dtype=np.int32)
     children = [exact_bytes(pairs.field("key")), exact_bytes(pairs.field("value"))]

@@ -301,8 +301,8 @@ def _body_of(columns: pa.RecordBatch) -> tuple[Codec, memoryview, int]:
     if HEADER_BYTES + len(body) > _DERIVED_BYTES_MAX:
         raise ProtocolError(
             pb.BATCH_TOO_LARGE,
-            f"{columns.num_rows} records have a body of {len(body)} bytes; a derived batch has at most "
-            f"{_DERIVED_BYTES_MAX}, and no codec makes it smaller",
+            f"{columns.num_rows} records have a compressed body of {len(body)} bytes; a derived batch has at most "
+            f"{_DERIVED_BYTES_MAX} bytes with its header",
         )
     return codec, body, uncompressed_length
 

@@ -330,7 +330,10 @@ def _check_derived(header: BatchHeader) -> None:
     if header.record_count > BATCH_RECORDS_MAX:
         raise _corrupt(f"record count must be at most {BATCH_RECORDS_MAX}, got {header.record_count}")
     if header.last_offset_delta < header.record_count - 1:
-        raise _corrupt("the last offset delta of a derived batch is below its record count")
+        raise _corrupt(
+            f"the last offset delta of a derived batch of {header.record_count} records must be at least "
+            f"{header.record_count - 1}, got {header.last_offset_delta}"
+        )
     if header.end_offset > OFFSET_MAX:
         raise _corrupt(f"the derived batch ends at offset {header.end_offset}; the limit is {OFFSET_MAX}")
     if header.producer_id or header.producer_epoch or header.base_sequence:

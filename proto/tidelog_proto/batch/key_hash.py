@@ -1,7 +1,7 @@
 """Vectorised hashes of columns of keys or tags, without a Python object per record.
 
-Two hashes: MurmurHash3_x86_32, which determines the partition of a key (`partitioner.py`), equal to `mmh3` of each key;
-and a 64-bit hash of this module, by which nodes find records by key and tag (the `.key` and `.tag` files,
+Two hashes: MurmurHash3_x86_32, which determines the partition of a key (`key_partitions.py`), equal to `mmh3` of each
+key; and a 64-bit hash of this module, by which nodes find records by key and tag (the `.key` and `.tag` files,
 docs/formats.md). Neither can change: hashes are stored in files and determine partitions.
 
 All keys of a block are processed in parallel, word by word and sorted by descending length, so that the keys with

@@ -360,6 +360,6 @@ def timestamp_range(timestamps: pa.Array[Any]) -> tuple[int, int]:
 def _too_large(what: str) -> ProtocolError:
     return ProtocolError(
         pb.BATCH_TOO_LARGE,
-        f"{what}; a batch has at most {BATCH_RECORDS_MAX} records, {BATCH_BYTES_MAX} bytes, and "
-        f"{BATCH_UNCOMPRESSED_BYTES_MAX} uncompressed: send smaller batches",
+        f"{what}; the limits of a batch are {BATCH_RECORDS_MAX} records, {BATCH_BYTES_MAX} bytes encoded and "
+        f"{BATCH_UNCOMPRESSED_BYTES_MAX} bytes uncompressed: send smaller batches",
     )

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from cryptography import x509
 
-from tidelog_proto.tls.files import TlsFiles
+from tidelog_proto.tls.reloaded_files import TlsFiles
 from tidelog_proto.tls.revocation import lists_in
 
 log = logging.getLogger(__name__)

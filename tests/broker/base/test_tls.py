@@ -18,7 +18,7 @@ from tidelog.errors import TidelogError
 from tidelog.tls import Tls
 from tidelog_broker.base import tls as node_tls
 from tidelog_proto.process.settings import SettingsError
-from tidelog_proto.tls.files import TlsFiles
+from tidelog_proto.tls.reloaded_files import TlsFiles
 
 
 @pytest.fixture

@@ -14,10 +14,10 @@ import uvloop
 from tidelog_broker.cluster.gossip import Gossip
 from tidelog_broker.core.cluster_secrets import ClusterSecrets
 from tidelog_broker.core.membership.datagram_auth import DatagramAuth
+from tidelog_broker.core.membership.failure_detection import Refusal
 from tidelog_broker.core.membership.gossip_messages import Ack, Datagram, DatagramWriter, Ping, decode
+from tidelog_broker.core.membership.member_states import Change, Event, IdentityConflict, MembershipChange
 from tidelog_broker.core.membership.members import Address, Member, MemberState
-from tidelog_broker.core.membership.roster import Change, Event, IdentityConflict, MembershipChange
-from tidelog_broker.core.membership.swim import Refusal
 
 HERE = "127.0.0.1"
 ANYWHERE = Address(HERE, 0)

@@ -184,7 +184,7 @@ async def test_known_life_survives_a_restart(node: Node) -> None:
         await lives.meet("b", at(5), life_of_b(at(5)))
     async with node.life(at(2)) as lives:
         assert lives.newest(OTHER) == NodeLife(at(5), 0)
-        with pytest.raises(ProtocolError, match="an older copy"):
+        with pytest.raises(ProtocolError, match="restored from a snapshot or a copy"):
             await lives.meet("b", at(4), life_of_b(at(4)))
         await lives.meet("b", at(6), life_of_b(at(6), NodeLife(at(5), 0)))
 
@@ -198,7 +198,7 @@ async def test_life_reported_by_a_third_node_is_compared_and_stored(node: Node) 
             await others.heard.wait()
         running.cancel()
     async with node.life(at(2)) as lives:
-        with pytest.raises(ProtocolError, match="an older copy"):
+        with pytest.raises(ProtocolError, match="restored from a snapshot or a copy"):
             await lives.meet("b", at(6), life_of_b(at(6), NodeLife(at(5), 7)))
 
 
@@ -389,7 +389,7 @@ async def test_handshake_with_a_node_that_had_many_directories_fits_its_frames(n
         lives.learn("c", [known_life(("b", b"%016d" % number), NodeLife(at(1), 0)) for number in range(3000)])
         proof = pb.Envelope(peer_proof=pb.PeerProof(proof=bytes(32), life=said(lives)))
         assert len(encode_frame(proof)) < FRAME_BYTES_MAX_BEFORE_HELLO
-        with pytest.raises(ProtocolError, match="an older copy"):
+        with pytest.raises(ProtocolError, match="restored from a snapshot or a copy"):
             await lives.meet("b", at(4), life_of_b(at(4)))
 
 
@@ -507,7 +507,7 @@ async def test_withdrawal_is_durable_before_its_answer_and_restores_the_earlier_
         assert lives.newest(OTHER) == NodeLife(at(5), 8)
         with pytest.raises(ProtocolError, match="was withdrawn"):
             await lives.meet("b", at(6), life_of_b(at(6), NodeLife(at(5), 8)))
-        with pytest.raises(ProtocolError, match="an older copy"):
+        with pytest.raises(ProtocolError, match="restored from a snapshot or a copy"):
             await lives.meet("b", at(6, 2), life_of_b(at(6, 2), NodeLife(at(5), 7)))
         await lives.meet("b", at(6, 2), life_of_b(at(6, 2), NodeLife(at(5), 8)))
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import count
 
+from tidelog_broker.core.membership.failure_detection import Effects, Swim
 from tidelog_broker.core.membership.gossip_messages import PAYLOAD_BYTES_MAX
+from tidelog_broker.core.membership.member_states import Change, Event, IdentityConflict, MembershipChange
 from tidelog_broker.core.membership.members import Address, Member, MemberState
-from tidelog_broker.core.membership.roster import Change, Event, IdentityConflict, MembershipChange
-from tidelog_broker.core.membership.swim import Effects, Swim
 from tidelog_broker.core.membership.swim_settings import SwimSettings
 
 CLUSTER = b"c" * 16

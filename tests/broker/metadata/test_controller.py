@@ -7,7 +7,7 @@ from tests.broker.rebalance.test_mover import TOPIC, World
 from tests.broker.stand import Stand
 
 from tidelog_broker.cluster.routes import Route, Routes
-from tidelog_broker.core.security.quotas import Quotas
+from tidelog_broker.core.security.quota_rules import Quotas
 from tidelog_broker.core.security.registry import SecurityRegistry
 from tidelog_broker.core.topics import META_KEY, OFFSETS_TOPIC_ID
 from tidelog_broker.metadata.controller import Controller

@@ -13,7 +13,7 @@ from tests.broker.stand import Stand, settled
 from tidelog.errors import QuotaExceededError
 from tidelog.security import AccessRule
 from tidelog.security.quotas import Quota
-from tidelog_broker.core.security.quotas import Quotas
+from tidelog_broker.core.security.quota_rules import Quotas
 from tidelog_broker.core.topics import TopicRegistry
 from tidelog_broker.metadata.topic_quotas import TopicQuotas
 from tidelog_broker.node.node import Node

@@ -221,7 +221,7 @@ async def test_admitted_founder_stays_despite_an_unadmitted_binding(
     caplog.clear()
     await five.start("e")
     await five.settled()
-    known = "stays admitted although another one is bound: founder 'e' has recorded another"
+    known = "founder e has recorded another data directory for this node, one that was never admitted"
     await five.until(lambda: known in caplog.text, "it was not asked")
     assert five.nodes["a"].life.health.state == "running"
 

@@ -9,7 +9,7 @@ import pytest
 from tests.broker.founded import Founded
 
 from tidelog_broker.core.membership import connectivity
-from tidelog_broker.core.membership.roster import IdentityConflict
+from tidelog_broker.core.membership.member_states import IdentityConflict
 from tidelog_broker.core.peer_auth import Identity
 from tidelog_broker.core.topics import META_KEY
 from tidelog_broker.node.directory_admission import IdentityError

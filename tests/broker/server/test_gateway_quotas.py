@@ -19,8 +19,8 @@ from tidelog import Client
 from tidelog.security import AccessRule
 from tidelog.security.quotas import Quota
 from tidelog_broker.node.node import Node
-from tidelog_broker.wire import account as account_module
-from tidelog_broker.wire import accounts as accounts_module
+from tidelog_broker.wire import quota_account as account_module
+from tidelog_broker.wire import quota_accounts as accounts_module
 from tidelog_proto import broker_pb2 as pb
 
 KIB = 1024

@@ -21,7 +21,7 @@ from tidelog import Client
 from tidelog.errors import TidelogError
 from tidelog.tls import Tls
 from tidelog_broker.node.node import Node
-from tidelog_proto.tls.files import TlsFiles, client_context
+from tidelog_proto.tls.reloaded_files import TlsFiles, client_context
 from tidelog_proto.tls.stream import why
 
 AT_ONCE_S = 5.0

@@ -14,7 +14,7 @@ from tidelog_broker.core.request_costs import BATCH_US, BATCHES_PER_PIECE
 from tidelog_broker.node.node import Node
 from tidelog_broker.partition.pipeline import PendingPublish, Pipeline
 from tidelog_broker.partition.reader import PartitionReader
-from tidelog_broker.wire import account
+from tidelog_broker.wire import quota_account
 from tidelog_broker.wire.connection import Connection, Request
 from tidelog_broker.wire.read_turns import TURN_BYTES, WORK_BYTES_PER_US
 from tidelog_proto import broker_pb2 as pb
@@ -131,7 +131,7 @@ async def test_stopping_node_ends_work_in_pieces(stand: Stand, looked: list[int]
 async def test_reading_pauses_while_much_work_is_pending(
     stand: Stand, node: Node, looked: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(account, "WORK_US_MAX", 1_000)
+    monkeypatch.setattr(quota_account, "WORK_US_MAX", 1_000)
     one = await stand.peer()
     topic_id = (await one.create()).topic_id
     await one.publish(topic_id, batch(b"x"))
@@ -230,7 +230,7 @@ async def test_closed_connection_drops_the_rest_of_a_publish(
 async def test_publish_of_a_throttled_caller_is_finished(
     stand: Stand, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(account, "WORK_US_MAX", 1_000)
+    monkeypatch.setattr(quota_account, "WORK_US_MAX", 1_000)
     one = await stand.peer()
     topic_id = (await one.create()).topic_id
     attachment, asked = publish(topic_id)

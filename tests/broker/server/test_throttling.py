@@ -22,7 +22,7 @@ from tidelog.errors import DeliveryTimeoutError, QuotaExceededError
 from tidelog.security import AccessRule
 from tidelog.security.quotas import Quota
 from tidelog_broker.node.node import Node
-from tidelog_broker.wire import account
+from tidelog_broker.wire import quota_account
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import PROTOCOL_VERSION
@@ -159,7 +159,7 @@ async def test_fetches_wait_for_the_consume_debt(stand: Stand, node: Node) -> No
 async def test_long_throttled_fetch_is_answered_empty(
     stand: Stand, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidelog_broker.wire.account.READ_WAIT_S", 0.1)
+    monkeypatch.setattr("tidelog_broker.wire.quota_account.READ_WAIT_S", 0.1)
     peer = await stand.peer()
     topic = (await peer.create()).topic_id
     await peer.publish(topic, batch(bytes(200 * KIB)))
@@ -180,7 +180,7 @@ async def test_throttled_fetch_is_answered_before_the_clients_timeout(stand: Sta
     began_s = time.monotonic()
     told = (await peer.reply(peer.post_fetch(topic, min_bytes=1, wait_ms=100))).envelope
     assert time.monotonic() - began_s < 3, "far from the 5 s that it may take for who waits longer"
-    assert account.READ_WAIT_LEAST_S < owner_changes.READER_SILENCE_S
+    assert quota_account.READ_WAIT_LEAST_S < owner_changes.READER_SILENCE_S
     assert told.fetch_reply.results[0].length == 0
     assert told.throttle_ms > 30_000
 

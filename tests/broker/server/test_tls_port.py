@@ -23,7 +23,7 @@ from tidelog_broker.node.node import Node
 from tidelog_cli.certs.certificate_authority import issue
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.limits import MIB, PROTOCOL_VERSION
-from tidelog_proto.tls.files import TlsFiles, client_context
+from tidelog_proto.tls.reloaded_files import TlsFiles, client_context
 
 
 @pytest.fixture

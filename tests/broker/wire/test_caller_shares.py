@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from tidelog_broker.core.security.quotas import Limits
-from tidelog_broker.wire.account import Account
+from tidelog_broker.core.security.quota_rules import Limits
 from tidelog_broker.wire.caller_shares import CallerShares
+from tidelog_broker.wire.quota_account import Account
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 

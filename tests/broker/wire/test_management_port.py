@@ -26,7 +26,7 @@ from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.base.metrics_guard import MetricsGuard
 from tidelog_broker.node.node import Node
 from tidelog_broker.wire.management_port import MANAGEMENT_BOUNDS, Management, ManagementBounds
-from tidelog_proto.tls.files import TlsFiles, client_context, server_context
+from tidelog_proto.tls.reloaded_files import TlsFiles, client_context, server_context
 
 OPEN = MetricsGuard(None, is_open=True)
 LIVEZ = b"GET /livez HTTP/1.1\r\n\r\n"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tidelog_cli.main import main
-from tidelog_proto.tls.files import TlsFiles, client_context, server_context
+from tidelog_proto.tls.reloaded_files import TlsFiles, client_context, server_context
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:

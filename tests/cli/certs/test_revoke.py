@@ -14,7 +14,7 @@ from tidelog_cli.base.failures import CommandFailed
 from tidelog_cli.certs import revoke
 from tidelog_cli.certs.command import new_ca, new_certificate
 from tidelog_cli.certs.revoke import list_in, revoke_in
-from tidelog_proto.tls.files import TlsFiles, server_context
+from tidelog_proto.tls.reloaded_files import TlsFiles, server_context
 
 
 @pytest.fixture

@@ -73,7 +73,7 @@ def test_many_blocks_are_rows_in_their_order() -> None:
         (b"a\nNaN\n", ("a=number",), "'NaN' is not of type number"),
         (b"a\n01\n", ("a=number",), "'01' is not of type number"),
         (b"a\nTRUE\n", ("a=boolean",), "'TRUE' is not of type boolean"),
-        (b"a\n1\n", ("b=integer",), "--type names the column 'b'; columns: a"),
+        (b"a\n1\n", ("b=integer",), "--type names column 'b', which the file does not have; its columns: a"),
         (b"value,other\n1,2\n", (), "it also has or types 'other'"),
         (b"value\n1\n", ("value=integer",), "it also has or types 'value'"),
     ],
@@ -99,7 +99,7 @@ def test_keys_and_times_come_from_columns() -> None:
     assert batch.column("timestamp").cast(pa.int64()).to_pylist() == [
         1_700_000_000_000_000 + at * 10**6 for at in range(3)
     ]
-    with pytest.raises(CommandFailed, match="there is no column 'x'; columns: a"):
+    with pytest.raises(CommandFailed, match="no column 'x'; the columns are a"):
         list(read_stream(Pipe(b"a\n1\n"), Format.CSV, Fields("x")))
     with pytest.raises(CommandFailed, match="column 'a' has 1 rows without a time"):
         list(read_stream(Pipe(b"a,b\n,1\n"), Format.CSV, Fields(None, "a")))

@@ -12,7 +12,7 @@ from tidelog.model import Receipt
 from tidelog.produce.open_batch import RecordLists, record_size_bytes
 from tidelog.produce.receipts import PendingRows
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch.partitioner import partition_for_key
+from tidelog_proto.batch.key_partitions import partition_for_key
 from tidelog_proto.batch.record_batch import RecordBatch
 
 

@@ -13,7 +13,7 @@ from tidelog.produce.partition_queues import PartitionQueues
 from tidelog.produce.producer_options import ProducerOptions
 from tidelog.produce.record_preparation import RecordPreparation
 from tidelog_proto.batch.columns import columns_of
-from tidelog_proto.batch.partitioner import FEW_KEYS, partition_for_key
+from tidelog_proto.batch.key_partitions import FEW_KEYS, partition_for_key
 
 PARTITIONS = 3
 

@@ -23,7 +23,7 @@ from tidelog.errors import (
 from tidelog.produce.receipts import PendingReceipt
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import Codec, unpack_header
-from tidelog_proto.batch.partitioner import partition_for_key
+from tidelog_proto.batch.key_partitions import partition_for_key
 from tidelog_proto.batch.record_batch import RecordBatch
 
 

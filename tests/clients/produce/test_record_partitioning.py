@@ -11,7 +11,7 @@ from tidelog.produce.accumulator import ANY_PARTITION, common_partition, split_b
 from tidelog.produce.batches import ColumnChunk, ListChunk
 from tidelog.produce.open_batch import OpenBatch, record_size_bytes
 from tidelog.produce.receipts import PendingReceipt
-from tidelog_proto.batch.partitioner import partition_for_key
+from tidelog_proto.batch.key_partitions import partition_for_key
 from tidelog_proto.batch.record_batch import RecordBatch, encode_batch
 
 KEYLESS = 2

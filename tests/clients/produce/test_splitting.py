@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tidelog.produce.splitting import group_by_partition, split_rows
 from tidelog_proto.batch.columns import columns_of
-from tidelog_proto.batch.partitioner import partition_column, partition_for_key
+from tidelog_proto.batch.key_partitions import partition_column, partition_for_key
 
 
 @given(

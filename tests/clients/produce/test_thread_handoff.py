@@ -31,7 +31,7 @@ from tidelog.errors import (
 from tidelog.produce.thread_handoff import RESERVATION_S
 from tidelog.sync import Client, Producer
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch.partitioner import partition_for_key
+from tidelog_proto.batch.key_partitions import partition_for_key
 
 
 class Held:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from tidelog_gateway.budget.connection_output import UNSENT_BYTES, ConnectionOutput
-from tidelog_gateway.budget.load_shedding import PROGRESS_BYTES
 from tidelog_gateway.budget.response_budget import ResponseBudget
+from tidelog_gateway.budget.shedding_bounds import PROGRESS_BYTES
 from tidelog_gateway.problems import Problem
 from tidelog_proto.limits import MIB
 

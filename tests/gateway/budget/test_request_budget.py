@@ -11,8 +11,8 @@ from tests.gateway.conftest import Serve
 from tests.gateway.websocket.test_frames import CLOSE, opened, received
 
 from tidelog_gateway.budget import request_budget
-from tidelog_gateway.budget.load_shedding import PROGRESS_BYTES
 from tidelog_gateway.budget.request_budget import BodyReservation, CallerUsage, RequestBudget
+from tidelog_gateway.budget.shedding_bounds import PROGRESS_BYTES
 from tidelog_proto.limits import MIB
 
 STALL_TIMEOUT_S = 0.05

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from tidelog_gateway.budget.load_shedding import STALL_TIMEOUT_S
 from tidelog_gateway.budget.response_budget import SMALL_ANSWER_BYTES, ResponseBudget
+from tidelog_gateway.budget.shedding_bounds import STALL_TIMEOUT_S
 from tidelog_proto.limits import MIB
 
 

@@ -18,7 +18,7 @@ from tests.gateway.conftest import Serve, Served
 from tests.gateway.fake_log import FakeLog
 
 from tidelog_gateway.body_limits import DIRECT_BYTES
-from tidelog_proto.tls.files import TlsFiles, client_context
+from tidelog_proto.tls.reloaded_files import TlsFiles, client_context
 
 LAST = b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 VALUES = [b"%0100d" % number for number in range(2_000)]

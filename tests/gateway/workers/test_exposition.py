@@ -11,7 +11,7 @@ from tidelog_gateway.budget.request_budget import RequestBudget
 from tidelog_gateway.budget.response_budget import ResponseBudget
 from tidelog_gateway.metrics import Metrics
 from tidelog_gateway.workers.exposition import families_of, page_of
-from tidelog_gateway.workers.metric_families import Families, lasting, merged
+from tidelog_gateway.workers.merged_metrics import Families, lasting, merged
 
 
 def metrics() -> Metrics:

@@ -9,7 +9,7 @@ from tests.clients.fake_node import FakeNode, running_fake_node
 from tidelog import Client
 from tidelog_loadtest.clients.client_loops import PUBLISHING, READING, Records, Timed, publish, read
 from tidelog_loadtest.measure.product import WrongCountError
-from tidelog_proto.batch.partitioner import partition_for_key
+from tidelog_proto.batch.key_partitions import partition_for_key
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from tidelog_loadtest.probe.client import Payload, ProbeFailedError, append_run,
 from tidelog_loadtest.probe.server import ProbeProtocol, ProbeServer
 from tidelog_loadtest.probe.wire import aligned
 from tidelog_loadtest.stand.payloads import encoded, value_batches
-from tidelog_proto.tls.files import TlsFiles, client_context, server_context
+from tidelog_proto.tls.reloaded_files import TlsFiles, client_context, server_context
 
 WINDOW = 3
 BATCH_RECORDS = 50

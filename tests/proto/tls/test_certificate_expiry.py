@@ -8,7 +8,7 @@ import pytest
 from tests.authority import Authority
 
 from tidelog_proto.tls.certificate_expiry import DAY_S, CertificateEnds
-from tidelog_proto.tls.files import TlsFiles
+from tidelog_proto.tls.reloaded_files import TlsFiles
 
 
 class Clock:

@@ -11,7 +11,7 @@ from tests.authority import Authority
 from tests.proto.tls.test_stream import End, Pair, believing, until
 
 from tidelog_proto.process.fair_scheduler import Turns
-from tidelog_proto.tls.files import TlsFiles
+from tidelog_proto.tls.reloaded_files import TlsFiles
 from tidelog_proto.tls.stream import open_stream
 
 

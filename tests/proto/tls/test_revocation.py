@@ -13,7 +13,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from tests.authority import Authority
 
-from tidelog_proto.tls.files import FollowedTls, TlsFiles, TlsFilesError, client_context, server_context
+from tidelog_proto.tls.reloaded_files import FollowedTls, TlsFiles, TlsFilesError, client_context, server_context
 from tidelog_proto.tls.revocation import lists_in, revoked_of
 from tidelog_proto.tls.stream import why
 

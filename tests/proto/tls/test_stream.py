@@ -16,8 +16,8 @@ from tests.authority import Authority
 from tests.proto.key_changes import KeyChanger
 
 from tidelog_proto.limits import MIB
-from tidelog_proto.tls.files import TlsFiles, client_context, server_context
 from tidelog_proto.tls.handshakes import TlsEntrance
+from tidelog_proto.tls.reloaded_files import TlsFiles, client_context, server_context
 from tidelog_proto.tls.stream import (
     BARREN_BYTES_MAX,
     CHUNK_BYTES,

@@ -8,8 +8,8 @@ from typing import Any
 
 from tests.simulation.whole.loop import life_here
 
+from tidelog_broker.core.membership.member_states import Change, Event, MembershipChange
 from tidelog_broker.core.membership.members import Address, Member, Members, MemberState
-from tidelog_broker.core.membership.roster import Change, Event, MembershipChange
 
 LOOK_US = 100_000
 MEMBERS_MAX = 100

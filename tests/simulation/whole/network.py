@@ -19,12 +19,12 @@ from tidelog_broker.core.peer_auth import Challenge, Identity
 from tidelog_broker.core.replication.outbox import LinkMessage
 from tidelog_broker.core.replication.ports import Batch
 from tidelog_broker.core.security.session import Session
-from tidelog_broker.wire.account import Account
 from tidelog_broker.wire.connection import Connection, Request
 from tidelog_broker.wire.inbox import Inbox
 from tidelog_broker.wire.link import Link, RemovedError, unreachable
 from tidelog_broker.wire.links import _FINAL, Address, LinkEvents
 from tidelog_broker.wire.lives import HandshakeLives
+from tidelog_broker.wire.quota_account import Account
 from tidelog_broker.wire.send_budget import SendBacklog
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import unpack_header

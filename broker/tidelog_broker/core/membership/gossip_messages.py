@@ -145,7 +145,10 @@ def check_member(member: Member) -> None:
     if not 0 <= member.refutation <= _U32_MAX:
         raise ValueError(f"refutation must be 0 to {_U32_MAX}, got {member.refutation}")
     if ipaddress.ip_address(member.gossip.host).is_unspecified:
-        raise ValueError(f"gossip host must be an address to send to, got {member.gossip.host}")
+        raise ValueError(
+            f"node {member.node_id!r}: the gossip host must be an address that other nodes can reach, got "
+            f"{member.gossip.host}"
+        )
     for port in (member.port, member.gossip.port):
         if not 0 < port < 2**16:
             raise ValueError(f"port must be 1 to 65535, got {port}")

@@ -319,5 +319,5 @@ def _owner_capable(nodes: Sequence[NodeEntry]) -> frozenset[str]:
 
 
 def _owned_by(owner: str, active: pb.EpochDescriptor) -> Plan:
-    """Return the active epoch with another owner."""
+    """Return a plan for the next epoch that changes only the owner of the active one."""
     return Plan(owner, tuple(active.placement), active.ack_quorum, active.flush or pb.ALWAYS)

@@ -305,7 +305,11 @@ class Backfill:
         )
 
     def _takes(self, pull: Pull, end: Position) -> bool:
-        """Return whether to accept a source's version: the newest, or another if there is none and no node has it."""
+        """Return whether to accept the version that a source offers.
+
+        The newest is always accepted. An older one is accepted only if this log has no complete version of the epoch,
+        and the fetch has that version as its target, or no source has a newer one.
+        """
         ends = self._state.ends_of(pull.epoch)
         if end == ends[-1]:
             return True

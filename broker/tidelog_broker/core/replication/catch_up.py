@@ -29,7 +29,14 @@ class CatchUp:
         reopen: Callable[[Opening, int], None],
         raise_log_start: Callable[[int, int], None],
     ) -> None:
-        """Set the callbacks: fetched batches are durable; an OPEN_EPOCH has its log; the log start was raised."""
+        """Create the state of catching up.
+
+        Args:
+            state: of the replica.
+            acknowledge: called when fetched batches are durable.
+            reopen: called when the records that an OPEN_EPOCH needs have been fetched.
+            raise_log_start: called with the log start of a source.
+        """
         self._state = state
         self._acknowledge = acknowledge
         self._reopen = reopen

@@ -30,7 +30,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from tidelog_broker.core.replication.keyed_requests import KeyedRequest, KeyedRequests, is_keyed
+from tidelog_broker.core.replication.idempotency_keys import KeyedRequest, KeyedRequests, is_keyed
 from tidelog_broker.core.replication.producer_budget import ProducerBudget
 from tidelog_broker.core.replication.silent_producers import SilentProducers
 from tidelog_proto import broker_pb2 as pb

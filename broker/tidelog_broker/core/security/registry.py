@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from typing import Final
 
 from tidelog_broker.core.security.permissions import Permissions
-from tidelog_broker.core.security.quotas import Quotas
+from tidelog_broker.core.security.quota_rules import Quotas
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 

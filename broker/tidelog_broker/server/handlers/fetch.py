@@ -25,8 +25,8 @@ from tidelog_broker.partition.projected_reader import projection_of
 from tidelog_broker.server.access import check_entries, check_entry
 from tidelog_broker.server.request_pieces import Pieces, check_wanted, in_pieces
 from tidelog_broker.storage.partition.matching import ReadResult, Wanted
-from tidelog_broker.wire.account import READ_WAIT_LEAST_S, Account
 from tidelog_broker.wire.connection import Request
+from tidelog_broker.wire.quota_account import READ_WAIT_LEAST_S, Account
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import unpack_header
 from tidelog_proto.errors import ProtocolError

@@ -5,8 +5,8 @@ producer table of every copy, and of every later owner, contains the epoch, and 
 the log is the only place that stores the newest instance.
 
 A request with an idempotency key that writes no record to partition 0 is registered there in the same way: the control
-batch has the id, the epoch and the digest of the request (`core/replication/keyed_requests.py`). A repeated request is
-answered with its first epoch, which encodes the number of partitions that the first attempt was split over.
+batch has the id, the epoch and the digest of the request (`core/replication/idempotency_keys.py`). A repeated request
+is answered with its first epoch, which encodes the number of partitions that the first attempt was split over.
 """
 
 from __future__ import annotations

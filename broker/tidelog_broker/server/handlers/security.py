@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tidelog_broker.broker import Broker
-from tidelog_broker.core.security.quotas import canonical
+from tidelog_broker.core.security.quota_rules import canonical
 from tidelog_broker.core.security.registry import KEY, QUOTA, RULE, USER, SecurityRegistry
 from tidelog_broker.core.topics import META_KEY
 from tidelog_broker.metadata.security_changes import without_secrets

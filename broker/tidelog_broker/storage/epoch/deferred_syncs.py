@@ -189,7 +189,7 @@ class DeferredSyncs:
             self._disk.syncer.offer(self._rolled[0].sync.finish_in_background)
 
     def cancel_all_but(self, count: int) -> None:
-        """Cancel the syncs of all but the newest `count` segments, which are being deleted, except a running one."""
+        """Cancel the pending syncs of the segments before the newest `count`, which are being deleted."""
         while len(self._rolled) > count and self._rolled[0].sync.try_cancel():
             self._disk.open_segments.release(self._rolled.pop(0).opened)
 

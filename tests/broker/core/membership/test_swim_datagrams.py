@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from tests.broker.core.swim_world import CLUSTER, address, member
 
+from tidelog_broker.core.membership.failure_detection import Effects, Swim
 from tidelog_broker.core.membership.gossip_messages import (
     Ack,
     Body,
@@ -18,9 +19,8 @@ from tidelog_broker.core.membership.gossip_messages import (
     PingRequest,
     decode,
 )
+from tidelog_broker.core.membership.member_states import Change, Event, MembershipChange
 from tidelog_broker.core.membership.members import Address, Member, MemberState
-from tidelog_broker.core.membership.roster import Change, Event, MembershipChange
-from tidelog_broker.core.membership.swim import Effects, Swim
 from tidelog_broker.core.membership.swim_settings import SwimSettings
 
 PLAIN = SwimSettings()

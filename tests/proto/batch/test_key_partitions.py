@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog_proto.batch.partitioner import FEW_KEYS, partition_column, partition_for_key, partition_list
+from tidelog_proto.batch.key_partitions import FEW_KEYS, partition_column, partition_for_key, partition_list
 
 # MurmurHash3_x86_32 with seed 0, as published with its reference implementations.
 PUBLISHED = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog_broker.core.security.quotas import Limits, Quotas, canonical, check_quota
+from tidelog_broker.core.security.quota_rules import Limits, Quotas, canonical, check_quota
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.auth.client_address import counted_address
 from tidelog_proto.errors import ProtocolError

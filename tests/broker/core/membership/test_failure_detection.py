@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from tests.broker.core.swim_world import CLUSTER, Running, World, address, incarnation, member
 from tests.holding import longest_of
 
+from tidelog_broker.core.membership.failure_detection import Refusal, Swim
 from tidelog_broker.core.membership.gossip_messages import DatagramWriter, Ping
+from tidelog_broker.core.membership.member_states import Change
 from tidelog_broker.core.membership.members import Member, MemberState
-from tidelog_broker.core.membership.roster import Change
-from tidelog_broker.core.membership.swim import Refusal, Swim
 from tidelog_broker.core.membership.swim_settings import SwimSettings
 
 SEEDS = range(12)

@@ -14,7 +14,7 @@ import pytest
 from tests.gateway.conftest import OpenApi, process
 from tests.gateway.secured import bearer, secured
 
-from tidelog_gateway.bodies.idempotency import KEY_CHARS_MAX, key_in
+from tidelog_gateway.bodies.idempotency_header import KEY_CHARS_MAX, key_in
 from tidelog_gateway.problems import Problem
 
 PORTS = ("--port", "0", "--management-port", "0")

@@ -6,29 +6,29 @@ from dataclasses import replace
 
 from tests.broker.core.swim_world import incarnation, member
 
+from tidelog_broker.core.membership.member_states import Change, IdentityConflict, MembershipChange, MemberStates
 from tidelog_broker.core.membership.members import MemberState
-from tidelog_broker.core.membership.probing import Slowness
-from tidelog_broker.core.membership.roster import Change, IdentityConflict, MembershipChange, Roster
+from tidelog_broker.core.membership.probe_state import Slowness
 from tidelog_broker.core.membership.swim_settings import SwimSettings
 
 ALIVE, SUSPECT, DEAD, LEFT = MemberState
 
 
-def roster() -> Roster:
-    return Roster(member(0), SwimSettings(), Slowness(4))
+def roster() -> MemberStates:
+    return MemberStates(member(0), SwimSettings(), Slowness(4))
 
 
-def changes(roster: Roster) -> list[Change | None]:
+def changes(roster: MemberStates) -> list[Change | None]:
     seen = [event.change if isinstance(event, MembershipChange) else None for event in roster.events]
     roster.events.clear()
     return seen
 
 
-def deadline_ms(roster: Roster) -> int | None:
+def deadline_ms(roster: MemberStates) -> int | None:
     return roster.next_deadline_ms
 
 
-def states(roster: Roster) -> dict[str, MemberState]:
+def states(roster: MemberStates) -> dict[str, MemberState]:
     return {node_id: record.state for node_id, record in roster.members.items()}
 
 
@@ -63,9 +63,9 @@ def test_suspicion_ends_in_death_unless_refuted() -> None:
     assert one.suspect("n2", 200)
     assert deadline_ms(one) == 900
     one.hear(member(2, refutation=1), 300)
-    one.expire(899)
+    one.declare_dead(899)
     assert states(one) == {"n0": ALIVE, "n1": SUSPECT, "n2": ALIVE}
-    one.expire(900)
+    one.declare_dead(900)
     assert states(one) == {"n0": ALIVE, "n1": DEAD, "n2": ALIVE}
     assert deadline_ms(one) is None
     assert changes(one) == [Change.ALIVE] * 2 + [Change.SUSPECT] * 2 + [Change.ALIVE, Change.DEAD]
@@ -78,7 +78,7 @@ def test_refused_connection_shortens_the_timeout_of_new_and_old_suspicions() -> 
     assert one.suspect("n1", 0, refused=True)
     assert deadline_ms(one) == 100
     assert one.suspect("n2", 0)
-    one.expire(100)
+    one.declare_dead(100)
     assert states(one) == {"n0": ALIVE, "n1": DEAD, "n2": SUSPECT}
     assert not one.suspect("n2", 300, refused=True)
     assert deadline_ms(one) == 400
@@ -153,7 +153,7 @@ def test_unknown_own_refutation_shows_another_process() -> None:
 
 def test_evicted_members_are_no_longer_disseminated() -> None:
     forgotten: list[str] = []
-    one = Roster(member(0), SwimSettings(members_max=2), Slowness(1), forgotten.append)
+    one = MemberStates(member(0), SwimSettings(members_max=2), Slowness(1), forgotten.append)
     one.hear(member(1, state=DEAD), 0)
     assert "n1" in one.news
     one.hear(member(2), 0)

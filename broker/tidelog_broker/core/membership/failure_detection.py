@@ -38,10 +38,10 @@ from tidelog_broker.core.membership.gossip_messages import (
     check_member,
     decode,
 )
+from tidelog_broker.core.membership.member_states import Event, MemberStates
 from tidelog_broker.core.membership.members import Address, Member, Members, MemberState
-from tidelog_broker.core.membership.probing import Probe, RandomSource, Relay, Rotation, Slowness
+from tidelog_broker.core.membership.probe_state import Probe, RandomSource, Relay, Rotation, Slowness
 from tidelog_broker.core.membership.replay_window import ReplayWindows
-from tidelog_broker.core.membership.roster import Event, Roster
 from tidelog_broker.core.membership.swim_settings import SwimSettings
 from tidelog_proto.limits import CLUSTER_ID_BYTES
 
@@ -113,7 +113,7 @@ class Swim:
         self._chooser = chooser
         self._seeds = tuple(seeds)
         self._is_registered = is_registered
-        self._roster = Roster(me, self.settings, self.slowness, self._forget, is_registered=is_registered)
+        self._roster = MemberStates(me, self.settings, self.slowness, self._forget, is_registered=is_registered)
         self._windows = ReplayWindows(self.settings.members_max)
         self._digests: dict[str, int] = {}
         self._stale_notices_ms: dict[str, int] = {}
@@ -162,7 +162,7 @@ class Swim:
             self.slowness.worse()
         if not self.halted:
             if self.me.is_live:
-                self._roster.expire(now_ms)
+                self._roster.declare_dead(now_ms)
                 self._end_relays(now_ms)
                 self._continue_probe(now_ms)
                 self._probe_dead_members(now_ms)

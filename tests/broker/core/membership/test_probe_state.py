@@ -5,7 +5,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog_broker.core.membership.probing import Rotation, Slowness
+from tidelog_broker.core.membership.probe_state import Rotation, Slowness
 
 
 @given(st.integers(1, 20), st.integers(0, 2**32))

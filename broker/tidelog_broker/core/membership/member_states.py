@@ -16,7 +16,7 @@ from typing import Final
 from tidelog_broker.core.incarnation import is_foreign
 from tidelog_broker.core.membership.dissemination import Dissemination
 from tidelog_broker.core.membership.members import Member, Members, MemberState
-from tidelog_broker.core.membership.probing import Slowness
+from tidelog_broker.core.membership.probe_state import Slowness
 from tidelog_broker.core.membership.swim_settings import SwimSettings
 
 
@@ -60,7 +60,7 @@ class IdentityConflict:
 Event = MembershipChange | IdentityConflict
 
 
-class Roster:
+class MemberStates:
     """The membership table, pending updates and suspicions of one node.
 
     Args:
@@ -150,7 +150,7 @@ class Roster:
             self._suspicions[node_id] = min(self._suspicions[node_id], until_ms)
         return is_news
 
-    def expire(self, now_ms: int) -> None:
+    def declare_dead(self, now_ms: int) -> None:
         """Declare the members dead that did not refute their suspicion in time."""
         for node_id in [node_id for node_id, until_ms in self._suspicions.items() if now_ms >= until_ms]:
             member = self.members[node_id]

@@ -13,9 +13,9 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
-from tidelog_broker.core.security.quotas import ADDRESS_PREFIX, Limits, Quotas
+from tidelog_broker.core.security.quota_rules import ADDRESS_PREFIX, Limits, Quotas
 from tidelog_broker.core.security.session import Session
-from tidelog_broker.wire.account import Account, Client
+from tidelog_broker.wire.quota_account import Account, Client
 from tidelog_proto.auth.client_address import counted_address
 from tidelog_proto.errors import ProtocolError
 

@@ -22,7 +22,7 @@ import math
 from collections.abc import AsyncIterator, Callable
 from typing import Final, Protocol
 
-from tidelog_broker.core.security.quotas import Limits
+from tidelog_broker.core.security.quota_rules import Limits
 from tidelog_broker.core.token_bucket import TokenBucket
 from tidelog_broker.wire.read_turns import ReadTurn
 from tidelog_broker.wire.throttle_queue import NEVER, ThrottleQueue, Waiter

@@ -6,7 +6,7 @@ import pytest
 from google.protobuf.message import DecodeError
 from tests.broker.core.replication.test_producers import header, refused
 
-from tidelog_broker.core.replication.keyed_requests import KEYED_MIN, KeyedRequest, KeyedRequests
+from tidelog_broker.core.replication.idempotency_keys import KEYED_MIN, KeyedRequest, KeyedRequests
 from tidelog_broker.core.replication.producer_budget import ProducerBudget
 from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_proto import broker_pb2 as pb

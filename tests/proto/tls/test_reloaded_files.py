@@ -8,7 +8,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from tests.authority import Authority
 
-from tidelog_proto.tls.files import FollowedTls, TlsFiles, TlsFilesError, client_context, server_context
+from tidelog_proto.tls.reloaded_files import FollowedTls, TlsFiles, TlsFilesError, client_context, server_context
 
 
 @pytest.fixture

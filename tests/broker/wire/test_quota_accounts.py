@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.broker.wire.test_account import FakeClient
+from tests.broker.wire.test_quota_account import FakeClient
 
 from tidelog_broker.core.security.permissions import Permissions
-from tidelog_broker.core.security.quotas import Limits, Quotas
+from tidelog_broker.core.security.quota_rules import Limits, Quotas
 from tidelog_broker.core.security.session import Session
-from tidelog_broker.wire import accounts as accounts_module
-from tidelog_broker.wire.accounts import Accounts
+from tidelog_broker.wire import quota_accounts as accounts_module
+from tidelog_broker.wire.quota_accounts import Accounts
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 

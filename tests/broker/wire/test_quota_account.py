@@ -8,8 +8,8 @@ import math
 import pytest
 from tests.broker.stand import settled
 
-from tidelog_broker.core.security.quotas import Limits
-from tidelog_broker.wire.account import Account
+from tidelog_broker.core.security.quota_rules import Limits
+from tidelog_broker.wire.quota_account import Account
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
