@@ -13,8 +13,6 @@ from typing import Final
 
 from tidelog_cli.base.offset_extents import Since
 from tidelog_cli.parquet.files import sync
-from tidelog_cli.sql.duckdb_engine import DuckDbEngine
-from tidelog_cli.sql.topics import Topics
 
 SAMPLE_RECORDS: Final = 10_000
 """Records from which columns and types are inferred, by default."""
@@ -32,6 +30,10 @@ def write_columns(
         CommandFailed: DuckDB is not installed, the file cannot be written, or a number does not fit its column.
         TidelogError: the topic cannot be read.
     """
+    # These import pandas where it is installed, which takes most of a second.
+    from tidelog_cli.sql.duckdb_engine import DuckDbEngine  # noqa: PLC0415
+    from tidelog_cli.sql.topics import Topics  # noqa: PLC0415
+
     partial = target.with_name(f"{target.name}.{os.getpid()}.tmp")
     topics = Topics(bootstrap, since, {}, sample)
     engine = DuckDbEngine(MEMORY_MB)

@@ -44,7 +44,7 @@ def test_each_codec_is_one_of_the_engine(cli: Cli, topic: str, tmp_path: Path, c
 def test_a_number_that_its_column_does_not_hold_leaves_no_file(cli: Cli, topic: str, tmp_path: Path) -> None:
     assert cli("produce", topic, "--partition", 0, stdin=b'{"n": 1}\n{"n": 1.5}\n{"n": 2}\n').code == 0
     failed = cli("export", topic, tmp_path / "x.parquet", "--columns", "--sample", 2)
-    assert (failed.code, "Not held: 1.5" in failed.err) == (1, True)
+    assert (failed.code, "1.5" in failed.err) == (1, True), failed
     assert [one.name for one in tmp_path.iterdir() if one.name != "stdin"] == []
     assert cli("export", topic, tmp_path / "x.parquet", "--columns", "--sample", 10).code == 0
 
@@ -58,7 +58,7 @@ def test_directories_existing_files_and_missing_topics_are_refused(cli: Cli, top
     path.write_bytes(b"kept")
     assert "--overwrite" in cli("export", topic, path, "--columns").err
     assert path.read_bytes() == b"kept"
-    assert "there is no topic 'missing'" in cli("export", "missing", tmp_path / "y.parquet", "--columns").err
+    assert "topic 'missing' does not exist" in cli("export", "missing", tmp_path / "y.parquet", "--columns").err
     assert cli("export", topic, tmp_path / "no" / "y.parquet", "--columns").code == 1
 
 
