@@ -37,4 +37,4 @@ def test_nothing_is_frozen_in_a_process_that_is_not_a_nodes() -> None:
     long_lived = LongLived()
     for _ in range(FREEZE_EVERY):
         long_lived.made()
-    assert gc.get_freeze_count() == before
+    assert gc.get_freeze_count() <= before, "frozen objects may be freed meanwhile, and none is added"

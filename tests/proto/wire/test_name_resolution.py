@@ -86,28 +86,45 @@ async def test_the_first_address_that_takes_a_connection_has_it(monkeypatch: pyt
             await connect_to(asyncio.Protocol(), "node1", port)
 
 
+def listening(host: str, port: int = 0) -> socket.socket:
+    listener = socket.socket()
+    listener.bind((host, port))
+    listener.listen(0)
+    return listener
+
+
+def listening_on_both() -> tuple[socket.socket, socket.socket]:
+    """Return a socket on 127.0.0.2 and one on 127.0.0.1 with the same port, which no other process uses."""
+    for _ in range(100):
+        first = listening("127.0.0.2")
+        try:
+            return first, listening("127.0.0.1", first.getsockname()[1])
+        except OSError:
+            first.close()
+    pytest.fail("no port is free on both addresses")
+
+
 @pytest.fixture
-def swallowing() -> Iterator[tuple[str, int]]:
-    """Yield an address that drops packets that ask for a connection: its queue of those is full."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.2", 0))
-        listener.listen(0)
+def swallowing() -> Iterator[tuple[tuple[str, int], socket.socket]]:
+    """Yield an address whose full queue drops connection requests, and a socket with the same port on 127.0.0.1."""
+    listener, beside = listening_on_both()
+    with listener, beside:
         waiting: list[socket.socket] = []
         for _ in range(8):
             waiting.append(socket.socket())
             waiting[-1].setblocking(False)
             waiting[-1].connect_ex(listener.getsockname())
-        yield listener.getsockname()
+        yield listener.getsockname(), beside
         for each in waiting:
             each.close()
 
 
 async def test_an_address_that_swallows_packets_is_passed_over(
-    monkeypatch: pytest.MonkeyPatch, swallowing: tuple[str, int]
+    monkeypatch: pytest.MonkeyPatch, swallowing: tuple[tuple[str, int], socket.socket]
 ) -> None:
-    port = swallowing[1]
-    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", port)
-    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port)) for host in (swallowing[0], "127.0.0.1")]
+    (dropping, port), beside = swallowing
+    server = await asyncio.start_server(lambda _, writer: writer.close(), sock=beside)
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port)) for host in (dropping, "127.0.0.1")]
     put(monkeypatch, names := NameServer(found))
     names.let.set()
     async with server:
@@ -116,13 +133,14 @@ async def test_an_address_that_swallows_packets_is_passed_over(
 
 
 async def test_a_cancelled_connect_closes_its_sockets(
-    monkeypatch: pytest.MonkeyPatch, swallowing: tuple[str, int]
+    monkeypatch: pytest.MonkeyPatch, swallowing: tuple[tuple[str, int], socket.socket]
 ) -> None:
-    put(monkeypatch, names := NameServer([(socket.AF_INET, socket.SOCK_STREAM, 6, "", swallowing)]))
+    address, _ = swallowing
+    put(monkeypatch, names := NameServer([(socket.AF_INET, socket.SOCK_STREAM, 6, "", address)]))
     names.let.set()
     made: list[socket.socket] = []
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(connected_socket("node1", swallowing[1], prepare=made.append), 0.1)
+        await asyncio.wait_for(connected_socket("node1", address[1], prepare=made.append), 0.1)
     await asyncio.sleep(0)
     assert [each.fileno() for each in made] == [-1]
 
