@@ -183,7 +183,7 @@ def carried(credentials: Credentials | None) -> Credentials | None:
 
 
 def _of_environment() -> TokenFile | Password | None:
-    """Return the token or password that the environment names; None if there is none, or an API key as well."""
+    """Return the token or password that the environment names; None if it names neither, or an API key as well."""
     if os.environ.get(API_KEY_FILE_VARIABLE) or os.environ.get(API_KEY_VARIABLE):
         return None
     if token := os.environ.get(TOKEN_FILE_VARIABLE):

@@ -107,7 +107,7 @@ def build_app(parts: Iterable[EntryPoint] | None = None) -> typer.Typer:
 
 
 def parts_meant(arguments: Sequence[str]) -> list[EntryPoint]:
-    """Return the installed parts that may have the command in `arguments`; all if there is none."""
+    """Return the installed parts that may have the command in `arguments`; all without a command."""
     command = next(iter(_from_command(arguments)), None)
     return [] if command in OWN_COMMANDS else plugins.entries_with(command)
 

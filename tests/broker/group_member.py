@@ -70,7 +70,7 @@ class GroupMember:
         return await self.taken(self.post(wait_ms))
 
     async def tried(self, number: int = 0) -> pb.Error:
-        """Take the answer to a new request, or to a given one; return its error, without a code if there is none."""
+        """Take the answer to a new or a given request; return its error, without a code if the request succeeded."""
         try:
             await self.taken(number or self.post())
         except RefusedError as refusal:

@@ -33,7 +33,7 @@ class Offload:
         self._workers = workers
         self._loop = loop
         self.pending = 0
-        """Work in progress. If there is none, the event loop may do a little work itself, in order."""
+        """Work in progress. While no work is in progress, the event loop may do a little work itself, in order."""
 
     async def call(self, key: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `work` on the worker of `key` and return its result or raise its error."""

@@ -42,7 +42,7 @@ def read_secrets(path: Path | None) -> ClusterSecrets:
     """Return the secrets in a file, one a line.
 
     Raises:
-        SettingsError: there is none, there are too many, one is too short, or other users may read or change the file.
+        SettingsError: the file has no secret or too many, one is too short, or other users may read or change the file.
     """
     if path is None:
         raise SettingsError("a node of a cluster needs the cluster's secret; set --secret-file")

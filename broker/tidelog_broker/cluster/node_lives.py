@@ -287,7 +287,7 @@ class NodeLives:
         return None if known is None else known_life(directory, known)
 
     def predecessor(self, peer_id: str, incarnation: int, said: pb.PeerLife) -> int:
-        """Return the incarnation of the earlier known life of a directory; 0 if there is none."""
+        """Return the incarnation of the earlier known life of a directory; 0 without one."""
         known = self._known.get((peer_id, said.directory_id))
         return known.incarnation if known is not None and known.incarnation != incarnation else 0
 

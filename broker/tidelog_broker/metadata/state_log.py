@@ -64,7 +64,7 @@ class StateLog:
 
     Args:
         tasks: the node's tasks.
-        find: returns this node's copy of the partition; raises ProtocolError if there is none.
+        find: returns this node's copy of the partition; raises ProtocolError if this node has no copy.
         apply: applies a record's value.
         live: returns the records of a snapshot.
     """

@@ -233,7 +233,7 @@ class ReplicaDriver:
     # --- effects ---------------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Carry out the replica's effects until there are none."""
+        """Carry out the replica's effects until none is left."""
         self._carry_on(soon=True)
 
     def go(self) -> None:

@@ -52,7 +52,7 @@ async def at_owner(
 
     Raises:
         ProtocolError: the owner's error; NOT_OWNER to another node; EPOCH_CHANGING if no owner was found in time,
-            QUORUM_LOST if there is none until nodes return.
+            QUORUM_LOST if the partition has no owner until nodes return.
     """
     if request.connection.peer_id is None:
         return await ask_owner(broker, key, with_caller(request, request.envelope), local, timeout_s=timeout_s)

@@ -110,7 +110,7 @@ class ConnectionPool:
         self._closed = False
 
     def now(self, address: Address) -> Connection | None:
-        """Return the open connection to `address`; None if there is none."""
+        """Return the open connection to `address`; None if none is open."""
         connection = self._connections.get(address)
         return None if connection is None or connection.closed else connection
 
@@ -152,7 +152,7 @@ class ConnectionPool:
         return timeout_s is not None and waited_s >= timeout_s and is_out_of_reach
 
     def connect_later(self, address: Address) -> None:
-        """Open the connection to `address` in the background, if there is none."""
+        """Open the connection to `address` in the background, unless it is open."""
         if not self._closed and self.now(address) is None:
             self._attempt(address)
 

@@ -97,7 +97,7 @@ class OwnerChanges:
         Args:
             topic: the topic's name.
             partition: 0-based.
-            at: the connection, or the address if there is none yet.
+            at: the connection, or the address of one that is not open yet.
             abandon: called with the reason when another node is the owner.
             wait_s: how long the node was asked to hold the answer back; None if no answer is due.
             instead_of: see `Expectation`.

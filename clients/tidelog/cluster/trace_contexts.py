@@ -20,7 +20,7 @@ def use(source: Callable[[], str] | None) -> None:
 
 
 def current() -> str:
-    """Return the current `traceparent`; "" if there is none or no source is set."""
+    """Return the current `traceparent`; "" without a current span or a source."""
     return "" if _source is None else _source()
 
 

@@ -31,7 +31,7 @@ class GroupCommits:
     Args:
         router: the client's.
         topic_ids: returns name -> id of the topics that are read.
-        membership: returns the current membership; None if there is none.
+        membership: returns the current membership; None for a consumer that is not a member.
     """
 
     def __init__(

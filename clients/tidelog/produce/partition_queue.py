@@ -192,7 +192,7 @@ class PartitionQueue:
         self.producer_epoch, self._next_sequence = producer_epoch, 1
 
     def next_to_send(self, now: float, now_us: int) -> OutgoingBatch | None:
-        """Return the next batch to write, which counts as in flight from now on; None if there is none now.
+        """Return the next batch to write, which counts as in flight from now on; None if no batch can be written now.
 
         Args:
             now: current time of the clock of deadlines, in seconds.

@@ -24,7 +24,7 @@ class Commits(NamedTuple):
 
 
 def attach_done(error: TidelogError, done: Mapping[int, object], what: str) -> None:
-    """Attach the successful partitions to an error; do nothing if there are none.
+    """Attach the successful partitions to an error; do nothing without any.
 
     Args:
         error: the error that will be raised.

@@ -178,7 +178,7 @@ class Cursor:
                 self._move(self._where, batch.batch.end_offset)
 
     def open(self) -> bool:
-        """Decode the columns of a loaded batch; False if there is none.
+        """Decode the columns of a loaded batch; False if no batch is loaded.
 
         Raises:
             CorruptBatchError: the body does not decode; the position stays.

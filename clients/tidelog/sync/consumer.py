@@ -243,7 +243,7 @@ class Consumer:
         return self._cursor.resets_of(taken.where) == taken.resets
 
     def _no_longer_paused(self) -> _Taken | None:
-        """Return the oldest held batch whose partition is not paused; None if there is none."""
+        """Return the oldest held batch whose partition is not paused; None if all are paused."""
         self._check_session()
         self._held = [each for each in self._held if self._is_current(each)]
         paused = self.paused()

@@ -198,7 +198,7 @@ class _Blocks(RawIOBase):
         """Take the first row, without a byte order mark.
 
         Raises:
-            CommandFailed: it is longer than `HEADER_BYTES_MAX`, or there is none.
+            CommandFailed: it is longer than `HEADER_BYTES_MAX`, or the input is empty.
         """
         head = b""
         while (end := _row_end(head)) < 0 and len(head) <= HEADER_BYTES_MAX and (more := self._stream.read(8192)):

@@ -166,13 +166,13 @@ def _rate(partition: Partition, end_before: int | None, passed_s: float) -> floa
 
 
 def _total(rows: Sequence[PartitionRow]) -> float | None:
-    """Return the sum of known rates; None if there are none."""
+    """Return the sum of known rates; None if no rate is known."""
     known = [row.records_per_s for row in rows if row.records_per_s is not None]
     return sum(known) if known else None
 
 
 def _trouble(rows: Sequence[PartitionRow]) -> str:
-    """Return the unusual states of a topic's partitions; "" if there are none."""
+    """Return the unusual states of a topic's partitions; "" if all states are usual."""
     counts: defaultdict[str, int] = defaultdict(int)
     for row in rows:
         if row.state not in {"active", "idle"}:

@@ -147,7 +147,7 @@ class RequestState:
         self._answer.sent()
 
     async def _has_room(self, size_bytes: int, *, is_owed: bool) -> bool:
-        """Reserve room for a part of the answer; if there is none, send a 503 instead."""
+        """Reserve room for a part of the answer; without room, send a 503 instead."""
         if self._answer.hold(size_bytes, is_forced=is_owed):
             return True
         self._refused = True

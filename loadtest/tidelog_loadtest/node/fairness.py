@@ -201,7 +201,7 @@ async def _principal(name: str, plan: FairnessPlan, admin: Client) -> tuple[str,
 
 
 async def _stage(stage: str, plan: FairnessPlan, node: _Node, quiet: Client) -> Stretch:
-    """Measure one stage; the flood goes to `node`, or there is none if it is None."""
+    """Measure one stage; the flood goes to `node`, and the quiet stage has no flood."""
     if stage == QUIET:
         return await _stretch(plan, node, quiet)
     security = node.admin.security

@@ -135,7 +135,7 @@ class Deriver:
         return max(room, 0) if group.rows else max(room, 1)
 
     def _make_room(self, offset: int) -> list[bytearray]:
-        """Close the open group before the next survivor, or, if there is none, emit empty batches up to its span."""
+        """Close the open group before the next survivor; without an open group, emit empty batches up to its span."""
         if self._group.rows:
             return self._tiled_to(offset)
         tiles: list[bytearray] = []

@@ -75,7 +75,7 @@ class Survivors:
 
 
 def survivors_of(batch: RecordBatch, keep: Keep | None) -> Survivors | None:
-    """Return the survivors of a batch; None, without decoding it, if there are none.
+    """Return the survivors of a batch; None, without decoding it, if no record survives.
 
     Raises:
         ValueError: `keep` does not have one bool per record.

@@ -37,7 +37,7 @@ class Rotation:
         self._order: list[str] = []
 
     def next(self, candidates: Collection[str]) -> str | None:
-        """Return the next candidate, None if there is none. The order of `candidates` must be deterministic."""
+        """Return the next candidate, None without candidates. The order of `candidates` must be deterministic."""
         while self._order:
             node_id = self._order.pop()
             if node_id in candidates:

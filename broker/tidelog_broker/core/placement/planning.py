@@ -162,7 +162,7 @@ def handover_plan(
     alive: Collection[str],
     behind: Collection[str] = (),
 ) -> Plan | None:
-    """Return the epoch that transfers ownership from a stopping node to another replica; None if there is none.
+    """Return the epoch that transfers ownership from a stopping node to another replica; None if no replica can own it.
 
     The placement does not change: most nodes that stop restart soon, and a new copy would transfer the whole log.
 

@@ -32,12 +32,12 @@ class Fence:
 
     @property
     def promised(self) -> pb.Ballot | None:
-        """The highest promised ballot; None if there is none."""
+        """The highest promised ballot; None before the first promise."""
         return self.entry.promised if self.entry.HasField("promised") else None
 
     @property
     def accepted(self) -> pb.Ballot | None:
-        """The ballot of the accepted value; None if there is none."""
+        """The ballot of the accepted value; None before a value is accepted."""
         return self.entry.accepted if self.entry.HasField("accepted") else None
 
     def is_promised(self, ballot: pb.Ballot) -> bool:

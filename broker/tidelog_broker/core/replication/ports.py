@@ -119,7 +119,7 @@ class LogView(Protocol):
         ...
 
     def batch_start(self, epoch: int, offset: int) -> int | None:
-        """Return the start of the batch that contains an offset; None if there is none."""
+        """Return the start of the batch that contains an offset; None if no batch does."""
         ...
 
     def fill_position(self, epoch: int) -> tuple[int, int] | None:
@@ -127,7 +127,7 @@ class LogView(Protocol):
         ...
 
     def position_beside(self, epoch: int) -> tuple[int, int] | None:
-        """Return the end of the fill beside an existing copy of a sealed epoch; None if there is none."""
+        """Return the end of the fill beside an existing copy of a sealed epoch; None if no fill is stored."""
         ...
 
     def log_start(self) -> int:

@@ -44,7 +44,7 @@ class Session:
     Args:
         permissions: the rules.
         principal, roles: the caller's identity.
-        identity: id of the record of `__meta` that authenticates the caller; empty if there is none.
+        identity: id of the record of `__meta` that authenticates the caller; empty if no record does.
         expires_us: expiry in microseconds since 1970; 0: never.
     """
 

@@ -67,7 +67,7 @@ def read_batches(
         mappings: if given, batches may come from a mapping; only for a segment that is not written to.
 
     Returns:
-        The batches and the offset after the last; no batches and `offset` if there are none.
+        The batches and the offset after the last; no batches and `offset` if the segment has none from there on.
 
     Raises:
         DamagedError: the batch that the index lists is missing.
