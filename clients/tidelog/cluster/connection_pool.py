@@ -107,6 +107,7 @@ class ConnectionPool:
         self._backoffs: dict[Address, Backoff] = {}
         self._retry_at: dict[Address, float] = {}
         self._doubtful: set[Address] = set()
+        self._last_failures: dict[Address, str] = {}
         self._closed = False
 
     def now(self, address: Address) -> Connection | None:
@@ -139,8 +140,10 @@ class ConnectionPool:
             async with asyncio.timeout(timeout_s):
                 return await join(attempt)
         except TimeoutError as error:
+            last = self._last_failures.get(address)
+            hint = "is the node running?" if last is None else f"the last attempt failed: {last}"
             raise NodeUnreachableError(
-                f"no connection to {address[0]}:{address[1]} within {timeout_s:g} s; is the node running?"
+                f"no connection to {address[0]}:{address[1]} within {timeout_s:g} s; {hint}"
             ) from error
 
     def should_give_up(self, error: TidelogError, waited_s: float) -> bool:
@@ -192,7 +195,8 @@ class ConnectionPool:
                 tls=identity.tls(),
             )
             self._check_cluster(connection)
-        except TidelogError:
+        except TidelogError as error:
+            self._last_failures[address] = str(error)
             self._doubtful.add(address)
             self._retry_at[address] = loop.time() + backoff.next_wait_s()
             raise
@@ -200,6 +204,7 @@ class ConnectionPool:
             connection.liveness = Liveness(connection, loop, self._unreachable_timeout_s)
         backoff.reset()
         self._doubtful.discard(address)
+        self._last_failures.pop(address, None)
         if self._metrics is not None:
             connection.count_throttled = partial(self._metrics.throttled, address)
             if address in self._connections:

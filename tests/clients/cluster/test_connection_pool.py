@@ -42,6 +42,18 @@ async def test_failed_attempt_is_raised_to_all_waiters_and_the_next_backs_off(po
     await pool.close()
 
 
+async def test_time_out_during_back_off_names_the_failure_of_the_last_attempt() -> None:
+    pool, address = ConnectionPool(Identity("test", "test", 5.0), unreachable_timeout_s=1.0), ("127.0.0.1", 1)
+    with pytest.raises(NodeUnreachableError) as refused:
+        await pool.get(address)
+    pool._retry_at[address] = asyncio.get_running_loop().time() + 60
+    pool._unreachable_timeout_s = 0.01
+    with pytest.raises(NodeUnreachableError) as late:
+        await pool.get(address)
+    assert str(late.value) == f"no connection to 127.0.0.1:1 within 0.01 s; the last attempt failed: {refused.value}"
+    await pool.close()
+
+
 async def test_address_is_doubtful_from_failure_to_next_success(node: FakeNode, pool: ConnectionPool) -> None:
     address = ("127.0.0.1", node.port)
     assert not pool.doubtful(address)
