@@ -50,6 +50,7 @@ from tidelog_broker.metadata.topic_descriptions import TopicDescriptions
 from tidelog_broker.metadata.topic_quotas import TopicQuotas
 from tidelog_broker.partition.background_opener import BackgroundOpener
 from tidelog_broker.partition.compaction_progress import ProgressClock
+from tidelog_broker.partition.full_disk import FullDiskRefusals
 from tidelog_broker.partition.partitions import Partitions
 from tidelog_broker.partition.tools import PartitionTools
 from tidelog_broker.rebalance import copy_progress
@@ -130,6 +131,7 @@ class Broker:
         self.clock = SteadyClock(settings.clock_settle_s)
         self.bounds = ConnectionBounds(settings)
         self.rings = RingBudget(settings.rings_bytes)
+        self.full_disk = FullDiskRefusals()
         self.contents = Budget(settings.deduplication_bytes)
         self.inline_writes = InlineWrites()
         self.taken_over = TakeoverLog()
@@ -275,6 +277,7 @@ class Broker:
             contents=self.contents,
             producers=ProducerBudget(),
             rings=self.rings,
+            full_disk=self.full_disk,
             metrics=self.metrics,
             neighbours=self.cluster,
             taken_over=self.taken_over,

@@ -34,6 +34,7 @@ from tidelog_broker.core.replication.producer_budget import ProducerBudget
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.node import reboot_mark
 from tidelog_broker.partition.compaction_progress import ProgressClock
+from tidelog_broker.partition.full_disk import FullDiskRefusals
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.scrubber import Scrubber
 from tidelog_broker.partition.tools import PartitionTools
@@ -323,6 +324,7 @@ class Process:
             contents=Budget(self.settings.deduplication_bytes),
             producers=ProducerBudget(),
             rings=self.rings,
+            full_disk=FullDiskRefusals(),
             metrics=self.metrics,
             neighbours=self.cluster,
             taken_over=self.taken_over,

@@ -310,8 +310,7 @@ class Node:
             health.beat()
             health.no_quorum = self._without_quorum()
             health.disk_full = self._disk_is_full()
-            refused = sum(partition.pipeline.full_refusals for partition in broker.partitions.all())
-            disk_log.look(is_full=health.disk_full, refused=refused)
+            disk_log.look(is_full=health.disk_full, refused=broker.full_disk.count)
             broker.metrics.in_flight_bytes.set(broker.bounds.budget.in_flight_bytes)
             broker.metrics.outgoing_bytes.set(broker.bounds.send_budget.total_bytes)
             broker.metrics.clock_held.set(broker.clock.is_held)
@@ -326,8 +325,7 @@ class Node:
         disk = os.statvfs(self.dir.path)
         if disk.f_bavail * disk.f_frsize < DISK_FREE_BYTES_MIN:
             return True
-        lately_s = time.monotonic() - DISK_FULL_S
-        return any(partition.pipeline.full_at_s >= lately_s for partition in self.broker.partitions.all())
+        return self.broker.full_disk.at_s >= time.monotonic() - DISK_FULL_S
 
     def _without_quorum(self) -> list[str]:
         cluster = self.broker.cluster

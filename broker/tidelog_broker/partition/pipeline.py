@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -108,6 +107,7 @@ class Pipeline:
         self._workers = tools.io
         self._io_key = io_key
         self._disk_failed = failed
+        self._full_disk = tools.full_disk
         self._bytes_max = tools.settings.partition_in_flight_bytes
         self._group_bytes_max = self._group_bytes = tools.settings.group_bytes
         self._screen: Deduplication | None = None
@@ -129,10 +129,6 @@ class Pipeline:
         self.queued_bytes = 0
         self.full_since_s: float | None = None
         """Since when the disk has been full for appends, on the monotonic clock."""
-        self.full_at_s = -math.inf
-        """When a publish was last refused because the disk was full, on the monotonic clock."""
-        self.full_refusals = 0
-        """Number of publishes refused because the disk was full."""
 
     def screen_by(self, screen: Deduplication | None) -> None:
         """Enable or disable deduplication, with which groups are short: a batch is screened after the previous one."""
@@ -291,9 +287,9 @@ class Pipeline:
             self.go_on()
         elif error is not None:
             if error.code == pb.DISK_FULL:
-                self.full_at_s = time.monotonic()
-                self.full_refusals += len(picked)
-                self.full_since_s = self.full_since_s or self.full_at_s
+                now_s = time.monotonic()
+                self._full_disk.add(len(picked), now_s)
+                self.full_since_s = self.full_since_s or now_s
             self._turn_down(picked, ProtocolError(error.code, error.message, retry_after_ms=DISK_FULL_RETRY_MS))
         else:
             self.full_since_s = None

@@ -14,6 +14,7 @@ from tidelog_broker.cluster.route_watch import RouteNews
 from tidelog_broker.core.hot_ring import RingBudget
 from tidelog_broker.core.replication.producer_budget import ProducerBudget
 from tidelog_broker.partition.compaction_progress import ProgressClock
+from tidelog_broker.partition.full_disk import FullDiskRefusals
 from tidelog_broker.replication.driver_ports import Neighbours
 from tidelog_broker.replication.takeover_log import TakeoverLog
 from tidelog_broker.storage.segment.disk import Disk
@@ -46,6 +47,7 @@ class PartitionTools:
     """Counts the producers whose newest batches are kept."""
     rings: RingBudget
     """The memory budget of the rings of newest batches."""
+    full_disk: FullDiskRefusals
     metrics: NodeMetrics
     neighbours: Neighbours
     """The other nodes."""

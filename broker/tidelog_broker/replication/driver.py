@@ -82,6 +82,7 @@ class ReplicaDriver:
         tools: the node's resources.
         schedule: called when the replica's deadline may have changed.
         schedule_later: the same for frequent inputs that do not change a near deadline.
+        owns: called when the replica begins to own an epoch.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class ReplicaDriver:
         tools: Tools,
         schedule: Callable[[ReplicaDriver], None],
         schedule_later: Callable[[ReplicaDriver], None],
+        owns: Callable[[ReplicaDriver], None],
     ) -> None:
         self.key = key
         self.name = name
@@ -113,6 +115,7 @@ class ReplicaDriver:
         self._tools = tools
         self._schedule = schedule
         self._schedule_later = schedule_later
+        self._owns = owns
         self._listener: Listener | None = None
         self._queue: deque[_Queued] = deque()
         self._cuts: deque[int] = deque()
@@ -286,6 +289,7 @@ class ReplicaDriver:
             case SyncAhead():
                 self._ahead.add(effect)
             case OwnerReady():
+                self._owns(self)
                 listener.owner_ready()
             case OwnerConfirmed():
                 listener.owner_confirmed(effect.number)

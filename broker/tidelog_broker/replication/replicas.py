@@ -79,6 +79,8 @@ class Replication:
         self._timing = timing or Timing()
         self._loop = asyncio.get_running_loop()
         self._drivers: dict[PartitionKey, ReplicaDriver] = {}
+        self._pushing: dict[ReplicaDriver, None] = {}
+        """Every replica that owns an epoch with followers; it may also have replicas that no longer do."""
         self._deleted: set[bytes] = set()
         self._due: list[tuple[int, int, ReplicaDriver]] = []
         self._numbers = itertools.count()
@@ -129,6 +131,7 @@ class Replication:
             tools=self._tools,
             schedule=self._schedule,
             schedule_later=self._schedule_later,
+            owns=self._begins_to_push,
         )
         self._drivers[key] = driver
         return driver
@@ -143,13 +146,17 @@ class Replication:
 
     def pushing(self) -> list[Ownership]:
         """Return the ownership of every epoch that this node owns and others store."""
-        return [driver.replica.ownership for driver in self._drivers.values() if driver.replica.followers]
+        for driver in [driver for driver in self._pushing if not driver.replica.followers]:
+            del self._pushing[driver]
+        return [driver.replica.ownership for driver in self._pushing]
 
     def drop(self, topic_id: bytes) -> None:
         """Stop the replicas of a deleted topic at once; later messages are answered with the deletion."""
         self._deleted.add(topic_id)
         for key in [key for key in self._drivers if key[0] == topic_id]:
-            self._drivers.pop(key).stop()
+            driver = self._drivers.pop(key)
+            self._pushing.pop(driver, None)
+            driver.stop()
 
     async def forget(self, topic_id: bytes, partitions: int) -> None:
         """Remove the journal entries of a deleted topic, whose replicas have been dropped."""
@@ -203,6 +210,10 @@ class Replication:
         return [driver.replica.state.chain_status() for driver in self._drivers.values()]
 
     # --- time ------------------------------------------------------------------------------------------
+
+    def _begins_to_push(self, driver: ReplicaDriver) -> None:
+        if driver.replica.followers:
+            self._pushing[driver] = None
 
     def _schedule(self, driver: ReplicaDriver) -> None:
         deadline_ms = driver.replica.deadline_ms

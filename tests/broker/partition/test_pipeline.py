@@ -358,14 +358,15 @@ async def test_full_queue_refuses_batches_until_there_is_room(stand: Stand) -> N
 
 
 async def test_refusals_of_a_full_disk_are_counted(stand: Stand, partition: Partition) -> None:
-    assert (partition.pipeline.full_at_s, partition.pipeline.full_refusals) == (-math.inf, 0)
+    refusals = stand.node.broker.full_disk
+    assert (refusals.at_s, refusals.count) == (-math.inf, 0)
     stand.disk.fill_up()
     for count in (1, 2):
         _, outcome = submit(partition, batch(b"x" * 2_000_000))
         await partition.pipeline.idle()
         assert outcome.code == pb.DISK_FULL
-        assert partition.pipeline.full_at_s > 0
-        assert partition.pipeline.full_refusals == count
+        assert refusals.at_s > 0
+        assert refusals.count == count
     stand.disk.heal()
 
 

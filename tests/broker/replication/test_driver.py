@@ -173,6 +173,27 @@ async def test_push_windows_are_rebalanced_periodically(stand: ClusterStand, mon
         await settled(lambda bound=bound_bytes: ownership._pushes.window_bytes == bound, "windows are not shared out")  # type: ignore[misc]
 
 
+async def test_only_owners_with_followers_share_push_memory(stand: ClusterStand) -> None:
+    await stand.start()
+    first = await stand.owner()
+    name = {each: stand.nodes[each].broker.replication for each in NODES}
+    key = stand.partition(first).replica.state.key
+    mine = {each: name[each].get(key) for each in NODES}
+
+    def pushing(node_id: str) -> bool:
+        driver = mine[node_id]
+        return driver is not None and driver.replica.ownership in name[node_id].pushing()
+
+    assert [each for each in NODES if pushing(each)] == [first]
+    stand.isolate(first)
+    second = await stand.owner(but=first)
+    await settled(lambda: pushing(second), "the new owner does not share push memory")
+    stand.isolate()
+    await settled(lambda: not pushing(first), "the previous owner still shares push memory")
+    name[second].drop(key[0])
+    assert name[second].pushing() == []
+
+
 async def test_slow_follower_uses_a_bounded_window_and_catches_up(
     stand: ClusterStand, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,23 @@
+"""Publishes that a node refused because its disk was full."""
+
+from __future__ import annotations
+
+import math
+
+
+class FullDiskRefusals:
+    """Counts refused publishes of all partitions of a node.
+
+    Attributes:
+        count: number of refused publishes since the node started.
+        at_s: when the last one was refused, on the monotonic clock; -inf if none was.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.at_s = -math.inf
+
+    def add(self, publishes: int, at_s: float) -> None:
+        """Count publishes refused at `at_s`."""
+        self.count += publishes
+        self.at_s = at_s
