@@ -21,15 +21,15 @@ from tidelog_gateway.auth.authenticated_caller import AuthenticatedCaller
 from tidelog_gateway.budget.connection_slots import ConnectionSlots
 from tidelog_gateway.budget.request_budget import RequestBudget
 from tidelog_gateway.budget.response_budget import ResponseBudget
+from tidelog_gateway.coalescing.producers import Producers
+from tidelog_gateway.coalescing.shared_reads import ReadPosition, SharedReads
 from tidelog_gateway.feed.feeds import Feeds
 from tidelog_gateway.feed.topic_ends import TopicEnds
-from tidelog_gateway.flow.shared_reads import ReadPosition, SharedReads
-from tidelog_gateway.metrics import Metrics
+from tidelog_gateway.history.sampler import Sampler
+from tidelog_gateway.metrics.gateway_metrics import Metrics
 from tidelog_gateway.problems import Problem
-from tidelog_gateway.producers import Producers
 from tidelog_gateway.settings import GatewaySettings
-from tidelog_gateway.ui.sampler import Sampler
-from tidelog_gateway.workers.peers import Peers
+from tidelog_gateway.worker_channel.peers import Peers
 from tidelog_proto.limits import GROUP_NAME_BYTES_MAX, PARTITIONS_MAX, TOPIC_NAME_CHARS_MAX
 from tidelog_proto.names import check_group_name, check_topic_name
 from tidelog_proto.process.fair_scheduler import Turns

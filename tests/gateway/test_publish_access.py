@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tests.gateway.secured import bearer, secured
 
-from tidelog_gateway.bodies import route
-from tidelog_gateway.bodies.media_types import TAKEN
+from tidelog_gateway.bodies.content_type import TAKEN
+from tidelog_gateway.publishing import route
 
 LARGE = b'{"records":[' + b"{}," * 300_000 + b"{}]}"
 HEAD = {"Content-Type": "application/json"}

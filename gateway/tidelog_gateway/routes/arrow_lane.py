@@ -8,13 +8,13 @@ from typing import Final
 import orjson
 from starlette.types import Scope
 
-from tidelog_gateway.bodies.admission import check_may_publish, topic_published_to
 from tidelog_gateway.bodies.arrow_body import arrow_records, room_of
-from tidelog_gateway.bodies.column_publish import publish_columns
+from tidelog_gateway.bodies.content_type import ARROW
 from tidelog_gateway.bodies.json_body import AT_ONCE_BYTES
-from tidelog_gateway.bodies.media_types import ARROW
 from tidelog_gateway.budget.request_budget import Body
 from tidelog_gateway.context import Gateway
+from tidelog_gateway.publishing.admission import check_may_publish, topic_published_to
+from tidelog_gateway.publishing.column_publish import publish_columns
 from tidelog_gateway.routes.lanes import Handling, JsonAnswer, is_plain
 from tidelog_gateway.routes.publish_lane import ROUTE
 
@@ -34,7 +34,7 @@ def arrow_lane(scope: Scope, body: Body) -> Handling | None:
 
 
 async def _published(gateway: Gateway, *, scope: Scope, topic: str, body: Body) -> JsonAnswer | None:
-    """Publish; see `bodies.route.publish_records`."""
+    """Publish; see `publishing.route.publish_records`."""
     if len(body) > AT_ONCE_BYTES:
         await check_may_publish(scope, gateway, topic)
     settings = gateway.settings

@@ -11,7 +11,7 @@ from starlette.types import Scope
 from tidelog_gateway.budget.request_budget import Body
 from tidelog_gateway.budget.response_reservation import ResponseReservation
 from tidelog_gateway.context import Gateway
-from tidelog_gateway.fetch import NO_FILTER, fetch_json
+from tidelog_gateway.reading.partition_route import NO_FILTER, fetch_json
 from tidelog_gateway.routes.lanes import Handling, JsonAnswer, prefers_json
 from tidelog_proto.limits import PARTITIONS_MAX
 from tidelog_proto.names import check_topic_name
@@ -49,7 +49,7 @@ def fetch_lane(scope: Scope, body: Body) -> Handling | None:
 async def _fetched(
     gateway: Gateway, *, scope: Scope, topic: str, partition: int, numbers: dict[bytes, int]
 ) -> JsonAnswer:
-    """Fetch; see `fetch.fetch_records`."""
+    """Fetch; see `partition_route.fetch_records`."""
     answer: ResponseReservation = scope["state"]["answer"]
     check_topic_name(topic)
     data = await fetch_json(

@@ -14,7 +14,7 @@ from starlette.types import Scope
 
 from tidelog_gateway.budget.request_budget import Body
 from tidelog_gateway.context import Gateway
-from tidelog_gateway.reading.media_types import JSON, RECORD_TYPES, preferred, takes
+from tidelog_gateway.requests.content_negotiation import JSON, RECORD_TYPES, preferred, takes
 
 _ANY_ACCEPT: Final = frozenset({b"*/*", b"application/json", b"application/json, */*", b""})
 

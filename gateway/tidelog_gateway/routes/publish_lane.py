@@ -10,11 +10,11 @@ from starlette.types import Scope
 
 from tidelog_gateway.bodies.json_body import AT_ONCE_BYTES
 from tidelog_gateway.bodies.plain_records import plain_records
-from tidelog_gateway.bodies.trace_context import TraceHeaders, add_trace
 from tidelog_gateway.budget.request_budget import Body
 from tidelog_gateway.context import Gateway, json_response, now_us
-from tidelog_gateway.publish import answer_of, publish, publish_at_once
-from tidelog_gateway.records_in import parse_body
+from tidelog_gateway.publishing.publish import answer_of, publish, publish_at_once
+from tidelog_gateway.publishing.trace_context import TraceHeaders, add_trace
+from tidelog_gateway.records.json_decoding import parse_body
 from tidelog_gateway.routes.lanes import Handling, JsonAnswer, is_plain_json
 
 ROUTE: Final = "/v1/topics/{topic}/records"
@@ -33,7 +33,7 @@ def publish_lane(scope: Scope, body: Body) -> Handling | None:
 
 
 async def _published(gateway: Gateway, *, topic: str, body: bytes, trace: TraceHeaders | None) -> JsonAnswer:
-    """Publish; see `publish.publish_records`."""
+    """Publish; see `publishing.route.publish_records`."""
     records_max = gateway.settings.records_per_request_max
     records = plain_records(body, records_max=records_max, now_us=now_us)
     if records is None:

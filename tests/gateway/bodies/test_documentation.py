@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tidelog_gateway.bodies.media_types import TAKEN
-from tidelog_gateway.bodies.route import PARAMETERS
+from tidelog_gateway.bodies.content_type import TAKEN
+from tidelog_gateway.publishing.route import PARAMETERS
 from tidelog_proto import publish_pb2
 
 PAGE = (Path(__file__).parents[3] / "docs" / "publishing-over-http.md").read_text()
