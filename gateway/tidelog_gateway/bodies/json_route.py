@@ -9,9 +9,10 @@ from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tidelog_gateway.bodies.content_type import require_json
 from tidelog_gateway.bodies.json_body import AT_ONCE_BYTES, MEMBERS_MAX, check_values
 from tidelog_gateway.callers.turns import pace_of
-from tidelog_gateway.context import gateway_of, require_json
+from tidelog_gateway.context import gateway_of
 from tidelog_gateway.problems import invalid
 from tidelog_gateway.requests.repeated_members import NOTHING, Members, check_repeats, has_repeat, parse_pairs
 

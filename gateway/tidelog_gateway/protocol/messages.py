@@ -22,7 +22,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from tidelog_gateway.protocol.resume_tokens import TOKEN_CHARS_MAX
 from tidelog_gateway.records.json_decoding import JsonRecord, PartitionNumber
-from tidelog_gateway.requests.query_parameters import KEY_CHARS_MAX, KeyEncoding
+from tidelog_gateway.requests.parameters import KEY_CHARS_MAX, KeyEncoding
 from tidelog_proto.limits import (
     GROUP_NAME_BYTES_MAX,
     KIB,

@@ -15,8 +15,9 @@ from starlette.requests import Request
 
 from tidelog.errors import ProducerIdSharedError
 from tidelog.produce.idempotent_requests import request_key as request_key_of
+from tidelog_gateway.bodies.content_type import media_type_of
 from tidelog_gateway.callers.turns import pace_of
-from tidelog_gateway.context import Gateway, media_type_of
+from tidelog_gateway.context import Gateway
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.publishing.publish import Outcome, judged
 from tidelog_gateway.records.json_decoding import Records

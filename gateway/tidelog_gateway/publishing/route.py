@@ -31,7 +31,7 @@ from tidelog_gateway.publishing.line_stream import LineStream, Receipts
 from tidelog_gateway.publishing.publish import PublishView, answer_of, find_topic, publish
 from tidelog_gateway.publishing.trace_context import add_trace
 from tidelog_gateway.records.json_decoding import HEADERS_PER_RECORD_MAX, Records
-from tidelog_gateway.requests.query_parameters import KeyEncoding
+from tidelog_gateway.requests.parameters import KeyEncoding
 from tidelog_gateway.requests.unsupported import ANSWERS, require_accepted
 from tidelog_proto.limits import PARTITIONS_MAX, TAG_BYTES_MAX, TIMESTAMP_MS_MAX
 

@@ -14,8 +14,7 @@ from tidelog_gateway.context import GatewayDep, TopicPath, json_response
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.reading.partition_route import RecordView
 from tidelog_gateway.records.json_encoding import row_of
-from tidelog_gateway.requests.path_converter import ANY_TEXT
-from tidelog_gateway.requests.query_parameters import KEY_CHARS_MAX, KeyEncodingQuery, parse_key
+from tidelog_gateway.requests.parameters import ANY_TEXT, KEY_CHARS_MAX, KeyEncodingQuery, parse_key
 from tidelog_proto.limits import KIB, PARTITIONS_MAX
 
 _RESERVED_BYTES: Final = 64 * KIB

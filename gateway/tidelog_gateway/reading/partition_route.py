@@ -45,7 +45,7 @@ from tidelog_gateway.reading.response import (
 )
 from tidelog_gateway.records.json_encoding import BatchReader
 from tidelog_gateway.requests.content_negotiation import JSON
-from tidelog_gateway.requests.query_parameters import KeyEncodingQuery, KeyQuery, TagQuery, parse_key
+from tidelog_gateway.requests.parameters import KeyEncodingQuery, KeyQuery, TagQuery, parse_key
 from tidelog_proto.limits import KIB
 
 RECORDS_DEFAULT: Final = 500

@@ -42,7 +42,7 @@ from tidelog_gateway.reading.response import (
 from tidelog_gateway.reading.topic_cursor import CURSOR_CHARS_MAX, HEADER_CHARS_MAX
 from tidelog_gateway.reading.topic_read import Begin, TopicRead
 from tidelog_gateway.requests.content_negotiation import JSON
-from tidelog_gateway.requests.query_parameters import KeyEncodingQuery, KeyQuery, TagQuery, parse_key
+from tidelog_gateway.requests.parameters import KeyEncodingQuery, KeyQuery, TagQuery, parse_key
 
 router = APIRouter(prefix="/v1", tags=["records"])
 

@@ -17,7 +17,7 @@ from starlette.datastructures import QueryParams
 
 from tidelog_gateway.problems import Problem, invalid, shown
 from tidelog_gateway.requests.content_negotiation import JSON, preferred
-from tidelog_gateway.requests.query_parameters import INTEGER_DETAIL, is_integer
+from tidelog_gateway.requests.parameters import INTEGER_DETAIL, is_integer
 from tidelog_proto.printable import printable
 
 KEYED_ROUTE: Final = "/v1/topics/{topic}/records"

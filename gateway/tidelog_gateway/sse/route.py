@@ -22,7 +22,7 @@ from tidelog_gateway.problems import Problem, invalid
 from tidelog_gateway.protocol.messages import INTEGER_MAX, Sub
 from tidelog_gateway.protocol.resume_tokens import TOKEN_CHARS_MAX
 from tidelog_gateway.protocol.ws_protocol import Subscription, WsProtocol
-from tidelog_gateway.requests.query_parameters import KeyEncodingQuery, KeyQuery, TagQuery
+from tidelog_gateway.requests.parameters import KeyEncodingQuery, KeyQuery, TagQuery
 from tidelog_gateway.sse.event_sender import EventSender
 from tidelog_gateway.sse.event_stream import EventStream
 from tidelog_gateway.subscriptions.delivery import Delivery

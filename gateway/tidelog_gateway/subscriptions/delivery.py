@@ -32,7 +32,7 @@ from tidelog_gateway.protocol.messages import Sub
 from tidelog_gateway.protocol.resume_tokens import ResumeTokens
 from tidelog_gateway.protocol.ws_protocol import WsProtocol, batch_message, ok_message, too_large
 from tidelog_gateway.records.json_encoding import BatchReader
-from tidelog_gateway.requests.query_parameters import parse_key
+from tidelog_gateway.requests.parameters import parse_key
 from tidelog_gateway.subscriptions.feed_reader import FeedReader
 from tidelog_gateway.subscriptions.lag import Lag
 from tidelog_gateway.subscriptions.membership import Membership, start_of

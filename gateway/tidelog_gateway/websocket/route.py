@@ -24,7 +24,7 @@ from tidelog_gateway.protocol.codecs import Codec
 from tidelog_gateway.protocol.json_codec import JSON
 from tidelog_gateway.protocol.proto_codec import PROTO
 from tidelog_gateway.protocol.ws_protocol import CLOSE_TOO_MANY
-from tidelog_gateway.requests.path_converter import ANY_TEXT
+from tidelog_gateway.requests.parameters import ANY_TEXT
 from tidelog_gateway.requests.request_ids import request_id_of
 from tidelog_gateway.requests.unsupported import refuse_unknown
 from tidelog_gateway.websocket.authentication import authenticate_handshake, authenticate_message

@@ -1,4 +1,4 @@
-"""Query parameters for keys, tags and integers. A key that is not text is sent in base64."""
+"""Parameters in paths and queries: keys, tags, integers, any text. A key that is not text is sent in base64."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 from typing import Annotated, Final, Literal
 
 from fastapi import Query
+from starlette.convertors import PathConvertor, register_url_convertor
 
 from tidelog_gateway.problems import invalid
 from tidelog_proto.limits import KIB, TAG_BYTES_MAX
@@ -47,3 +48,17 @@ def parse_key(text: str, encoding: KeyEncoding) -> bytes:
         return base64.b64decode(text.replace("-", "+").replace("_", "/"), validate=True)
     except (binascii.Error, ValueError) as error:
         raise invalid([{"parameter": "key", "detail": f"is not base64: {error}"}]) from error
+
+
+ANY_TEXT: Final = "any_text"
+"""The name of the path converter for any text in a route: `{key:any_text}`.
+
+Starlette's own `path` stops at a line break, which a key may contain.
+"""
+
+
+class _AnyText(PathConvertor):
+    regex = r"[\s\S]*"
+
+
+register_url_convertor(ANY_TEXT, _AnyText())
