@@ -127,7 +127,7 @@ def test_files_that_are_named_exist(page: Path) -> None:
         for path in PATH_LIKE.findall(span)
         if span == path
     }
-    folders = ("broker", "broker/tidelog_broker", "proto", "clients", "gateway", "spark")
+    folders = ("broker", "broker/tidelog_broker", "proto", "clients", "gateway", "gateway/tidelog_gateway", "spark")
     places = (ROOT, page.parent, *(ROOT / folder for folder in folders))
     modules = {path.name for path in (ROOT / "broker").rglob("*.py")}  # a name alone: of the room that is spoken of
     missing = [path for path in sorted(named) if not any((place / path).exists() for place in places)]

@@ -41,6 +41,10 @@ from tidelog_gateway.coalescing.producers import ProducerLimit, Producers
 from tidelog_gateway.context import Gateway, gateway_of
 from tidelog_gateway.description import docs_page
 from tidelog_gateway.description.openapi import PROBLEM_ANSWER, install_schema
+from tidelog_gateway.fast_paths.arrow_lane import arrow_lane
+from tidelog_gateway.fast_paths.commit_lane import commit_lane
+from tidelog_gateway.fast_paths.fetch_lane import fetch_lane
+from tidelog_gateway.fast_paths.publish_lane import publish_lane
 from tidelog_gateway.flow.access_log import AccessLogMiddleware
 from tidelog_gateway.flow.request_pipeline import RequestPipeline
 from tidelog_gateway.history.sampler import Sampler
@@ -51,10 +55,6 @@ from tidelog_gateway.reading import key_route, partition_route, topic_route
 from tidelog_gateway.reading.response import PLACE_HEADERS
 from tidelog_gateway.requests.request_ids import REQUEST_ID_HEADER, request_id_of
 from tidelog_gateway.requests.unsupported import refuse_unknown_parameters, refuse_unsupported
-from tidelog_gateway.routes.arrow_lane import arrow_lane
-from tidelog_gateway.routes.commit_lane import commit_lane
-from tidelog_gateway.routes.fetch_lane import fetch_lane
-from tidelog_gateway.routes.publish_lane import publish_lane
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.sse import route as stream_route
 from tidelog_gateway.ui import files as ui_files

@@ -2,7 +2,7 @@
 
 A middleware for each of these would add two coroutines and a wrapped `send`, which are resumed at every await: 312
 calls for one POST. Here one `RequestState` holds the state of a request, and one coroutine runs these steps in order:
-check the head, authenticate the caller, receive the body, and answer by a lane (`routes`) or the framework. CORS
+check the head, authenticate the caller, receive the body, and answer by a lane (`fast_paths`) or the framework. CORS
 remains the framework's middleware and is used only if origins are allowed.
 """
 
@@ -27,6 +27,7 @@ from tidelog_gateway.budget.response_budget import ResponseBudget
 from tidelog_gateway.budget.response_reservation import ResponseReservation
 from tidelog_gateway.callers.caller_cache import CallerCache, problem_for
 from tidelog_gateway.context import Gateway
+from tidelog_gateway.fast_paths.lanes import JsonAnswer, Lane
 from tidelog_gateway.flow import deadline
 from tidelog_gateway.flow.body_limits import BodyLimits
 from tidelog_gateway.flow.deadline import Deadline
@@ -36,7 +37,6 @@ from tidelog_gateway.problems import Problem, from_error, internal
 from tidelog_gateway.publishing import idempotency_header, trace_context
 from tidelog_gateway.publishing.admission import admit_publish, topic_published_to
 from tidelog_gateway.requests.request_ids import REQUEST_ID_HEADER
-from tidelog_gateway.routes.lanes import JsonAnswer, Lane
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_proto.errors import ProtocolError
 

@@ -11,8 +11,8 @@ from starlette.types import Scope
 from tidelog_gateway.budget.request_budget import Body
 from tidelog_gateway.budget.response_reservation import ResponseReservation
 from tidelog_gateway.context import Gateway
+from tidelog_gateway.fast_paths.lanes import Handling, JsonAnswer, prefers_json
 from tidelog_gateway.reading.partition_route import NO_FILTER, fetch_json
-from tidelog_gateway.routes.lanes import Handling, JsonAnswer, prefers_json
 from tidelog_proto.limits import PARTITIONS_MAX
 from tidelog_proto.names import check_topic_name
 

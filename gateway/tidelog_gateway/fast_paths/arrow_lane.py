@@ -13,10 +13,10 @@ from tidelog_gateway.bodies.content_type import ARROW
 from tidelog_gateway.bodies.json_body import AT_ONCE_BYTES
 from tidelog_gateway.budget.request_budget import Body
 from tidelog_gateway.context import Gateway
+from tidelog_gateway.fast_paths.lanes import Handling, JsonAnswer, is_plain
+from tidelog_gateway.fast_paths.publish_lane import ROUTE
 from tidelog_gateway.publishing.admission import check_may_publish, topic_published_to
 from tidelog_gateway.publishing.column_publish import publish_columns
-from tidelog_gateway.routes.lanes import Handling, JsonAnswer, is_plain
-from tidelog_gateway.routes.publish_lane import ROUTE
 
 _TYPES: Final[frozenset[bytes | None]] = frozenset({ARROW.encode()})
 

@@ -10,9 +10,9 @@ from tests.gateway.conftest import OpenApi
 from tests.gateway.fake_log import FakeLog
 
 from tidelog_gateway.bodies.json_body import AT_ONCE_BYTES
-from tidelog_gateway.routes.commit_lane import commit_lane
-from tidelog_gateway.routes.fetch_lane import fetch_lane
-from tidelog_gateway.routes.publish_lane import publish_lane
+from tidelog_gateway.fast_paths.commit_lane import commit_lane
+from tidelog_gateway.fast_paths.fetch_lane import fetch_lane
+from tidelog_gateway.fast_paths.publish_lane import publish_lane
 
 JSON = (b"content-type", b"application/json")
 BODY = b'{"records":[{"value":"a"}]}'

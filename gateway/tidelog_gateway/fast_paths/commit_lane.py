@@ -13,9 +13,9 @@ from starlette.types import Scope
 from tidelog_gateway.bodies.json_body import AT_ONCE_BYTES
 from tidelog_gateway.budget.request_budget import Body
 from tidelog_gateway.context import Gateway
+from tidelog_gateway.fast_paths.lanes import Handling, JsonAnswer, is_plain_json
 from tidelog_gateway.offsets import commit_positions, committed_view
 from tidelog_gateway.requests.repeated_members import may_repeat
-from tidelog_gateway.routes.lanes import Handling, JsonAnswer, is_plain_json
 from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX, NOTE_BYTES_MAX, PARTITIONS_MAX
 from tidelog_proto.names import check_group_name
 

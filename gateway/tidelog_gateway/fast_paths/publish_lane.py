@@ -12,10 +12,10 @@ from tidelog_gateway.bodies.json_body import AT_ONCE_BYTES
 from tidelog_gateway.bodies.plain_records import plain_records
 from tidelog_gateway.budget.request_budget import Body
 from tidelog_gateway.context import Gateway, json_response, now_us
+from tidelog_gateway.fast_paths.lanes import Handling, JsonAnswer, is_plain_json
 from tidelog_gateway.publishing.publish import answer_of, publish, publish_at_once
 from tidelog_gateway.publishing.trace_context import TraceHeaders, add_trace
 from tidelog_gateway.records.json_decoding import parse_body
-from tidelog_gateway.routes.lanes import Handling, JsonAnswer, is_plain_json
 
 ROUTE: Final = "/v1/topics/{topic}/records"
 _PATH: Final = re.compile(r"/v1/topics/([^/]+)/records")
