@@ -4,7 +4,7 @@ Blocks marked `bash` or `python` are run: in the README by tests/e2e/test_readme
 tests/e2e/test_guides.py, in the page on Spark by tests/spark/test_spark_page.py, in the page on security by
 tests/e2e/test_security_page.py, in the page on WebSocket by tests/gateway/websocket/test_documentation.py, in the
 page on streams by tests/gateway/sse/test_documentation.py, in the page on publishing by
-tests/gateway/bodies/test_documentation.py, in the page on HTTP by tests/e2e/test_http_page.py, in other pages of
+tests/gateway/publishing/test_documentation.py, in the page on HTTP by tests/e2e/test_http_page.py, in other pages of
 `RUN_PAGES` by tests/e2e/test_examples.py. The rest has no such blocks.
 """
 
