@@ -10,7 +10,7 @@ from tidelog.prometheus import PrometheusMetrics
 from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_gateway.budget.request_budget import RequestBudget
 from tidelog_gateway.budget.response_budget import ResponseBudget
-from tidelog_gateway.metrics import Metrics as GatewayMetrics
+from tidelog_gateway.metrics.gateway_metrics import Metrics as GatewayMetrics
 
 PAGE = Path(__file__).parents[1] / "docs" / "metrics.md"
 

@@ -14,9 +14,9 @@ from tidelog_broker.core.request_costs import COSTS, LONG_SLICES, SLICE_US_MAX
 from tidelog_broker.server.server import HANDLERS
 from tidelog_broker.server.server import NODES_ONLY as REFUSED_FROM_CLIENTS
 from tidelog_gateway.app import ROUTERS, create_app
+from tidelog_gateway.protocol.messages import REQUESTS
 from tidelog_gateway.route_costs import HTTP_COSTS, MESSAGE_COSTS
 from tidelog_gateway.settings import GatewaySettings
-from tidelog_gateway.websocket.messages import REQUESTS
 
 
 def routes() -> set[str]:

@@ -3,8 +3,8 @@
 Blocks marked `bash` or `python` are run: in the README by tests/e2e/test_readme.py, in the guides by
 tests/e2e/test_guides.py, in the page on Spark by tests/spark/test_spark_page.py, in the page on security by
 tests/e2e/test_security_page.py, in the page on WebSocket by tests/gateway/websocket/test_documentation.py, in the
-page on streams by tests/gateway/stream/test_documentation.py, in the page on publishing by
-tests/gateway/bodies/test_documentation.py, in the page on HTTP by tests/e2e/test_http_page.py, in other pages of
+page on streams by tests/gateway/sse/test_documentation.py, in the page on publishing by
+tests/gateway/publishing/test_documentation.py, in the page on HTTP by tests/e2e/test_http_page.py, in other pages of
 `RUN_PAGES` by tests/e2e/test_examples.py. The rest has no such blocks.
 """
 
@@ -127,7 +127,7 @@ def test_files_that_are_named_exist(page: Path) -> None:
         for path in PATH_LIKE.findall(span)
         if span == path
     }
-    folders = ("broker", "broker/tidelog_broker", "proto", "clients", "gateway", "spark")
+    folders = ("broker", "broker/tidelog_broker", "proto", "clients", "gateway", "gateway/tidelog_gateway", "spark")
     places = (ROOT, page.parent, *(ROOT / folder for folder in folders))
     modules = {path.name for path in (ROOT / "broker").rglob("*.py")}  # a name alone: of the room that is spoken of
     missing = [path for path in sorted(named) if not any((place / path).exists() for place in places)]

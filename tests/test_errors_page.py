@@ -11,8 +11,8 @@ from typing import get_args
 from tidelog import errors
 from tidelog_cli.base import failures
 from tidelog_gateway.problems import from_error
+from tidelog_gateway.protocol import ws_protocol
 from tidelog_gateway.reading.values import ValueEncoding
-from tidelog_gateway.websocket import ws_protocol
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import NATURE, code_name
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Collection, Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -69,6 +70,12 @@ ROOMS = {
     ),
     "tidelog_loadtest": (
         *("commands", "cluster", "node", "gateway", "clients", "spark", "users", "stand", "probe", "measure"),
+    ),
+    "tidelog_gateway": (
+        *("route_costs", "commands", "workers", "server", "app", "flow", "fast_paths", "description", "ui"),
+        *("administration", "sse", "websocket", "publishing", "reading", "offsets", "subscriptions", "json_lists"),
+        *("bodies", "callers", "context", "coalescing", "feed", "protocol", "records", "history", "worker_channel"),
+        *("metrics", "auth", "http1", "requests", "budget", "problems", "browser_headers", "settings"),
     ),
     STORAGE: ("offline", "partition", "node", "epoch", "segment", "io"),
     CORE: ("membership", "groups", "placement", "replication", "security", "*"),
@@ -196,6 +203,42 @@ def test_modules_are_in_rooms_and_few_stand_at_the_top(package: str) -> None:
     assert len(modules) < TOP_MODULES_MAX
 
 
+GATEWAY_GROUND = 5
+"""So many rooms at the ground of the gateway may be imported by every room above them."""
+
+
+def gateway_plan() -> dict[str, set[str]]:
+    """Return the rooms of the gateway in the order of docs/gateway-code.md, each with those that it may import."""
+    plan: dict[str, set[str]] = {}
+    rows = re.findall(r"^\| `(\w+)/?` \|.*\| ([^|]*)\|$", (ROOT / "docs" / "gateway-code.md").read_text(), re.MULTILINE)
+    for room, allowed in reversed(rows):
+        ground = set([*plan][:GATEWAY_GROUND])
+        plan[room] = set(plan) if allowed.strip() == "all" else ground | set(re.findall(r"`(\w+)`", allowed))
+    return {room: plan[room] for room in reversed(plan)}
+
+
+def test_rooms_of_the_gateway_import_what_its_page_allows() -> None:
+    package = "tidelog_gateway"
+    plan = gateway_plan()
+    assert tuple(plan) == ROOMS[package]
+    wrong = {
+        f"{path.relative_to(ROOT)} imports {name}, which docs/gateway-code.md does not allow for `{room}`"
+        for path in sources(package)
+        if (room := module_name(path).partition(".")[2].partition(".")[0])
+        for name in imports(path)
+        if below(name, package) and (other := name.partition(".")[2].partition(".")[0])
+        if other != room and other not in plan[room]
+    }
+    assert not wrong
+
+
+def test_the_floor_plan_names_each_room_of_the_gateway_once() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    section = page.partition("### Rooms of the gateway")[2].partition("###")[0]
+    cells = re.findall(r"^\| (`[^|]+) \|", section, re.MULTILINE)
+    assert tuple(name for cell in cells for name in re.findall(r"`(\w+)/?`", cell)) == ROOMS["tidelog_gateway"]
+
+
 LEVELS_MAX = {"tidelog": 10}
 """So many modules stand above each other at most: each imports the next at run time."""
 
@@ -242,25 +285,6 @@ def test_an_import_for_annotations_alone_does_not_count(tmp_path: Path) -> None:
     assert imported_at_run_time(path, {"a", "a.b", "a.e"}) == {"a.e"}
 
 
-GATEWAY_ROOMS = ("administration", "description", "flow", "routes", "bodies", "reading", "http1", "auth", "budget")
-"""From the top to the ground; modules outside of rooms stand between them, above `http1`."""
-
-
-def test_rooms_of_the_gateway_import_one_way() -> None:
-    package = "tidelog_gateway"
-    inside = {path: module_name(path).split(".")[1:] for path in sources(package)}
-    wrong = [
-        f"{path.relative_to(ROOT)} imports {name}"
-        for path, (room, *rest) in ((path, names or [""]) for path, names in inside.items())
-        if rest and room in GATEWAY_ROOMS
-        for name in imports(path)
-        if below(name, package) and name.split(".")[1:2]
-        if name.split(".")[1] in GATEWAY_ROOMS[: GATEWAY_ROOMS.index(room)]
-    ]
-    assert not wrong
-    assert {names[0] for names in inside.values() if len(names) > 1} >= set(GATEWAY_ROOMS)
-
-
 def cycle_in(graph: dict[str, set[str]]) -> list[str]:
     """Return modules that import each other in a circle, or nothing."""
     try:
@@ -292,6 +316,12 @@ def test_the_rules_can_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     climber = culprit.parents[1] / "wire" / "climber.py"
     climber.parent.mkdir()
     climber.write_text("from tidelog_broker.node.node import Node\n")
+    page = tmp_path / "gateway" / "tidelog_gateway" / "ui" / "page.py"
+    page.parent.mkdir(parents=True)
+    page.write_text("from tidelog_gateway.auth.credentials import UserPassword\n")
+    plan = tmp_path / "docs" / "gateway-code.md"
+    plan.parent.mkdir()
+    plan.write_text((ROOT / "docs" / plan.name).read_text())
     monkeypatch.setattr(f"{__name__}.ROOT", tmp_path)
     found = set(imports(culprit))
     assert {"time", "tidelog_broker.storage", "tidelog_broker.storage.segment", "tidelog.Client"} <= found
@@ -301,6 +331,8 @@ def test_the_rules_can_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         test_a_package_imports_only_lower_packages("tidelog_broker")
     with pytest.raises(AssertionError):
         test_no_import_climbs_from_room_to_room("tidelog_broker")
+    with pytest.raises(AssertionError, match="does not allow for `ui`"):
+        test_rooms_of_the_gateway_import_what_its_page_allows()
 
 
 SPLIT = {

@@ -21,36 +21,45 @@ from tidelog.client_options import ClientOptions
 from tidelog.cluster.callers import Identified
 from tidelog.cluster.contexts import Context
 from tidelog.errors import TidelogError
-from tidelog_gateway import fetch, keys, offsets, service
-from tidelog_gateway.access_log import AccessLogMiddleware
-from tidelog_gateway.administration import access_rules, cluster, groups, quotas, record_deletion, rule_test, topics
+from tidelog_gateway import offsets
+from tidelog_gateway.administration import (
+    access_rules,
+    cluster,
+    groups,
+    health,
+    quotas,
+    record_deletion,
+    rule_test,
+    topics,
+)
 from tidelog_gateway.auth.authenticated_caller import AuthenticatedCaller
 from tidelog_gateway.auth.credentials import CallerCredentials, UserPassword, credentials_kind
-from tidelog_gateway.bodies import route as publish_route
 from tidelog_gateway.budget.request_budget import RequestBudget
 from tidelog_gateway.budget.response_budget import ResponseBudget
-from tidelog_gateway.caller_cache import CallerCache, problem_for
+from tidelog_gateway.callers.caller_cache import CallerCache, problem_for
+from tidelog_gateway.coalescing.producers import ProducerLimit, Producers
 from tidelog_gateway.context import Gateway, gateway_of
 from tidelog_gateway.description import docs_page
 from tidelog_gateway.description.openapi import PROBLEM_ANSWER, install_schema
+from tidelog_gateway.fast_paths.arrow_lane import arrow_lane
+from tidelog_gateway.fast_paths.commit_lane import commit_lane
+from tidelog_gateway.fast_paths.fetch_lane import fetch_lane
+from tidelog_gateway.fast_paths.publish_lane import publish_lane
+from tidelog_gateway.flow.access_log import AccessLogMiddleware
 from tidelog_gateway.flow.request_pipeline import RequestPipeline
-from tidelog_gateway.metrics import Metrics
+from tidelog_gateway.history.sampler import Sampler
+from tidelog_gateway.metrics.gateway_metrics import Metrics
 from tidelog_gateway.problems import Problem, from_error, internal, invalid, validation_errors
-from tidelog_gateway.producers import ProducerLimit, Producers
-from tidelog_gateway.reading import topic_route
+from tidelog_gateway.publishing import route as publish_route
+from tidelog_gateway.reading import key_route, partition_route, topic_route
 from tidelog_gateway.reading.response import PLACE_HEADERS
-from tidelog_gateway.request_ids import REQUEST_ID_HEADER, request_id_of
-from tidelog_gateway.routes.arrow_lane import arrow_lane
-from tidelog_gateway.routes.commit_lane import commit_lane
-from tidelog_gateway.routes.fetch_lane import fetch_lane
-from tidelog_gateway.routes.publish_lane import publish_lane
+from tidelog_gateway.requests.request_ids import REQUEST_ID_HEADER, request_id_of
+from tidelog_gateway.requests.unsupported import refuse_unknown_parameters, refuse_unsupported
 from tidelog_gateway.settings import GatewaySettings
-from tidelog_gateway.stream import route as stream_route
+from tidelog_gateway.sse import route as stream_route
 from tidelog_gateway.ui import files as ui_files
-from tidelog_gateway.ui.sampler import Sampler
-from tidelog_gateway.unsupported import refuse_unknown_parameters, refuse_unsupported
 from tidelog_gateway.websocket import route as websocket_route
-from tidelog_gateway.workers.peers import Peers
+from tidelog_gateway.worker_channel.peers import Peers
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.process.fair_scheduler import Turns
 from tidelog_proto.version import VERSION
@@ -58,10 +67,10 @@ from tidelog_proto.version import VERSION
 ROUTERS: Final = (
     topics.router,
     publish_route.router,
-    fetch.router,
+    partition_route.router,
     topic_route.router,
     stream_route.router,
-    keys.router,
+    key_route.router,
     record_deletion.router,
     offsets.router,
     groups.router,
@@ -69,11 +78,11 @@ ROUTERS: Final = (
     rule_test.router,
     quotas.router,
     cluster.router,
-    service.router,
+    health.router,
     docs_page.router,
     ui_files.router,
 )
-ANY_HEADER: Final = (service.router, docs_page.router, ui_files.router)
+ANY_HEADER: Final = (health.router, docs_page.router, ui_files.router)
 """Routers that allow any header; see `unsupported`."""
 CLIENT_ID: Final = "tidelog-gateway"
 QUORUM_TIMEOUT_S: Final = 3.0

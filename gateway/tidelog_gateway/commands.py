@@ -127,7 +127,7 @@ def _serve(settings: GatewaySettings, context: Context | None) -> int:
         SettingsError: the certificate cannot be used.
     """
     if settings.workers == 1:
-        from tidelog_gateway.server import serve  # noqa: PLC0415 # the web framework is not loaded for `tidelog --help`
+        from tidelog_gateway.server.gateway_server import serve  # noqa: PLC0415 # the web framework is not loaded for `tidelog --help`
 
         serve(settings, context)
         return 0

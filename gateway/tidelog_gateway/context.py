@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 import orjson
 from fastapi import Depends, Path
 from pydantic import WithJsonSchema
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
 from tidelog.client import Client
@@ -21,15 +21,14 @@ from tidelog_gateway.auth.authenticated_caller import AuthenticatedCaller
 from tidelog_gateway.budget.connection_slots import ConnectionSlots
 from tidelog_gateway.budget.request_budget import RequestBudget
 from tidelog_gateway.budget.response_budget import ResponseBudget
+from tidelog_gateway.coalescing.producers import Producers
+from tidelog_gateway.coalescing.shared_reads import ReadPosition, SharedReads
 from tidelog_gateway.feed.feeds import Feeds
 from tidelog_gateway.feed.topic_ends import TopicEnds
-from tidelog_gateway.flow.shared_reads import ReadPosition, SharedReads
-from tidelog_gateway.metrics import Metrics
-from tidelog_gateway.problems import Problem
-from tidelog_gateway.producers import Producers
+from tidelog_gateway.history.sampler import Sampler
+from tidelog_gateway.metrics.gateway_metrics import Metrics
 from tidelog_gateway.settings import GatewaySettings
-from tidelog_gateway.ui.sampler import Sampler
-from tidelog_gateway.workers.peers import Peers
+from tidelog_gateway.worker_channel.peers import Peers
 from tidelog_proto.limits import GROUP_NAME_BYTES_MAX, PARTITIONS_MAX, TOPIC_NAME_CHARS_MAX
 from tidelog_proto.names import check_group_name, check_topic_name
 from tidelog_proto.process.fair_scheduler import Turns
@@ -146,65 +145,6 @@ GatewayDep = Annotated[Gateway, Depends(gateway_dependency)]
 TopicPath = Annotated[str, Depends(checked_topic)]
 GroupPath = Annotated[str, Depends(checked_group)]
 PartitionPath = Annotated[int, Path(ge=0, lt=PARTITIONS_MAX, description="The partition's number.")]
-
-
-def media_type_of(request: Request) -> str:
-    """Return the body's media type in lower case, without parameters; "" when it is missing.
-
-    Raises:
-        Problem: 415, the body is compressed: no limit counts the memory that decoding takes, and storing the compressed
-            bytes would store another value than the client meant.
-    """
-    encoding = request.headers.get("content-encoding", "identity").strip().lower()
-    if encoding != "identity":
-        raise Problem(
-            415,
-            "unsupported_content_encoding",
-            f"Content-Encoding {encoding!r} is not supported; send the body without compression",
-            headers={"Accept-Encoding": "identity"},
-        )
-    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
-
-
-def require_json(request: Request) -> None:
-    """Refuse bodies whose media type is not JSON.
-
-    Raises:
-        Problem: 415.
-    """
-    if media_type_of(request) != "application/json":
-        raise unsupported_media_type(media_type_of(request), "application/json")
-    require_utf8(request)
-
-
-def require_utf8(request: Request, media_type: str = "application/json") -> None:
-    """Refuse a charset other than UTF-8, the only encoding of JSON (RFC 8259, 8.1).
-
-    Raises:
-        Problem: 415.
-    """
-    for parameter in request.headers.get("content-type", "").split(";")[1:]:
-        name, _, value = parameter.partition("=")
-        if name.strip().lower() == "charset" and value.strip().strip('"').lower() not in {"utf-8", "utf8", "us-ascii"}:
-            raise unsupported_media_type(f"{media_type} in {value.strip()}", media_type)
-
-
-FORM: Final = "application/x-www-form-urlencoded"
-"""The default of `curl -d`."""
-
-
-def unsupported_media_type(given: str, *accepted: str) -> Problem:
-    """Return the 415 with the accepted media types."""
-    listed = " or ".join(filter(None, (", ".join(accepted[:-1]), accepted[-1])))
-    remedy = f"set the header Content-Type to {listed}"
-    if given == FORM:
-        remedy += f", as in curl -H 'Content-Type: {accepted[0]}'"
-    return Problem(
-        415,
-        "unsupported_media_type",
-        f"{given or 'a body without Content-Type'} is not supported here; {remedy}",
-        headers={"Accept-Post": ", ".join(accepted)},
-    )
 
 
 def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

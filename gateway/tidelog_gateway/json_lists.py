@@ -9,8 +9,8 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tidelog_gateway.callers.turns import pace_of
 from tidelog_gateway.context import Gateway, json_response
-from tidelog_gateway.pace import pace_of
 
 PIECE_ITEMS: Final = 400
 """Takes some 2 ms of the event loop."""

@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from tidelog.errors import OffsetOutOfRangeError
 from tidelog.model import Committed, Offset
-from tidelog_gateway.bodies.first_faults import first_faults
+from tidelog_gateway.bodies.json_route import JsonRoute
 from tidelog_gateway.context import (
     Gateway,
     GatewayDep,
@@ -26,8 +26,8 @@ from tidelog_gateway.context import (
     json_response,
 )
 from tidelog_gateway.json_lists import list_response
-from tidelog_gateway.json_route import JsonRoute
 from tidelog_gateway.problems import from_error, invalid
+from tidelog_gateway.requests.first_faults import first_faults
 from tidelog_proto.limits import (
     ENTRIES_PER_REQUEST_MAX,
     NOTE_BYTES_MAX,

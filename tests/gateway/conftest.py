@@ -18,9 +18,9 @@ import pytest
 from tests.gateway.fake_log import FakeLog, opener
 
 from tidelog_gateway.app import create_app
-from tidelog_gateway.server import make_server
+from tidelog_gateway.server.gateway_server import make_server
+from tidelog_gateway.server.listeners import listen
 from tidelog_gateway.settings import GatewaySettings
-from tidelog_gateway.workers.listeners import listen
 
 OpenApi = Callable[..., AbstractAsyncContextManager[httpx.AsyncClient]]
 START_TIMEOUT_S = 30

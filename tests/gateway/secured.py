@@ -21,9 +21,9 @@ from tidelog import Client
 from tidelog.security import AccessRule, KeyInfo
 from tidelog_broker.node.node import Node
 from tidelog_gateway.app import create_app
-from tidelog_gateway.server import make_server
+from tidelog_gateway.server.gateway_server import make_server
+from tidelog_gateway.server.listeners import listen
 from tidelog_gateway.settings import GatewaySettings
-from tidelog_gateway.workers.listeners import listen
 
 WRONG = "tlk_bcdefghijk234567_" + "w" * 43
 

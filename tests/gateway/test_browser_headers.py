@@ -7,7 +7,7 @@ import pytest
 from tests.gateway.conftest import OpenApi, Serve
 
 from tidelog_gateway.browser_headers import BROWSER_HEADERS
-from tidelog_gateway.metrics import Metrics
+from tidelog_gateway.metrics.gateway_metrics import Metrics
 
 HANDSHAKE = b"GET /v1/ws HTTP/1.1\r\nHost: %b\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n%b\r\n"
 KEY = b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n"

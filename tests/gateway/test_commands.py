@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from tidelog.cluster.contexts import Context
 from tidelog_cli.main import build_app, main
-from tidelog_gateway import server
 from tidelog_gateway.commands import register
+from tidelog_gateway.server import gateway_server
 from tidelog_gateway.settings import GatewaySettings
 
 
@@ -46,7 +46,7 @@ def test_invalid_settings_are_usage_errors(app: typer.Typer, tmp_path: Path) -> 
 
 def test_other_hosts_need_tls_and_authentication_or_insecure(app: typer.Typer, monkeypatch: pytest.MonkeyPatch) -> None:
     served: list[GatewaySettings] = []
-    monkeypatch.setattr(server, "serve", lambda settings, _: served.append(settings))
+    monkeypatch.setattr(gateway_server, "serve", lambda settings, _: served.append(settings))
     refused = CliRunner().invoke(app, ["gateway", "--host", "0.0.0.0"])
     assert refused.exit_code == 2
     assert "without encryption and without authentication" in refused.output
@@ -64,7 +64,7 @@ def test_other_hosts_need_tls_and_authentication_or_insecure(app: typer.Typer, m
 def test_a_secret_that_others_may_read_is_not_used(
     app: typer.Typer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "serve", lambda *_: None)
+    monkeypatch.setattr(gateway_server, "serve", lambda *_: None)
     key = tmp_path / "gate.key"
     key.touch(mode=0o644)
     for variable in ("TIDELOG_API_KEY_FILE", "TIDELOG_TOKEN_FILE", "TIDELOG_PASSWORD_FILE"):
@@ -83,7 +83,7 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Served:
     """The command's bootstrap nodes and context."""
     monkeypatch.setenv("TIDELOG_CONTEXTS", str(tmp_path / "contexts.json"))
     served: Served = []
-    monkeypatch.setattr(server, "serve", lambda settings, context: served.append((settings.bootstrap, context)))
+    monkeypatch.setattr(gateway_server, "serve", lambda settings, context: served.append((settings.bootstrap, context)))
     key = tmp_path / "prod.key"
     key.touch(mode=0o600)
     prod = ("--bootstrap", "log1:7400,log2:7400", "--api-key-file", str(key))

@@ -16,7 +16,7 @@ from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tidelog.security import AccessRule
-from tidelog_gateway.websocket.messages import REQUESTS
+from tidelog_gateway.protocol.messages import REQUESTS
 
 
 class Holders:

@@ -16,9 +16,9 @@ from tests.gateway.secured import Secured, bearer, secured
 
 from tidelog.cluster import throttle
 from tidelog.security.quotas import Quota
-from tidelog_gateway import caller_cache
 from tidelog_gateway.auth import verification_queue
-from tidelog_gateway.caller_cache import CallerCache
+from tidelog_gateway.callers import caller_cache
+from tidelog_gateway.callers.caller_cache import CallerCache
 
 KIB = 1024
 _DIGITS = str.maketrans("0123456789", "abcdefghij")

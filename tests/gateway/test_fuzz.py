@@ -13,14 +13,14 @@ from urllib.parse import quote
 import httpx
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.gateway.bodies.test_route import BODIES as FORMS
 from tests.gateway.fake_log import FakeLog, opener
+from tests.gateway.publishing.test_route import BODIES as FORMS
 
 from tidelog_gateway.app import create_app
-from tidelog_gateway.bodies.media_types import TAKEN
+from tidelog_gateway.bodies.content_type import TAKEN
+from tidelog_gateway.protocol.messages import REQUESTS
+from tidelog_gateway.protocol.ws_protocol import Publish, WsProtocol
 from tidelog_gateway.settings import GatewaySettings
-from tidelog_gateway.websocket.messages import REQUESTS
-from tidelog_gateway.websocket.ws_protocol import Publish, WsProtocol
 from tidelog_proto.batch.record_batch import columns_of
 
 FUZZED = settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])

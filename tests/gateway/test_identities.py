@@ -17,7 +17,7 @@ from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
 from tidelog_gateway.auth.authenticated_caller import AuthenticatedCaller
-from tidelog_gateway.caller_cache import CallerCache
+from tidelog_gateway.callers.caller_cache import CallerCache
 
 OWN = [(("produce", "consume", "describe"), "topic", "ann-1"), (("group", "describe"), "group", "ann-g")]
 RECORDS = {"records": [{"value": "x", "partition": 0}]}

@@ -1,1 +1,1 @@
-"""Routes for administrators: topics, groups, nodes, API keys, access rules and quotas."""
+"""Routes for administrators: topics, groups, nodes, API keys, access rules, quotas, health and metrics."""

@@ -13,10 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from tidelog.security import AccessRule, KeyInfo, Operation, Resource, Security
+from tidelog_gateway.bodies.json_route import JsonRoute
 from tidelog_gateway.context import GatewayDep, json_response
-from tidelog_gateway.cursors import CursorQuery, cursor_of, name_in
-from tidelog_gateway.json_route import JsonRoute
 from tidelog_gateway.problems import Problem
+from tidelog_gateway.requests.cursors import CursorQuery, cursor_of, name_in
 from tidelog_proto.limits import GROUP_NAME_BYTES_MAX, PRINCIPAL_CHARS_MAX, TIMESTAMP_MS_MAX
 
 router = APIRouter(prefix="/v1", tags=["access"], route_class=JsonRoute)

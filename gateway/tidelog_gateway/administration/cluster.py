@@ -9,9 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from tidelog.model import Node
+from tidelog_gateway.bodies.json_route import JsonRoute
 from tidelog_gateway.context import GatewayDep, TopicName, json_response
-from tidelog_gateway.json_route import JsonRoute
-from tidelog_gateway.ui.history import History
+from tidelog_gateway.history.history import History
 from tidelog_proto.limits import NODE_ID_BYTES_MAX
 from tidelog_proto.names import check_topic_name
 from tidelog_proto.version import VERSION

@@ -13,13 +13,13 @@ from starlette.responses import Response
 
 from tidelog.groups.admin import ResetTo
 from tidelog.model import GroupInfo, GroupMemberInfo, GroupState, Lag, TopicPartition
-from tidelog_gateway.bodies.first_faults import first_faults
+from tidelog_gateway.bodies.json_route import JsonRoute
 from tidelog_gateway.context import Gateway, GatewayDep, GroupPath, TopicName, json_response
-from tidelog_gateway.cursors import CursorQuery, cursor_of, name_in
 from tidelog_gateway.json_lists import list_response
-from tidelog_gateway.json_route import JsonRoute
 from tidelog_gateway.offsets import parse_timestamp
 from tidelog_gateway.problems import invalid
+from tidelog_gateway.requests.cursors import CursorQuery, cursor_of, name_in
+from tidelog_gateway.requests.first_faults import first_faults
 from tidelog_proto.limits import PARTITIONS_MAX
 from tidelog_proto.names import check_group_name, check_topic_name
 

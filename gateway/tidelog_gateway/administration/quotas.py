@@ -17,10 +17,10 @@ from starlette.responses import Response
 
 from tidelog.security.quotas import FIELDS, Quota
 from tidelog_gateway.administration.access_rules import SecurityDep
-from tidelog_gateway.any_text import ANY_TEXT
+from tidelog_gateway.bodies.json_route import JsonRoute
 from tidelog_gateway.context import json_response
-from tidelog_gateway.json_route import JsonRoute
 from tidelog_gateway.problems import invalid
+from tidelog_gateway.requests.parameters import ANY_TEXT
 from tidelog_proto.limits import PRINCIPAL_CHARS_MAX
 
 router = APIRouter(prefix="/v1", tags=["access"], route_class=JsonRoute)

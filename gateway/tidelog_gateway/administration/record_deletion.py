@@ -10,8 +10,8 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from tidelog.errors import OffsetOutOfRangeError
+from tidelog_gateway.bodies.json_route import JsonRoute
 from tidelog_gateway.context import GatewayDep, PartitionPath, TopicPath, json_response
-from tidelog_gateway.json_route import JsonRoute
 from tidelog_gateway.offsets import parse_timestamp
 from tidelog_gateway.problems import from_error, invalid
 

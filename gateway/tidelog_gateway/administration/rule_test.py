@@ -10,8 +10,8 @@ from starlette.responses import Response
 
 from tidelog.security import Resource
 from tidelog_gateway.administration.access_rules import ROLES_MAX, SecurityDep
+from tidelog_gateway.bodies.json_route import JsonRoute
 from tidelog_gateway.context import json_response
-from tidelog_gateway.json_route import JsonRoute
 from tidelog_proto.limits import GROUP_NAME_BYTES_MAX, PRINCIPAL_CHARS_MAX
 
 router = APIRouter(prefix="/v1", tags=["access"], route_class=JsonRoute)

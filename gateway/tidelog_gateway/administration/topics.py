@@ -11,12 +11,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tidelog.model import NextDeletion, Partition, Topic
+from tidelog_gateway.bodies.json_route import JsonRoute
 from tidelog_gateway.context import Gateway, GatewayDep, TopicName, TopicPath, json_response
-from tidelog_gateway.cursors import CursorQuery, cursor_of, name_in
+from tidelog_gateway.history.history import History
 from tidelog_gateway.json_lists import list_response
-from tidelog_gateway.json_route import JsonRoute
 from tidelog_gateway.problems import invalid
-from tidelog_gateway.ui.history import History
+from tidelog_gateway.requests.cursors import CursorQuery, cursor_of, name_in
 from tidelog_proto.names import check_topic_name
 from tidelog_proto.topic_settings import ALTERABLE, DESCRIBED, TOPIC_SETTINGS, TopicSetting
 

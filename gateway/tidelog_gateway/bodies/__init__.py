@@ -1,1 +1,1 @@
-"""Parsers of request bodies with records: JSON, NDJSON, CSV, Arrow, protobuf, CloudEvents and raw bytes."""
+"""Bodies of requests, parsed within limits: JSON, NDJSON, CSV, Arrow, protobuf, CloudEvents and raw bytes."""

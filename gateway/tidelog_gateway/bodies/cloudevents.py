@@ -19,9 +19,9 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from tidelog_gateway.bodies.json_body import list_pieces
-from tidelog_gateway.bodies.repeated_members import Opaque, Path, refuse_repeats
 from tidelog_gateway.problems import Problem, invalid, pointer
-from tidelog_gateway.records_in import Records
+from tidelog_gateway.records.json_decoding import Records
+from tidelog_gateway.requests.repeated_members import Opaque, Path, refuse_repeats
 from tidelog_proto.text.json_text import check_limits, json_text
 
 KEY_ATTRIBUTE: Final = "partitionkey"

@@ -20,7 +20,7 @@ from pyarrow import csv as arrow_csv
 
 from tidelog_gateway.bodies.csv_rows import row_ends, row_fault
 from tidelog_gateway.problems import invalid
-from tidelog_gateway.records_in import HEADERS_PER_RECORD_MAX, HEADERS_PER_REQUEST_MAX, Records
+from tidelog_gateway.records.json_decoding import HEADERS_PER_RECORD_MAX, HEADERS_PER_REQUEST_MAX, Records
 from tidelog_proto.limits import KIB, PARTITIONS_MAX, TAG_BYTES_MAX, TIMESTAMP_MS_MAX
 from tidelog_proto.text.json_text import BYTE_ORDER_MARK
 

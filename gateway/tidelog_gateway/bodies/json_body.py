@@ -13,10 +13,10 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from tidelog_gateway.json_structure import CLOSE, COMMA, marks
-from tidelog_gateway.pace import Pace
+from tidelog_gateway.callers.turns import Pace
 from tidelog_gateway.problems import ERRORS_SHOWN_MAX, Problem, invalid, pointer
-from tidelog_gateway.records_in import Records, parse_body
+from tidelog_gateway.records.json_decoding import Records, parse_body
+from tidelog_gateway.requests.json_structure import CLOSE, COMMA, marks
 from tidelog_proto.limits import KIB
 
 VALUES_MAX: Final = 64_000

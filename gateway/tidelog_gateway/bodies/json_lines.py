@@ -11,9 +11,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from tidelog_gateway.bodies.json_body import AT_ONCE_BYTES, joined, records_in
 from tidelog_gateway.bodies.plain_records import plain_lines
-from tidelog_gateway.bodies.repeated_members import VALUE_OF_RECORD, refuse_repeats_in
 from tidelog_gateway.problems import Problem, body_faults, invalid
-from tidelog_gateway.records_in import JsonRecord, RawRecord, Records, records_of
+from tidelog_gateway.records.json_decoding import JsonRecord, RawRecord, Records, records_of
+from tidelog_gateway.requests.repeated_members import VALUE_OF_RECORD, refuse_repeats_in
 from tidelog_proto.limits import KIB
 
 PIECE_LINES: Final = 250

@@ -1,7 +1,7 @@
 """Fast path for JSON bodies whose values are text: msgspec decodes and validates them without pydantic's objects.
 
-Everything else (a fault, values of other JSON types, headers, a possibly repeated member) is left to `records_in`, so
-that each fault has one wording and each value one interpretation.
+Everything else (a fault, values of other JSON types, headers, a possibly repeated member) is left to `json_decoding`,
+so that each fault has one wording and each value one interpretation.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Annotated, Final, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from tidelog_gateway.bodies.repeated_members import has_strings_alone, may_repeat
-from tidelog_gateway.records_in import Records
+from tidelog_gateway.records.json_decoding import Records
+from tidelog_gateway.requests.repeated_members import has_strings_alone, may_repeat
 from tidelog_proto.limits import PARTITIONS_MAX, TAG_BYTES_MAX, TIMESTAMP_MS_MAX
 
 _Item = TypeVar("_Item")

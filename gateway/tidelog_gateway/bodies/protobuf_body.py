@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from google.protobuf.message import DecodeError
 
 from tidelog_gateway.problems import Problem, invalid
-from tidelog_gateway.records_in import HEADERS_PER_RECORD_MAX, HEADERS_PER_REQUEST_MAX, Records
+from tidelog_gateway.records.json_decoding import HEADERS_PER_RECORD_MAX, HEADERS_PER_REQUEST_MAX, Records
 from tidelog_proto.limits import KIB, PARTITIONS_MAX, TAG_BYTES_MAX, TIMESTAMP_MS_MAX
 from tidelog_proto.publish_pb2 import PublishRecord, PublishRecords
 

@@ -7,8 +7,8 @@ import binascii
 from collections.abc import Sequence
 
 from tidelog_gateway.problems import invalid
-from tidelog_gateway.query_parameters import KeyEncoding, parse_key
-from tidelog_gateway.records_in import Records
+from tidelog_gateway.records.json_decoding import Records
+from tidelog_gateway.requests.parameters import KeyEncoding, parse_key
 from tidelog_proto.limits import TAG_BYTES_MAX
 
 

@@ -14,7 +14,7 @@ from fastapi.openapi.utils import get_openapi
 from tidelog_gateway.auth.authentication import OPEN_PATHS
 from tidelog_gateway.description.problem_statuses import statuses_of
 from tidelog_gateway.problems import MEDIA_TYPE, TITLES
-from tidelog_gateway.records_in import body_adapter
+from tidelog_gateway.records.json_decoding import body_adapter
 from tidelog_gateway.settings import GatewaySettings
 
 _READS: Final = ("/v1/topics/{topic}/partitions/{partition}/records", "/v1/topics/{topic}/records")

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from prometheus_client import Counter
 
 from tidelog_gateway.feed.ring import Follower, Piece, PieceEncoder
-from tidelog_gateway.resume_tokens import ResumeTokens
+from tidelog_gateway.protocol.resume_tokens import ResumeTokens
 
 
 class PieceTokens:

@@ -15,8 +15,8 @@ from tidelog.client import Client
 from tidelog_gateway.budget.response_budget import ResponseBudget
 from tidelog_gateway.feed.ring import Follower
 from tidelog_gateway.feed.shared_feed import SharedFeed
-from tidelog_gateway.metrics import Metrics
-from tidelog_gateway.resume_tokens import Scope
+from tidelog_gateway.metrics.gateway_metrics import Metrics
+from tidelog_gateway.protocol.resume_tokens import Scope
 from tidelog_gateway.settings import GatewaySettings
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from tidelog_gateway.records_out import TakenJson, is_literal
+from tidelog_gateway.records.json_encoding import TakenJson, is_literal
 from tidelog_proto.batch.record_batch import RecordBatch, plain_columns_of
 from tidelog_proto.limits import KIB
 
@@ -68,7 +68,7 @@ _SHORT_BYTES: Final = 4 * KIB
 
 
 def _is_literal(data: bytes) -> bool:
-    """Whether a text needs no escapes in JSON; faster than `records_out.is_literal` for short texts."""
+    """Whether a text needs no escapes in JSON; faster than `json_encoding.is_literal` for short texts."""
     if len(data) > _SHORT_BYTES:
         return is_literal(data)
     return data.isascii() and len(data.translate(None, _ESCAPED_BYTES)) == len(data)

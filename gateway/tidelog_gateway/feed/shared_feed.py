@@ -29,15 +29,15 @@ from tidelog_gateway.budget.connection_output import ConnectionOutput
 from tidelog_gateway.budget.response_budget import ResponseBudget
 from tidelog_gateway.feed.fan_out import FanOut, PieceTokens
 from tidelog_gateway.feed.plain_json import PLAIN_RECORDS_MAX, plain_json
+from tidelog_gateway.feed.read_ahead import AHEAD_BYTES, ReadAhead
 from tidelog_gateway.feed.ring import PUSHES_MAX, Follower, Piece, PieceEncoder, Ring
 from tidelog_gateway.feed.whole_batch import whole_batch
-from tidelog_gateway.metrics import Metrics
-from tidelog_gateway.records_out import JSON_BYTES_PER_BYTE, JSON_BYTES_PER_RECORD, BatchReader, TakenJson
-from tidelog_gateway.resume_tokens import ResumeTokens, Scope
+from tidelog_gateway.metrics.gateway_metrics import Metrics
+from tidelog_gateway.protocol.messages import INTEGER_MAX
+from tidelog_gateway.protocol.resume_tokens import ResumeTokens, Scope
+from tidelog_gateway.protocol.ws_protocol import BATCH_MEMBERS_BYTES, TOKEN_GROWTH_CHARS, Subscription, WsProtocol
+from tidelog_gateway.records.json_encoding import JSON_BYTES_PER_BYTE, JSON_BYTES_PER_RECORD, BatchReader, TakenJson
 from tidelog_gateway.settings import GatewaySettings
-from tidelog_gateway.websocket.messages import INTEGER_MAX
-from tidelog_gateway.websocket.read_ahead import AHEAD_BYTES, ReadAhead
-from tidelog_gateway.websocket.ws_protocol import BATCH_MEMBERS_BYTES, TOKEN_GROWTH_CHARS, Subscription, WsProtocol
 from tidelog_proto.batch.header import Codec
 from tidelog_proto.batch.record_batch import RecordBatch
 from tidelog_proto.errors import ProtocolError

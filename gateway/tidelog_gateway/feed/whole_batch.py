@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog_gateway.records_out import TakenJson, json_array, payload_sizes
+from tidelog_gateway.records.json_encoding import TakenJson, json_array, payload_sizes
 from tidelog_proto.batch.record_batch import RecordBatch
 
 _PLAIN = ("key", "value", "tag")

@@ -2,7 +2,7 @@
 
 A middleware for each of these would add two coroutines and a wrapped `send`, which are resumed at every await: 312
 calls for one POST. Here one `RequestState` holds the state of a request, and one coroutine runs these steps in order:
-check the head, authenticate the caller, receive the body, and answer by a lane (`routes`) or the framework. CORS
+check the head, authenticate the caller, receive the body, and answer by a lane (`fast_paths`) or the framework. CORS
 remains the framework's middleware and is used only if origins are allowed.
 """
 
@@ -20,23 +20,23 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidelog.errors import TidelogError
 from tidelog_gateway.auth.authentication import RequestAuthenticator, address_of
-from tidelog_gateway.bodies import idempotency_header, trace_context
-from tidelog_gateway.bodies.admission import admit_publish, topic_published_to
-from tidelog_gateway.body_limits import BodyLimits
 from tidelog_gateway.browser_headers import RAW_BROWSER_HEADERS, with_browser_headers
 from tidelog_gateway.budget.connection_output import ConnectionOutput, no_room
 from tidelog_gateway.budget.request_budget import Body, RequestBudget
 from tidelog_gateway.budget.response_budget import ResponseBudget
 from tidelog_gateway.budget.response_reservation import ResponseReservation
-from tidelog_gateway.caller_cache import CallerCache, problem_for
+from tidelog_gateway.callers.caller_cache import CallerCache, problem_for
 from tidelog_gateway.context import Gateway
+from tidelog_gateway.fast_paths.lanes import JsonAnswer, Lane
 from tidelog_gateway.flow import deadline
+from tidelog_gateway.flow.body_limits import BodyLimits
 from tidelog_gateway.flow.deadline import Deadline
 from tidelog_gateway.http1.exchange import Exchange
-from tidelog_gateway.metrics import Metrics
+from tidelog_gateway.metrics.gateway_metrics import Metrics
 from tidelog_gateway.problems import Problem, from_error, internal
-from tidelog_gateway.request_ids import REQUEST_ID_HEADER
-from tidelog_gateway.routes.lanes import JsonAnswer, Lane
+from tidelog_gateway.publishing import idempotency_header, trace_context
+from tidelog_gateway.publishing.admission import admit_publish, topic_published_to
+from tidelog_gateway.requests.request_ids import REQUEST_ID_HEADER
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_proto.errors import ProtocolError
 

@@ -15,7 +15,7 @@ from opentelemetry import context, trace
 from starlette.types import Scope
 
 from tidelog.cluster import trace_contexts
-from tidelog_gateway.bodies.trace_context import TraceHeaders, trace_in
+from tidelog_gateway.publishing.trace_context import TraceHeaders, trace_in
 from tidelog_proto.process.telemetry import Telemetry, traceparent_of
 
 _WITHOUT: Final = frozenset({"/livez", "/readyz", "/metrics"})

@@ -13,8 +13,8 @@ from typing import Any, Final, Protocol
 from starlette.types import ASGIApp, Message, Scope
 from uvicorn.protocols.http.flow_control import FlowControl
 
+from tidelog_gateway.http1.raw_responses import CONNECTION_LOG
 from tidelog_gateway.problems import Problem
-from tidelog_gateway.raw_responses import CONNECTION_LOG
 
 
 def _status_line(status: int) -> bytes:

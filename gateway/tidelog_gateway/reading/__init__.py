@@ -1,1 +1,1 @@
-"""Responses with records in any media type: content negotiation, value encodings, bodies encoded from columns."""
+"""Reads over HTTP: the routes of a partition, a topic and a key, and responses encoded from columns."""

@@ -16,12 +16,12 @@ import pyarrow as pa
 
 from tidelog.model import Fetched
 from tidelog_gateway.budget.response_reservation import ResponseReservation
-from tidelog_gateway.pace import Pace
+from tidelog_gateway.callers.turns import Pace
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.reading.formats import RecordFormat
 from tidelog_gateway.reading.text_columns import PIECE_BYTES
 from tidelog_gateway.reading.values import FAULT_TEXTS, ValueEncoding, first_fault
-from tidelog_gateway.records_out import payload_sizes
+from tidelog_gateway.records.json_encoding import payload_sizes
 from tidelog_proto.batch.header import Codec
 from tidelog_proto.batch.record_batch import RecordBatch
 from tidelog_proto.batch.record_schema import columns_at

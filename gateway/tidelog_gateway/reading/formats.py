@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from tidelog_gateway.reading.json_rows import header_texts, json_rows, milliseconds
-from tidelog_gateway.reading.media_types import ARROW, CSV, JSON, NDJSON
 from tidelog_gateway.reading.text_columns import PIECE_BYTES, PIECE_RECORDS, bytes_of, joined, text_of
 from tidelog_gateway.reading.values import ValueEncoding, texts_of
+from tidelog_gateway.requests.content_negotiation import ARROW, CSV, JSON, NDJSON
 from tidelog_proto.batch.columns import with_tight_headers
 from tidelog_proto.batch.record_schema import RECORDS_SCHEMA
 from tidelog_proto.limits import BATCH_RECORDS_MAX, MIB

@@ -13,9 +13,9 @@ import msgspec
 import numpy as np
 import pyarrow.compute as pc
 
-from tidelog_gateway.json_structure import COMMA, STRETCH_BYTES, marks
-from tidelog_gateway.pace import Pace
+from tidelog_gateway.callers.turns import Pace
 from tidelog_gateway.reading.text_columns import bytes_of, joined, lengths_of
+from tidelog_gateway.requests.json_structure import COMMA, STRETCH_BYTES, marks
 from tidelog_proto.limits import JSON_DEPTH_MAX, JSON_NUMBER_CHARS_MAX
 from tidelog_proto.text.json_text import json_text
 

@@ -1,4 +1,4 @@
-"""Vectorized encoding of records as JSON objects, with the same members as those of `records_out.rows_of`."""
+"""Vectorized encoding of records as JSON objects, with the same members as those of `json_encoding.rows_of`."""
 
 from __future__ import annotations
 

@@ -10,13 +10,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from tidelog_gateway.budget.response_reservation import reservation_of
+from tidelog_gateway.callers.turns import pace_of
 from tidelog_gateway.context import Gateway
-from tidelog_gateway.pace import pace_of
 from tidelog_gateway.problems import invalid
 from tidelog_gateway.reading.body import RecordsBody
 from tidelog_gateway.reading.formats import format_for
-from tidelog_gateway.reading.media_types import ARROW, CSV, JSON, RECORD_TYPES, preferred
 from tidelog_gateway.reading.values import ValueEncoding
+from tidelog_gateway.requests.content_negotiation import ARROW, CSV, JSON, RECORD_TYPES, preferred
 
 VARY: Final = {"Vary": "Accept"}
 

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from tidelog_gateway.http1.head import HEAD_BYTES_MAX
 from tidelog_gateway.problems import Problem
-from tidelog_gateway.resume_tokens import ResumeTokens, Scope, positions_in
+from tidelog_gateway.protocol.resume_tokens import ResumeTokens, Scope, positions_in
 from tidelog_proto.limits import KIB, PARTITIONS_MAX
 
 CURSOR_CHARS_MAX: Final = HEAD_BYTES_MAX - 8 * KIB

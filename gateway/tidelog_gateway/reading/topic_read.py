@@ -14,11 +14,11 @@ from tidelog.cluster.metadata import deleted_topic_error
 from tidelog.errors import OffsetOutOfRangeError
 from tidelog.model import Offset
 from tidelog_gateway.context import Gateway
-from tidelog_gateway.fetch import LOOK_S, Wanted, native_bytes
 from tidelog_gateway.problems import Problem
+from tidelog_gateway.protocol.resume_tokens import Scope
 from tidelog_gateway.reading.body import RecordsBody
+from tidelog_gateway.reading.partition_route import LOOK_S, Wanted, native_bytes
 from tidelog_gateway.reading.topic_cursor import Cursor, cursor_in, cursor_text
-from tidelog_gateway.resume_tokens import Scope
 
 FETCHES_MAX: Final = 256
 """Fetches for one response, which ends at the limit."""

@@ -17,13 +17,18 @@ from starlette.responses import Response
 
 from tidelog.errors import OverloadedError
 from tidelog_gateway.budget.response_reservation import reservation_of
+from tidelog_gateway.callers.live_connections import counted, no_room
 from tidelog_gateway.context import Gateway, GatewayDep, TopicPath
-from tidelog_gateway.fetch import WAITING_BYTES, TopicRecordView, Wanted, check_limits, limits_of, while_wanted
-from tidelog_gateway.live_connections import counted, no_room
 from tidelog_gateway.offsets import TimestampQuery, parse_timestamp
 from tidelog_gateway.problems import Problem, invalid
-from tidelog_gateway.query_parameters import KeyEncodingQuery, KeyQuery, TagQuery, parse_key
-from tidelog_gateway.reading.media_types import JSON
+from tidelog_gateway.reading.partition_route import (
+    WAITING_BYTES,
+    TopicRecordView,
+    Wanted,
+    check_limits,
+    limits_of,
+    while_wanted,
+)
 from tidelog_gateway.reading.response import (
     ANSWERS,
     CAUGHT_UP_HEADER,
@@ -36,6 +41,8 @@ from tidelog_gateway.reading.response import (
 )
 from tidelog_gateway.reading.topic_cursor import CURSOR_CHARS_MAX, HEADER_CHARS_MAX
 from tidelog_gateway.reading.topic_read import Begin, TopicRead
+from tidelog_gateway.requests.content_negotiation import JSON
+from tidelog_gateway.requests.parameters import KeyEncodingQuery, KeyQuery, TagQuery, parse_key
 
 router = APIRouter(prefix="/v1", tags=["records"])
 

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog_gateway.pace import Pace
+from tidelog_gateway.callers.turns import Pace
 from tidelog_gateway.reading.json_check import first_not_json
 from tidelog_gateway.reading.text_columns import base64_of, is_not_utf8, text_of
 

@@ -19,12 +19,12 @@ from tidelog_gateway.auth.credentials import (
     unauthenticated,
     user_password,
 )
-from tidelog_gateway.caller_cache import CallerCache
+from tidelog_gateway.callers.caller_cache import CallerCache
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.problems import Problem
-from tidelog_gateway.websocket.codecs import Codec, MessageError
-from tidelog_gateway.websocket.messages import Auth
-from tidelog_gateway.websocket.ws_protocol import CLOSE_AGAIN, CLOSE_UNAUTHENTICATED, error_message, ok_message
+from tidelog_gateway.protocol.codecs import Codec, MessageError
+from tidelog_gateway.protocol.messages import Auth
+from tidelog_gateway.protocol.ws_protocol import CLOSE_AGAIN, CLOSE_UNAUTHENTICATED, error_message, ok_message
 
 _AUTH_REQUIRED = 'the first message must have credentials: {"id":0,"auth":{"token":"KEY"}}'
 

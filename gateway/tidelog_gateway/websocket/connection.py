@@ -18,21 +18,15 @@ from tidelog.errors import TidelogError
 from tidelog_gateway.auth.authenticated_caller import AuthenticatedCaller
 from tidelog_gateway.bodies.json_body import AT_ONCE_BYTES, check_values
 from tidelog_gateway.budget.connection_output import ConnectionOutput
-from tidelog_gateway.caller_cache import problem_for
+from tidelog_gateway.callers.caller_cache import problem_for
+from tidelog_gateway.callers.turns import turns_of
 from tidelog_gateway.context import Gateway, now_us
 from tidelog_gateway.offsets import commit
-from tidelog_gateway.pace import turns_of
 from tidelog_gateway.problems import Problem, from_error
-from tidelog_gateway.publish import answer_of, publish
-from tidelog_gateway.websocket.codecs import Codec
-from tidelog_gateway.websocket.delivery import Delivery
-from tidelog_gateway.websocket.json_codec import id_at_the_begin
-from tidelog_gateway.websocket.lag import Lag, LaggingError
-from tidelog_gateway.websocket.message_sender import Sender, SlowClientError
-from tidelog_gateway.websocket.messages import Sub
-from tidelog_gateway.websocket.positions import positions
-from tidelog_gateway.websocket.publish_results import bounded_answer
-from tidelog_gateway.websocket.ws_protocol import (
+from tidelog_gateway.protocol.codecs import Codec
+from tidelog_gateway.protocol.json_codec import id_at_the_begin
+from tidelog_gateway.protocol.messages import Sub
+from tidelog_gateway.protocol.ws_protocol import (
     CLOSE_INTERNAL,
     CLOSE_SLOW,
     CLOSE_UNAUTHENTICATED,
@@ -49,6 +43,12 @@ from tidelog_gateway.websocket.ws_protocol import (
     error_message,
     ok_message,
 )
+from tidelog_gateway.publishing.publish import answer_of, publish
+from tidelog_gateway.subscriptions.delivery import Delivery
+from tidelog_gateway.subscriptions.lag import Lag, LaggingError
+from tidelog_gateway.subscriptions.message_sender import Sender, SlowClientError
+from tidelog_gateway.websocket.positions import positions
+from tidelog_gateway.websocket.publish_results import bounded_answer
 from tidelog_proto.errors import ProtocolError
 
 CLOSE_TIMEOUT_S: Final = 5.0

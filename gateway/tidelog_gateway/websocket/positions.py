@@ -14,7 +14,7 @@ import orjson
 from tidelog.model import Committed
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.offsets import committed_of, committed_view
-from tidelog_gateway.websocket.messages import CommittedQuery
+from tidelog_gateway.protocol.messages import CommittedQuery
 from tidelog_proto.names import check_group_name, check_topic_name
 
 

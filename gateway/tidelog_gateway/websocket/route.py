@@ -14,21 +14,21 @@ from fastapi import APIRouter
 from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from tidelog_gateway.any_text import ANY_TEXT
 from tidelog_gateway.auth.authentication import address_of
 from tidelog_gateway.auth.origin_check import refuse_foreign_origin
 from tidelog_gateway.budget.connection_slots import ConnectionSlot
+from tidelog_gateway.callers.live_connections import counted, no_room
 from tidelog_gateway.context import Gateway, gateway_of
-from tidelog_gateway.live_connections import counted, no_room
 from tidelog_gateway.problems import Problem
-from tidelog_gateway.request_ids import request_id_of
-from tidelog_gateway.unsupported import refuse_unknown
+from tidelog_gateway.protocol.codecs import Codec
+from tidelog_gateway.protocol.json_codec import JSON
+from tidelog_gateway.protocol.proto_codec import PROTO
+from tidelog_gateway.protocol.ws_protocol import CLOSE_TOO_MANY
+from tidelog_gateway.requests.parameters import ANY_TEXT
+from tidelog_gateway.requests.request_ids import request_id_of
+from tidelog_gateway.requests.unsupported import refuse_unknown
 from tidelog_gateway.websocket.authentication import authenticate_handshake, authenticate_message
-from tidelog_gateway.websocket.codecs import Codec
 from tidelog_gateway.websocket.connection import Connection
-from tidelog_gateway.websocket.json_codec import JSON
-from tidelog_gateway.websocket.proto_codec import PROTO
-from tidelog_gateway.websocket.ws_protocol import CLOSE_TOO_MANY
 
 router = APIRouter()
 

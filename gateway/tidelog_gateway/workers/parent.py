@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from tidelog.cluster.contexts import Context
+from tidelog_gateway.metrics.merged_metrics import Families, family, lasting, merged
+from tidelog_gateway.server.listeners import listen_for_each
 from tidelog_gateway.settings import GatewaySettings
-from tidelog_gateway.workers import frames
-from tidelog_gateway.workers.listeners import listen_for_each
-from tidelog_gateway.workers.merged_metrics import Families, family, lasting, merged
+from tidelog_gateway.worker_channel import frames
 from tidelog_gateway.workers.worker_process import WorkerProcess, describe_end, lifeline_pipe
 from tidelog_gateway.workers.worker_settings import worker_settings_of
 

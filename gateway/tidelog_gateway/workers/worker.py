@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from tidelog.cluster.contexts import Context
 from tidelog_gateway.settings import GatewaySettings
-from tidelog_gateway.workers import frames
+from tidelog_gateway.worker_channel import frames
 from tidelog_proto.process.core_files import leave_no_core_files
 from tidelog_proto.process.settings import SettingsError
 from tidelog_proto.process.standard_streams import queued_streams

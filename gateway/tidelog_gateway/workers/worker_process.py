@@ -11,8 +11,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from tidelog_gateway.workers.frames import UNSENT_BYTES_MAX, FrameReader, frame
-from tidelog_gateway.workers.merged_metrics import Families
+from tidelog_gateway.metrics.merged_metrics import Families
+from tidelog_gateway.worker_channel.frames import UNSENT_BYTES_MAX, FrameReader, frame
 from tidelog_proto.limits import KIB
 
 MODULE: Final = "tidelog_gateway.workers.worker"

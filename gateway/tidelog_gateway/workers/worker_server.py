@@ -9,9 +9,9 @@ from functools import partial
 
 from tidelog.cluster.contexts import Context
 from tidelog_gateway.app import create_app, open_client
-from tidelog_gateway.server import GatewayServer, make_server
+from tidelog_gateway.server.gateway_server import GatewayServer, make_server
 from tidelog_gateway.settings import GatewaySettings
-from tidelog_gateway.workers.peers import Duties, Peers
+from tidelog_gateway.worker_channel.peers import Duties, Peers
 from tidelog_proto.process.garbage_collection import calm_garbage_collection
 
 

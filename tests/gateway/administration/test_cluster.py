@@ -3,8 +3,8 @@ from __future__ import annotations
 import httpx
 from tests.gateway.conftest import OpenApi
 from tests.gateway.fake_log import FakeLog
+from tests.gateway.history.test_sampler import sampled
 from tests.gateway.test_app import problem
-from tests.gateway.ui.test_sampler import sampled
 
 from tidelog.errors import ForbiddenError
 from tidelog.model import Node

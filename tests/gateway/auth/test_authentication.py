@@ -18,7 +18,7 @@ from websockets.typing import Subprotocol
 
 from tidelog.security import AccessRule
 from tidelog_gateway.auth.authentication import OPEN_PATHS
-from tidelog_gateway.websocket.messages import REQUESTS
+from tidelog_gateway.protocol.messages import REQUESTS
 
 
 def test_every_route_is_open_or_has_a_row() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tidelog_gateway.bodies.cloudevents import binary_event, event_batch, structured_event
 from tidelog_gateway.problems import Problem
-from tidelog_gateway.records_in import Records
+from tidelog_gateway.records.json_decoding import Records
 
 ATTRIBUTES = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
 HEADERS = [("ce_specversion", b"1.0"), ("ce_id", b"1"), ("ce_source", b"/s"), ("ce_type", b"t")]

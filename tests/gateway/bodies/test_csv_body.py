@@ -7,7 +7,7 @@ import pytest
 from tidelog_gateway.bodies import csv_body
 from tidelog_gateway.bodies.csv_body import csv_records
 from tidelog_gateway.problems import Problem
-from tidelog_gateway.records_in import Records
+from tidelog_gateway.records.json_decoding import Records
 
 NOW_US = 5_000
 

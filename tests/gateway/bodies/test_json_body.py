@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from tidelog_gateway import json_structure
 from tidelog_gateway.bodies import json_body as bodies
 from tidelog_gateway.bodies.json_body import MEMBERS_MAX, VALUES_MAX, check_values, records_in
 from tidelog_gateway.problems import ERRORS_SHOWN_MAX, Problem
-from tidelog_gateway.records_in import Records, parse_body
+from tidelog_gateway.records.json_decoding import Records, parse_body
+from tidelog_gateway.requests import json_structure
 
 NOW_US = 1_700_000_000_000_000
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tidelog_gateway.bodies import json_lines
 from tidelog_gateway.bodies.json_lines import PIECE_LINES, Line, LineBuffer, parse_lines
-from tidelog_gateway.records_in import Records
+from tidelog_gateway.records.json_decoding import Records
 
 NOW_US = 5_000
 

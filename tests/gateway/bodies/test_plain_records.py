@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tidelog_gateway.bodies.plain_records import plain_records
 from tidelog_gateway.problems import Problem
-from tidelog_gateway.records_in import Records, parse_body
+from tidelog_gateway.records.json_decoding import Records, parse_body
 
 NOW_US = 5_000
 

@@ -7,7 +7,7 @@ import pytest
 from tidelog_gateway.bodies import protobuf_body
 from tidelog_gateway.bodies.protobuf_body import protobuf_records
 from tidelog_gateway.problems import Problem
-from tidelog_gateway.records_in import Records
+from tidelog_gateway.records.json_decoding import Records
 from tidelog_proto.publish_pb2 import PublishRecord, PublishRecords, RecordHeader
 
 NOW_US = 5_000

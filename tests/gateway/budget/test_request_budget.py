@@ -8,7 +8,7 @@ import time
 import httpx
 import pytest
 from tests.gateway.conftest import Serve
-from tests.gateway.websocket.test_frames import CLOSE, opened, received
+from tests.gateway.server.test_websocket_protocol import CLOSE, opened, received
 
 from tidelog_gateway.budget import request_budget
 from tidelog_gateway.budget.request_budget import BodyReservation, CallerUsage, RequestBudget

@@ -11,7 +11,7 @@ from tidelog_gateway.budget.request_budget import RequestBudget
 from tidelog_gateway.budget.response_budget import ResponseBudget
 from tidelog_gateway.budget.response_reservation import ResponseReservation
 from tidelog_gateway.flow.request_pipeline import RequestPipeline
-from tidelog_gateway.metrics import Metrics
+from tidelog_gateway.metrics.gateway_metrics import Metrics
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_proto.limits import MIB
 

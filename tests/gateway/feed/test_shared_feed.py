@@ -17,9 +17,9 @@ from tidelog_gateway.feed.feeds import Feeds
 from tidelog_gateway.feed.ring import Credit, Follower, Piece
 from tidelog_gateway.feed.shared_feed import SharedFeed
 from tidelog_gateway.feed.whole_batch import whole_batch
-from tidelog_gateway.metrics import Metrics
-from tidelog_gateway.records_out import BatchReader
-from tidelog_gateway.resume_tokens import Scope, positions_in
+from tidelog_gateway.metrics.gateway_metrics import Metrics
+from tidelog_gateway.protocol.resume_tokens import Scope, positions_in
+from tidelog_gateway.records.json_encoding import BatchReader
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_proto.batch.record_batch import RecordBatch, columns_of, encode_batch
 from tidelog_proto.limits import KIB, MIB

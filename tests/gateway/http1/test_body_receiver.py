@@ -17,7 +17,7 @@ from tests.authority import Authority
 from tests.gateway.conftest import Serve, Served
 from tests.gateway.fake_log import FakeLog
 
-from tidelog_gateway.body_limits import DIRECT_BYTES
+from tidelog_gateway.flow.body_limits import DIRECT_BYTES
 from tidelog_proto.tls.reloaded_files import TlsFiles, client_context
 
 LAST = b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"

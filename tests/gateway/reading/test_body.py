@@ -12,8 +12,8 @@ from tests.proto.derived_batches import compacted_log
 
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.reading.body import DECODED_APART_BYTES
-from tidelog_gateway.reading.media_types import ARROW, JSON, NDJSON, RECORD_TYPES
 from tidelog_gateway.reading.text_columns import PIECE_BYTES, PIECE_RECORDS
+from tidelog_gateway.requests.content_negotiation import ARROW, JSON, NDJSON, RECORD_TYPES
 from tidelog_proto.batch.header import Codec
 from tidelog_proto.batch.record_batch import RecordBatch, columns_of
 from tidelog_proto.limits import MIB

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.gateway.reading.bodies import batch_of, body_of
 
-from tidelog_gateway.reading.media_types import ARROW, CSV, JSON, NDJSON
-from tidelog_gateway.records_out import rows_of
+from tidelog_gateway.records.json_encoding import rows_of
+from tidelog_gateway.requests.content_negotiation import ARROW, CSV, JSON, NDJSON
 from tidelog_proto.batch.record_batch import RecordBatch, columns_of
 from tidelog_proto.batch.record_schema import RECORDS_SCHEMA, columns_at
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.json_texts import EXAMPLES, NOT_JSON, values
 
-from tidelog_gateway.json_structure import STRETCH_BYTES
 from tidelog_gateway.reading.json_check import first_not_json
 from tidelog_gateway.reading.values import first_fault
+from tidelog_gateway.requests.json_structure import STRETCH_BYTES
 from tidelog_proto.text.json_text import json_text
 
 

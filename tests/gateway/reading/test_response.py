@@ -15,7 +15,7 @@ from tests.gateway.conftest import OpenApi, Serve
 from tests.gateway.fake_log import FakeLog
 from tests.gateway.test_app import problem
 
-from tidelog_gateway.reading.media_types import ARROW, CSV, JSON, NDJSON, RECORD_TYPES
+from tidelog_gateway.requests.content_negotiation import ARROW, CSV, JSON, NDJSON, RECORD_TYPES
 from tidelog_proto.batch.record_batch import columns_of
 from tidelog_proto.limits import MIB
 

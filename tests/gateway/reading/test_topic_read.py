@@ -11,9 +11,9 @@ from tests.gateway.reading.topics import COUNTS, EVERYTHING, PATH, fill, places
 from tests.gateway.test_app import problem
 
 from tidelog_gateway.problems import Problem
+from tidelog_gateway.protocol.resume_tokens import Scope
 from tidelog_gateway.reading.topic_cursor import HEADER_CHARS_MAX, cursor_in, cursor_text
 from tidelog_gateway.reading.topic_read import FETCHES_MAX
-from tidelog_gateway.resume_tokens import Scope
 from tidelog_proto.batch.record_batch import columns_of
 
 

@@ -15,7 +15,7 @@ from tests.gateway.fake_log import FakeLog
 from tests.gateway.reading.topics import EVERYTHING, PATH, fill, places
 from tests.gateway.test_app import problem
 
-from tidelog_gateway.reading.media_types import ARROW, CSV, NDJSON
+from tidelog_gateway.requests.content_negotiation import ARROW, CSV, NDJSON
 from tidelog_proto.batch.record_batch import columns_of
 
 

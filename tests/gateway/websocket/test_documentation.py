@@ -15,9 +15,9 @@ from tests.gateway.fake_log import FakeLog
 from websockets.asyncio.client import connect
 from websockets.typing import Subprotocol
 
-from tidelog_gateway.websocket import ws_protocol
-from tidelog_gateway.websocket.json_codec import JSON
-from tidelog_gateway.websocket.messages import REQUESTS
+from tidelog_gateway.protocol import ws_protocol
+from tidelog_gateway.protocol.json_codec import JSON
+from tidelog_gateway.protocol.messages import REQUESTS
 from tidelog_gateway.websocket.route import CODECS
 from tidelog_proto.batch.record_batch import columns_of
 

@@ -10,8 +10,8 @@ from websockets.asyncio.client import connect
 from websockets.typing import Subprotocol
 
 from tidelog.model import Committed
-from tidelog_gateway.websocket.json_codec import JSON
-from tidelog_gateway.websocket.messages import CommittedQuery
+from tidelog_gateway.protocol.json_codec import JSON
+from tidelog_gateway.protocol.messages import CommittedQuery
 from tidelog_gateway.websocket.positions import page_of
 
 HELD = [Committed("t", number, number, "n" * 100, 5000) for number in range(10)]

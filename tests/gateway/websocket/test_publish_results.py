@@ -5,8 +5,8 @@ from typing import Any
 import orjson
 
 from tidelog_gateway.problems import Problem
+from tidelog_gateway.protocol.ws_protocol import MESSAGE_BYTES_MAX
 from tidelog_gateway.websocket.publish_results import SHORT_DETAIL, bounded_answer
-from tidelog_gateway.websocket.ws_protocol import MESSAGE_BYTES_MAX
 
 
 def answer(failed: int) -> dict[str, Any]:

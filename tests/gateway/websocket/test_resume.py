@@ -14,7 +14,7 @@ from tests.gateway.fake_log import FakeLog
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
-from tidelog_gateway.websocket import ws_protocol
+from tidelog_gateway.protocol import ws_protocol
 from tidelog_proto.batch.record_batch import columns_of
 
 SUBPROTOCOL = Subprotocol("tidelog.v1.json")

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 from tests.gateway.workers.running import wait_until
 
-from tidelog_gateway.workers import frames, worker_process
+from tidelog_gateway.worker_channel import frames
+from tidelog_gateway.workers import worker_process
 from tidelog_gateway.workers.worker_process import WorkerProcess, describe_end, lifeline_pipe
 
 ECHO = """

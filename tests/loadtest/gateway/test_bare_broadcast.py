@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidelog_gateway.feed.whole_batch import whole_batch
-from tidelog_gateway.websocket.ws_protocol import batch_frame
+from tidelog_gateway.protocol.ws_protocol import batch_frame
 from tidelog_loadtest.gateway.bare_broadcast import TOKEN, Translator
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import stamp_owner

@@ -1,0 +1,125 @@
+"""The media type of a request body: checks of `Content-Type`, and the form of the body of a publish."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.requests import Request
+
+from tidelog_gateway.problems import Problem, invalid
+from tidelog_gateway.requests.content_negotiation import ARROW, CSV, JSON
+from tidelog_gateway.requests.content_negotiation import NDJSON as JSON_LINES
+
+__all__ = [
+    "ARROW",
+    "BINARY_CLOUDEVENT",
+    "CLOUDEVENT",
+    "CLOUDEVENTS",
+    "CSV",
+    "JSON",
+    "JSON_LINES",
+    "PROTOBUF",
+    "PROTOBUF_REGISTERED",
+    "RAW",
+    "TAKEN",
+    "form_of",
+    "media_type_of",
+    "require_json",
+    "unsupported_media_type",
+]
+
+RAW: Final = "application/octet-stream"
+PROTOBUF: Final = "application/x-protobuf"
+PROTOBUF_REGISTERED: Final = "application/protobuf"
+CLOUDEVENT: Final = "application/cloudevents+json"
+CLOUDEVENTS: Final = "application/cloudevents-batch+json"
+
+TAKEN: Final = (JSON, RAW, JSON_LINES, CSV, ARROW, PROTOBUF, PROTOBUF_REGISTERED, CLOUDEVENT, CLOUDEVENTS)
+"""Accepted media types, in the order in which a 415 lists them."""
+BINARY_CLOUDEVENT: Final = "a CloudEvent in binary mode"
+"""The form of a body of any media type with a header `ce-specversion`."""
+
+_TEXT: Final = frozenset({JSON, JSON_LINES, CSV, CLOUDEVENT, CLOUDEVENTS})
+
+
+def media_type_of(request: Request) -> str:
+    """Return the body's media type in lower case, without parameters; "" when it is missing.
+
+    Raises:
+        Problem: 415, the body is compressed: no limit counts the memory that decoding takes, and storing the compressed
+            bytes would store another value than the client meant.
+    """
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding != "identity":
+        raise Problem(
+            415,
+            "unsupported_content_encoding",
+            f"Content-Encoding {encoding!r} is not supported; send the body without compression",
+            headers={"Accept-Encoding": "identity"},
+        )
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def require_json(request: Request) -> None:
+    """Refuse bodies whose media type is not JSON.
+
+    Raises:
+        Problem: 415.
+    """
+    if media_type_of(request) != "application/json":
+        raise unsupported_media_type(media_type_of(request), "application/json")
+    require_utf8(request)
+
+
+def require_utf8(request: Request, media_type: str = "application/json") -> None:
+    """Refuse a charset other than UTF-8, the only encoding of JSON (RFC 8259, 8.1).
+
+    Raises:
+        Problem: 415.
+    """
+    for parameter in request.headers.get("content-type", "").split(";")[1:]:
+        name, _, value = parameter.partition("=")
+        if name.strip().lower() == "charset" and value.strip().strip('"').lower() not in {"utf-8", "utf8", "us-ascii"}:
+            raise unsupported_media_type(f"{media_type} in {value.strip()}", media_type)
+
+
+URL_ENCODED_FORM: Final = "application/x-www-form-urlencoded"
+"""The default of `curl -d`."""
+
+
+def unsupported_media_type(given: str, *accepted: str) -> Problem:
+    """Return the 415 with the accepted media types."""
+    listed = " or ".join(filter(None, (", ".join(accepted[:-1]), accepted[-1])))
+    remedy = f"set the header Content-Type to {listed}"
+    if given == URL_ENCODED_FORM:
+        remedy += f", as in curl -H 'Content-Type: {accepted[0]}'"
+    return Problem(
+        415,
+        "unsupported_media_type",
+        f"{given or 'a body without Content-Type'} is not supported here; {remedy}",
+        headers={"Accept-Post": ", ".join(accepted)},
+    )
+
+
+def form_of(request: Request) -> str:
+    """Return the form of a body: one of `TAKEN` or `BINARY_CLOUDEVENT`.
+
+    Raises:
+        Problem: 415, the media type is unknown, the body is compressed, or its text is not UTF-8; 422, a header that
+            determines the form is repeated.
+    """
+    headers = request.headers
+    for name in _DECIDING:
+        if len(headers.getlist(name)) > 1:
+            raise invalid([{"parameter": name, "detail": "is given more than once: send one"}])
+    media_type = media_type_of(request)
+    if "ce-specversion" in headers:
+        return BINARY_CLOUDEVENT
+    if media_type not in TAKEN:
+        raise unsupported_media_type(media_type, *TAKEN)
+    if media_type in _TEXT:
+        require_utf8(request, media_type)
+    return media_type
+
+
+_DECIDING: Final = ("content-type", "content-encoding", "ce-specversion")

@@ -1,0 +1,1 @@
+"""Authenticated callers with their clients, and each caller's share of connections and of the event loop."""

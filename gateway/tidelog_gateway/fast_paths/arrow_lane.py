@@ -1,0 +1,56 @@
+"""Fast path of `POST /v1/topics/{topic}/records` for a small Arrow stream without a query."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+import orjson
+from starlette.types import Scope
+
+from tidelog_gateway.bodies.arrow_body import arrow_records, room_of
+from tidelog_gateway.bodies.content_type import ARROW
+from tidelog_gateway.bodies.json_body import AT_ONCE_BYTES
+from tidelog_gateway.budget.request_budget import Body
+from tidelog_gateway.context import Gateway
+from tidelog_gateway.fast_paths.lanes import Handling, JsonAnswer, is_plain
+from tidelog_gateway.fast_paths.publish_lane import ROUTE
+from tidelog_gateway.publishing.admission import check_may_publish, topic_published_to
+from tidelog_gateway.publishing.column_publish import publish_columns
+
+_TYPES: Final[frozenset[bytes | None]] = frozenset({ARROW.encode()})
+
+
+class _TakesTurnsError(Exception):
+    """Reading the stream takes more than one piece of work."""
+
+
+def arrow_lane(scope: Scope, body: Body) -> Handling | None:
+    """Take a publish of Arrow columns."""
+    topic = topic_published_to(scope)
+    if topic is None or scope["query_string"] or not is_plain(scope, _TYPES):
+        return None
+    return Handling(ROUTE, partial(_published, scope=scope, topic=topic, body=body))
+
+
+async def _published(gateway: Gateway, *, scope: Scope, topic: str, body: Body) -> JsonAnswer | None:
+    """Publish; see `publishing.route.publish_records`."""
+    if len(body) > AT_ONCE_BYTES:
+        await check_may_publish(scope, gateway, topic)
+    settings = gateway.settings
+    try:
+        columns = await arrow_records(
+            body,
+            records_max=settings.records_per_request_max,
+            decoded_bytes_max=settings.body_bytes_max,
+            hold=room_of(scope, len(body)),
+            pace=_refuse_turn,
+        )
+    except _TakesTurnsError:
+        return None
+    answer, status = await publish_columns(gateway, topic, columns, None)
+    return JsonAnswer(status, orjson.dumps(answer))
+
+
+async def _refuse_turn() -> None:
+    raise _TakesTurnsError

@@ -1,0 +1,79 @@
+"""Lanes: fast paths that answer a request without the framework.
+
+A lane takes a request by its head, and only in the form that most clients send: nothing to refuse, and no parameter
+that needs validation. All other forms go to the framework's route, which gives the same answers to the forms that both
+take, and words all refusals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Container
+from typing import Final, NamedTuple
+
+from starlette.types import Scope
+
+from tidelog_gateway.budget.request_budget import Body
+from tidelog_gateway.context import Gateway
+from tidelog_gateway.requests.content_negotiation import JSON, RECORD_TYPES, preferred, takes
+
+_ANY_ACCEPT: Final = frozenset({b"*/*", b"application/json", b"application/json, */*", b""})
+
+
+class JsonAnswer(NamedTuple):
+    """A complete answer in JSON.
+
+    Attributes:
+        varies: whether the answer depends on the Accept header.
+    """
+
+    status: int
+    body: bytes
+    varies: bool = False
+
+
+class Handling(NamedTuple):
+    """A request that a lane has taken.
+
+    Attributes:
+        route: the template of its path.
+        run: answers it; returns None, with nothing done, to leave it to the framework.
+    """
+
+    route: str
+    run: Callable[[Gateway], Awaitable[JsonAnswer | None]]
+
+
+Lane = Callable[[Scope, Body], Handling | None]
+
+
+def accepts_json(fields: dict[bytes, bytes]) -> bool:
+    """Whether an answer in JSON is accepted; repeated headers are left to the framework's route."""
+    accept = fields.get(b"accept", b"")
+    return accept in _ANY_ACCEPT or takes(accept.decode("latin-1"))
+
+
+def prefers_json(fields: dict[bytes, bytes]) -> bool:
+    """Whether JSON is the preferred form of an answer with records."""
+    accept = fields.get(b"accept", b"")
+    return accept in _ANY_ACCEPT or preferred(accept.decode("latin-1"), RECORD_TYPES) == JSON
+
+
+_JSON_TYPES: Final[frozenset[bytes | None]] = frozenset({b"application/json", b"application/json; charset=utf-8"})
+
+
+def is_plain_json(scope: Scope) -> bool:
+    """Whether a request has a plain JSON body, accepts JSON, and has no repeated or meaning-changing header."""
+    return is_plain(scope, _JSON_TYPES)
+
+
+def is_plain(scope: Scope, media_types: Container[bytes | None]) -> bool:
+    """Whether a request has a plain body of such a type, accepts JSON, and no repeated or meaning-changing header."""
+    fields: dict[bytes, bytes] = dict(scope["headers"])
+    return (
+        len(fields) == len(scope["headers"])
+        and fields.get(b"content-type") in media_types
+        and b"content-encoding" not in fields
+        and b"idempotency-key" not in fields
+        and b"ce-specversion" not in fields
+        and accepts_json(fields)
+    )

@@ -1,0 +1,146 @@
+"""Accounting of the batches that one subscription has read ahead of its client, within its credit and the budget.
+
+A subscription starts to read without a reservation, because thousands of subscriptions may be idle at the ends of their
+logs. Arriving batches are counted, and dropped if the budget has no room (`admit`). Reading then restarts at the
+client's position after `begin` has reserved room for as many bytes as were dropped, so that the first batches are kept
+and reading makes progress. No subscription waits for room while it holds some, which excludes deadlocks.
+
+Batches that arrive together share one buffer, which is freed with the last of them. They are counted together until
+then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from tidelog_gateway.budget.connection_output import ConnectionOutput
+from tidelog_gateway.protocol.ws_protocol import Allowance
+from tidelog_proto.batch.header import Codec
+from tidelog_proto.batch.record_batch import RecordBatch
+from tidelog_proto.limits import MIB
+
+AHEAD_BYTES: Final = 1 * MIB
+"""Limit of the bytes that a node may send ahead; it may exceed the limit by one batch."""
+
+
+class Window(NamedTuple):
+    """Limits of the records and bytes that a node may send ahead; sent to the node when reading begins."""
+
+    records: int
+    bytes: int
+
+    def is_much_more_than(self, other: Window) -> bool:
+        """Whether reading should restart with this window."""
+        return self.records >= 4 * other.records or self.bytes >= 4 * other.bytes
+
+
+class ReadAhead:
+    """One subscription's share of the budget for outgoing data.
+
+    Attributes:
+        refused: whether a batch was dropped since reading began.
+    """
+
+    def __init__(self, outlet: ConnectionOutput) -> None:
+        self.refused = False
+        self._outlet = outlet
+        self._held_bytes = 0
+        self._reserved_bytes = 0
+        self._wanted_bytes = 0
+        self._arrived_bytes: deque[int] = deque()
+        """Sizes of shared buffers with unsent batches, in order of arrival."""
+        self._sent_bytes = 0
+        """Sent bytes of the first of these buffers."""
+
+    def window(self, credit: Allowance) -> Window:
+        """Return the window for a credit above zero."""
+        return Window(max(1, credit.records), max(1, min(AHEAD_BYTES, credit.bytes)))
+
+    async def begin(self) -> None:
+        """Reserve room for the batch that was dropped, if any."""
+        self.refused = False
+        if self._wanted_bytes:
+            wanted_bytes, self._wanted_bytes = self._wanted_bytes, 0
+            await self._outlet.wait_for_prefetch(wanted_bytes)
+            self._reserved_bytes = wanted_bytes
+
+    def end(self) -> None:
+        """Release everything; unsent batches are dropped."""
+        size_bytes = self._held_bytes + self._reserved_bytes
+        self._held_bytes = self._reserved_bytes = self._sent_bytes = 0
+        self._arrived_bytes.clear()
+        self._outlet.give_back_prefetch(size_bytes)
+
+    def admit(self, size_bytes: int) -> bool:
+        """Count batches that arrived together; False if they have to be dropped."""
+        if not self._hold(size_bytes, size_bytes):
+            return False
+        self._arrived_bytes.append(size_bytes)
+        return True
+
+    def decode(self, batch: RecordBatch) -> bool:
+        """Count the decoded size of a compressed batch; False if the batch has to be dropped."""
+        extra_bytes = _decoded_bytes(batch)
+        return not extra_bytes or self._hold(extra_bytes, self._arrived_bytes[0] + extra_bytes)
+
+    def done(self, batch: RecordBatch, *, decoded: bool = True) -> None:
+        """Release the bytes of a sent batch, and the unused rest of the reservation.
+
+        Batches are sent in the order in which they arrived.
+        """
+        size_bytes = (_decoded_bytes(batch) if decoded else 0) + self._free(batch.header.length)
+        self._held_bytes -= size_bytes
+        self._outlet.give_back_prefetch(size_bytes + self._reserved_bytes)
+        self._reserved_bytes = 0
+
+    def passed(self) -> None:
+        """Release the reservation for a batch that was sent within the call that received it, and never held."""
+        if self._reserved_bytes:
+            self._outlet.give_back_prefetch(self._reserved_bytes)
+            self._reserved_bytes = 0
+
+    def dropped(self, size_bytes: int) -> None:
+        """Release the bytes of batches that will not be sent."""
+        size_bytes = self._free(size_bytes)
+        self._held_bytes -= size_bytes
+        self._outlet.give_back_prefetch(size_bytes)
+
+    def _free(self, size_bytes: int) -> int:
+        """Add to the sent bytes, and return the size of the buffers that are freed."""
+        self._sent_bytes += size_bytes
+        freed_bytes = 0
+        while self._arrived_bytes and self._sent_bytes >= self._arrived_bytes[0]:
+            together_bytes = self._arrived_bytes.popleft()
+            self._sent_bytes -= together_bytes
+            freed_bytes += together_bytes
+        return freed_bytes
+
+    @contextlib.contextmanager
+    def idle(self, give_way: Callable[[], None]) -> Iterator[None]:
+        """Let the budget reclaim the held bytes while the block runs; `give_way` must end the block and the reading."""
+
+        def let_go() -> int:
+            size_bytes = self._held_bytes + self._reserved_bytes
+            if size_bytes:
+                give_way()
+            return size_bytes
+
+        with self._outlet.idle(self, let_go):
+            yield
+
+    def _hold(self, size_bytes: int, wanted_bytes: int) -> bool:
+        missing_bytes = size_bytes - self._reserved_bytes
+        if missing_bytes > 0 and not self._outlet.take_prefetch(missing_bytes):
+            self.refused = True
+            self._wanted_bytes = wanted_bytes
+            return False
+        self._reserved_bytes = max(0, -missing_bytes)
+        self._held_bytes += size_bytes
+        return True
+
+
+def _decoded_bytes(batch: RecordBatch) -> int:
+    return 0 if batch.header.codec is Codec.NONE else batch.header.uncompressed_length

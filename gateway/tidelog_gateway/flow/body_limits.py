@@ -1,0 +1,161 @@
+"""The limits of request bodies: size, time, and room in the request budget.
+
+A body is received whole before its route runs, and passed on as one message, because nearly every route needs all of
+it; faults while it is received are answered here. Rejected: counting inside `receive`, because frameworks turn its
+exceptions into their own 400.
+
+An announced length is checked and reserved before a byte is read; a chunked body is reserved as it grows. The
+reservation is returned after the answer, because records made from the body exist until then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Final
+
+from starlette.types import Receive, Scope
+
+from tidelog_gateway.bodies.content_type import ARROW
+from tidelog_gateway.budget.request_budget import Body, BodyReservation, RequestBudget
+from tidelog_gateway.context import Gateway
+from tidelog_gateway.http1.exchange import Exchange
+from tidelog_gateway.problems import Problem
+from tidelog_gateway.settings import GatewaySettings
+from tidelog_proto.limits import KIB
+from tidelog_proto.process.buffers import allocate
+
+
+class BodyLimits:
+    """Receives the whole body of a request, within the limits."""
+
+    def __init__(self, settings: GatewaySettings, budget: RequestBudget) -> None:
+        self.settings = settings
+        self.budget = budget
+
+    def arrival(self, gateway: Gateway | None) -> BodyReservation:
+        """Return the reservation of a body; `end` returns its bytes."""
+        return BodyReservation(
+            self.budget, _nothing, None if gateway is None or gateway.caller is None else gateway.caller.share
+        )
+
+    def take_whole(self, body: bytes, arrival: BodyReservation) -> None:
+        """Reserve room for a body that has arrived completely.
+
+        Raises:
+            Problem: 413 or 429.
+        """
+        self._check_size(len(body))
+        if body and not arrival.hold_whole(len(body)):
+            raise _full()
+
+    def cancelled_by_stop(self, *, unchanged: bool) -> Problem | None:
+        """Return the problem for a request that the stop of the process has cancelled; None if it is not stopping."""
+        return not_finished(unchanged=unchanged) if self.budget.stopping else None
+
+    async def body(self, scope: Scope, receive: Receive, arrival: BodyReservation) -> Body | None:
+        """Return the whole body; None when the client disconnected before it was complete.
+
+        Raises:
+            Problem: 408, 413, 422 or 429.
+        """
+        headers = {name: value for name, value in scope["headers"] if name in _BODY_HEADERS}
+        if b"transfer-encoding" not in headers and b"content-length" not in headers:
+            return b""
+        announced = headers.get(b"content-length")
+        if announced is not None:
+            if not announced.isdigit():
+                raise Problem(422, "invalid_request", "Content-Length is not a number")
+            self._check_size(int(announced))
+            _hold(arrival, int(announced))
+        try:
+            async with asyncio.timeout(self.settings.body_timeout_s) as clock:
+                arrival.give_way = partial(clock.reschedule, 0.0)
+                arrival.begin()
+                exchange: Exchange | None = scope["state"].get("exchange")
+                if announced is not None and exchange is not None:
+                    if headers.get(b"content-type") == _ARROW and int(announced) > DIRECT_BYTES:
+                        place = allocate(int(announced))
+                        return place if await exchange.collect_into(place, arrival.received) else None
+                    return await exchange.collect(arrival.received)
+                return await self._read(receive, arrival)
+        except TimeoutError as error:
+            if self.budget.stopping:
+                raise not_finished(unchanged=True) from error
+            raise Problem(
+                408,
+                "request_timeout",
+                f"the body did not arrive within {self.settings.body_timeout_s:g} s, or arrived too slowly while the "
+                "request budget was used up; nothing was changed, send it again",
+                retryable=True,
+                headers={"Connection": "close"},
+            ) from error
+        finally:
+            arrival.complete()
+
+    async def _read(self, receive: Receive, arrival: BodyReservation) -> bytes | None:
+        chunks: list[bytes] = []
+        size_bytes = 0
+        more = True
+        while more:
+            message = await receive()
+            if message["type"] != "http.request":
+                return None
+            chunk = message.get("body", b"")
+            size_bytes += len(chunk)
+            self._check_size(size_bytes)
+            _hold(arrival, max(size_bytes, arrival.held_bytes))
+            arrival.received(size_bytes)
+            chunks.append(chunk)
+            more = message.get("more_body", False)
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    def _check_size(self, size_bytes: int) -> None:
+        limit_bytes = self.settings.body_bytes_max
+        if size_bytes > limit_bytes:
+            raise Problem(
+                413,
+                "body_too_large",
+                f"the body has more than {limit_bytes} bytes; send fewer records at a time",
+                extra={"limit_bytes": limit_bytes},
+            )
+
+
+_BODY_HEADERS: Final = frozenset({b"content-length", b"content-type", b"transfer-encoding"})
+_ARROW: Final = ARROW.encode()
+DIRECT_BYTES: Final = 64 * KIB
+"""A larger body of columns is received directly into its buffer."""
+
+
+def _hold(arrival: BodyReservation, size_bytes: int) -> None:
+    """Reserve `size_bytes` in all.
+
+    Raises:
+        Problem: 429 when the budget is used up.
+    """
+    if not arrival.hold(size_bytes):
+        raise _full()
+
+
+def _full() -> Problem:
+    """Return the 429 for a body that does not fit into the request budget."""
+    return Problem(
+        429,
+        "overloaded",
+        "the request budget is used up by other bodies and messages; send this request again later",
+        retryable=True,
+    )
+
+
+def not_finished(*, unchanged: bool) -> Problem:
+    """Return the problem for a request that was not finished when the process stopped."""
+    headers = {"Connection": "close"}
+    if unchanged:
+        detail = "this gateway is stopping, and nothing was changed; send the request again"
+        return Problem(503, "shutting_down", detail, retryable=True, headers=headers)
+    detail = "this gateway is stopping before the request was finished; it may have been carried out"
+    return Problem(504, "outcome_unknown", detail, headers=headers)
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,1 @@
+"""Metrics of the last hour, sampled at intervals and kept in memory."""

@@ -1,0 +1,1 @@
+"""Publishing of records: admission, the route, idempotency, and streams of lines."""

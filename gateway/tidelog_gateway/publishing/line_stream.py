@@ -1,0 +1,330 @@
+"""Publishes a body of JSON lines of any length while it arrives, and answers each line when it is stored.
+
+The reader parses the lines that have arrived in the caller's turn and gives them to the producer. The writer waits for
+the outcomes in the order of the lines and sends them. Between the two are at most `PIECES_MAX` pieces. While the client
+does not read its answer, or the log does not answer, the body is not read further, so TCP flow control slows the client
+down. An invalid line is answered with its error, and the stream continues. The last line of the answer reports whether
+the whole body was processed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Literal, NamedTuple
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from tidelog.errors import TidelogError
+from tidelog_gateway.auth.credentials import credentials_refused
+from tidelog_gateway.bodies.content_type import JSON_LINES
+from tidelog_gateway.bodies.json_lines import PIECE_BYTES, Line, LineBuffer, ParsedLines, parse_lines
+from tidelog_gateway.budget.connection_output import ConnectionOutput
+from tidelog_gateway.budget.request_budget import BodyReservation
+from tidelog_gateway.budget.response_reservation import ROOM_WAIT_S
+from tidelog_gateway.callers.turns import turns_of
+from tidelog_gateway.context import Gateway, now_us
+from tidelog_gateway.problems import Problem, from_error
+from tidelog_gateway.publishing.publish import Outcome, publish_each
+from tidelog_gateway.publishing.trace_context import add_trace
+
+PIECES_MAX: Final = 8
+"""Pieces of one stream that are being stored at a time."""
+ROOM_LOOK_S: Final = 0.05
+FAULTS_MAX: Final = 1_000
+"""Invalid lines after which a stream ends: reporting one costs more than storing a record, and a body in another form
+has only invalid lines."""
+
+Receipts = Literal["all", "errors"]
+_SendBody = Callable[[bytes], Awaitable[None]]
+
+
+class _Piece(NamedTuple):
+    parsed: ParsedLines
+    outcomes: asyncio.Task[list[Outcome]] | None
+    size_bytes: int
+
+
+class _ClientGoneError(Exception):
+    """The client has closed the connection: the answer cannot be sent."""
+
+
+class LineStream(Response):
+    """The answer to a body of JSON lines.
+
+    Args:
+        gateway: of the caller.
+        request: its body has not been read.
+        topic: exists, and the caller may write to it.
+        receipts: whether stored lines are answered, or errors only.
+        arrival: the stream's reservation in the request budget.
+    """
+
+    media_type = JSON_LINES
+
+    def __init__(
+        self, gateway: Gateway, request: Request, topic: str, *, receipts: Receipts, arrival: BodyReservation
+    ) -> None:
+        super().__init__()
+        del self.headers["content-length"]
+        self._gateway = gateway
+        self._topic = topic
+        self._receipts = receipts
+        self._arrival = arrival
+        self._trace = request.scope["state"].get("trace")
+        self._wait_for_turn = turns_of(gateway, request)
+        settings = gateway.settings
+        self._outlet: ConnectionOutput = request.scope["state"].get("outlet") or ConnectionOutput(
+            gateway.outgoing, settings.ws_slow_timeout_s
+        )
+        self._lines = LineBuffer()
+        self._pieces: asyncio.Queue[_Piece | None] = asyncio.Queue()
+        self._free = asyncio.Semaphore(PIECES_MAX)
+        self._over: asyncio.Future[Problem] = asyncio.get_running_loop().create_future()
+        self._is_whole = False
+        """Whether the whole body has arrived."""
+        self._next_line = 1
+        """The first line that was not accepted."""
+        self._piece_bytes = 0
+        self._arrived_bytes = 0
+        self._count = self._stored = self._faults = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer until the body ends, or something ends the stream.
+
+        Raises:
+            Problem: the stream ended before anything was answered.
+        """
+        del scope
+        began = False
+
+        async def send_body(body: bytes, *, more: bool = True) -> None:
+            nonlocal began
+            if not began:
+                began = True
+                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            await send({"type": "http.response.body", "body": body, "more_body": more})
+
+        writing = asyncio.create_task(self._write(send_body))
+        watching = asyncio.create_task(self._watch())
+        try:
+            problem = await self._read(receive, writing)
+            await self._pieces.put(None)
+            await writing
+            if problem is not None and not self._count:
+                raise problem
+            await send_body(self._end_line(problem), more=False)
+        except _ClientGoneError:
+            return
+        finally:
+            for task in (writing, watching):
+                task.cancel()
+            while not self._pieces.empty():
+                piece = self._pieces.get_nowait()
+                if piece is not None and piece.outcomes is not None:
+                    piece.outcomes.cancel()
+            await asyncio.gather(writing, watching, return_exceptions=True)
+
+    # ------------------------------------------------------------------------------------------------- the body
+
+    async def _read(self, receive: Receive, writing: asyncio.Task[None]) -> Problem | None:
+        """Receive the body; return the problem that ended it early.
+
+        Raises:
+            _ClientGoneError: the client has gone.
+        """
+        try:
+            while (data := await self._next(receive, writing)) is not None:
+                for lines in self._lines.feed(data):
+                    await self._accept(lines, writing)
+                if self._lines.held_bytes > self._gateway.settings.body_bytes_max:
+                    raise self._too_long(self._lines.number)
+                await self._hold()
+            await self._accept(self._lines.end(), writing)
+        except Problem as problem:
+            return problem
+        return None
+
+    async def _next(self, receive: Receive, writing: asyncio.Task[None]) -> bytes | None:
+        """Return the next part of the body, None after its end.
+
+        Raises:
+            Problem: the client is silent for too long, or something else ended the stream.
+            _ClientGoneError: the client has gone.
+        """
+        if self._is_whole:
+            return None
+        if self._over.done():
+            raise self._over.result()
+        self._arrival.begin()
+        receiving = asyncio.ensure_future(receive())
+        timeout_s = self._gateway.settings.body_timeout_s
+        try:
+            ends: set[asyncio.Future[Any]] = {receiving, self._over, writing}
+            await asyncio.wait(ends, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not receiving.done():
+                receiving.cancel()
+        self._arrival.complete()
+        if self._over.done():
+            raise self._over.result()
+        if writing.done():
+            writing.result()  # ends early only with an exception
+        if not receiving.done():
+            detail = f"no data arrived for {timeout_s:g} s; send an empty line to keep the stream open"
+            raise Problem(408, "request_timeout", detail, retryable=True, headers={"Connection": "close"})
+        message = receiving.result()
+        if message["type"] != "http.request":
+            raise _ClientGoneError
+        self._is_whole = not message.get("more_body", False)
+        data: bytes = message.get("body", b"")
+        self._arrived_bytes += len(data)
+        self._arrival.received(self._arrived_bytes)
+        return data
+
+    async def _accept(self, lines: list[Line], writing: asyncio.Task[None]) -> None:
+        """Parse lines and start to publish them, after the lines before them."""
+        await self._wait_for_turn()
+        while lines:
+            some, lines = _up_to(lines, min(PIECE_BYTES, self._gateway.settings.body_bytes_max))
+            size_bytes = sum(len(line.text) for line in some)
+            if size_bytes > self._gateway.settings.body_bytes_max:
+                raise self._too_long(some[0].number)
+            await self._free.acquire()
+            if writing.done():
+                writing.result()
+            self._piece_bytes += size_bytes
+            await self._hold()
+            parsed = await parse_lines(some, now_us=now_us, pace=self._wait_for_turn)
+            outcomes = None
+            if parsed.records is not None:
+                add_trace(parsed.records, self._trace)
+                outcomes = asyncio.create_task(publish_each(self._gateway, self._topic, parsed.records))
+            self._pieces.put_nowait(_Piece(parsed, outcomes, size_bytes))
+            self._next_line = some[-1].number + 1
+            self._faults += len(parsed.faults)
+            if self._faults >= FAULTS_MAX:
+                detail = f'{self._faults} lines are invalid: each line is one record in JSON, such as {{"value": "x"}}'
+                raise Problem(422, "invalid_request", detail)
+
+    async def _hold(self) -> None:
+        """Reserve room for the received part of the body; wait for it while earlier lines are being stored.
+
+        Raises:
+            Problem: 429, no room for `ROOM_WAIT_S`.
+        """
+        size_bytes = self._piece_bytes + self._lines.held_bytes
+        if self._arrival.hold(size_bytes):
+            return
+        try:
+            async with asyncio.timeout(ROOM_WAIT_S):
+                # Polled: other requests also free room, without a notification.
+                while not self._arrival.hold(self._piece_bytes + self._lines.held_bytes):  # noqa: ASYNC110
+                    await asyncio.sleep(ROOM_LOOK_S)
+        except TimeoutError as error:
+            detail = "the request budget is used up by other bodies and messages; send the rest again later"
+            raise Problem(429, "overloaded", detail, retryable=True) from error
+
+    def _too_long(self, number: int) -> Problem:
+        limit_bytes = self._gateway.settings.body_bytes_max
+        detail = f"line {number} has more than {limit_bytes} bytes; send a smaller record"
+        return Problem(413, "body_too_large", detail, extra={"limit_bytes": limit_bytes})
+
+    async def _watch(self) -> None:
+        """End the stream when the gateway stops, the credentials end, or load shedding chooses it."""
+        over, gateway = self._over, self._gateway
+
+        def give_way() -> None:
+            if not over.done():
+                detail = "the body arrives too slowly while the request budget is used up; send the rest again"
+                over.set_result(Problem(408, "request_timeout", detail, retryable=True))
+
+        self._arrival.give_way = give_way
+        ends = [gateway.stopping] if gateway.caller is None else [gateway.stopping, gateway.caller.ended]
+        waiting = [asyncio.ensure_future(event.wait()) for event in ends]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waiting:
+                each.cancel()
+        if over.done():
+            return
+        if gateway.caller is not None and gateway.caller.over is not None:
+            over.set_result(credentials_refused(gateway.caller.over))
+        else:
+            detail = "this gateway is stopping; send the rest again"
+            over.set_result(Problem(503, "shutting_down", detail, retryable=True))
+
+    # ----------------------------------------------------------------------------------------------- the answer
+
+    async def _write(self, send_body: _SendBody) -> None:
+        """Send the outcome of each line, in order, to the end."""
+        try:
+            await self._write_all(send_body)
+        except BaseException:
+            # The reader may wait for a free piece; it looks at this task next.
+            for _ in range(PIECES_MAX):
+                self._free.release()
+            raise
+
+    async def _write_all(self, send_body: _SendBody) -> None:
+        while (piece := await self._pieces.get()) is not None:
+            outcomes = [] if piece.outcomes is None else await piece.outcomes
+            answer = self._answer(piece.parsed, outcomes)
+            if answer:
+                await self._outlet.room()
+                await send_body(answer)
+            self._piece_bytes -= piece.size_bytes
+            self._free.release()
+
+    def _answer(self, parsed: ParsedLines, outcomes: list[Outcome]) -> bytes:
+        stored = iter(outcomes)
+        is_whole = self._receipts == "all"
+        lines: list[bytes] = []
+        for number in parsed.numbers:
+            self._count += 1
+            fault = parsed.faults.get(number)
+            if fault is None:
+                outcome = next(stored)
+                if not isinstance(outcome, TidelogError):
+                    self._stored += 1
+                    if is_whole:
+                        lines.append(_receipt(number, outcome.partition, outcome.offset))
+                    continue
+                fault = from_error(outcome)
+            lines.append(orjson.dumps({"line": number, "error": fault.brief()}) + b"\n")
+        self._gateway.metrics.records_in.labels("http").inc(
+            sum(1 for outcome in outcomes if not isinstance(outcome, TidelogError))
+        )
+        return b"".join(lines)
+
+    def _end_line(self, problem: Problem | None) -> bytes:
+        """Return the last line: whether the whole body was processed, and if not, why."""
+        end: dict[str, Any] = {
+            "done": problem is None,
+            "records": self._count,
+            "stored": self._stored,
+            "failed": self._count - self._stored,
+        }
+        if problem is not None:
+            end |= {"next_line": self._next_line, "error": problem.brief()}
+        return orjson.dumps(end) + b"\n"
+
+
+def _receipt(number: int, partition: int, offset: int) -> bytes:
+    if offset < 0:  # dropped as a duplicate
+        return b'{"line":%d,"partition":%d}\n' % (number, partition)
+    return b'{"line":%d,"partition":%d,"offset":%d}\n' % (number, partition, offset)
+
+
+def _up_to(lines: list[Line], size_bytes: int) -> tuple[list[Line], list[Line]]:
+    """Split lines: the first ones of at most `size_bytes`, at least one, and the rest."""
+    left_bytes = size_bytes
+    for at, line in enumerate(lines):
+        left_bytes -= len(line.text)
+        if left_bytes < 0 and at:
+            return lines[:at], lines[at:]
+    return lines, []

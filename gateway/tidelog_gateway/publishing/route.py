@@ -1,0 +1,232 @@
+"""`POST /v1/topics/{topic}/records`: publish records in any of the forms of `content_type`.
+
+A body is validated as a whole before any record is sent, except for JSON lines, which are published as they arrive.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tidelog_gateway.bodies import content_type as forms
+from tidelog_gateway.bodies.arrow_body import arrow_records, room_of
+from tidelog_gateway.bodies.cloudevents import binary_event, event_batch, structured_event
+from tidelog_gateway.bodies.content_type import form_of
+from tidelog_gateway.bodies.csv_body import EmptyValue, csv_records
+from tidelog_gateway.bodies.json_body import AT_ONCE_BYTES, records_in
+from tidelog_gateway.bodies.protobuf_body import protobuf_records
+from tidelog_gateway.bodies.raw_body import raw_record
+from tidelog_gateway.callers.turns import pace_of
+from tidelog_gateway.context import Gateway, GatewayDep, TopicPath, json_response, now_us
+from tidelog_gateway.problems import invalid
+from tidelog_gateway.publishing.admission import check_may_publish
+from tidelog_gateway.publishing.column_publish import ColumnsView, publish_columns
+from tidelog_gateway.publishing.idempotency_header import KEY_CHARS_MAX as IDEMPOTENCY_KEY_CHARS_MAX
+from tidelog_gateway.publishing.idempotency_header import key_in, publish_keyed, refuse_key
+from tidelog_gateway.publishing.line_stream import LineStream, Receipts
+from tidelog_gateway.publishing.publish import PublishView, answer_of, find_topic, publish
+from tidelog_gateway.publishing.trace_context import add_trace
+from tidelog_gateway.records.json_decoding import HEADERS_PER_RECORD_MAX, Records
+from tidelog_gateway.requests.parameters import KeyEncoding
+from tidelog_gateway.requests.unsupported import ANSWERS, require_accepted
+from tidelog_proto.limits import PARTITIONS_MAX, TAG_BYTES_MAX, TIMESTAMP_MS_MAX
+
+router = APIRouter(prefix="/v1", tags=["records"])
+
+KEY_CHARS_MAX: Final = 4096
+HEADER_CHARS_MAX: Final = 32_768
+
+PARAMETERS: Final[dict[str, frozenset[str]]] = {
+    forms.RAW: frozenset({"key", "key_encoding", "tag", "partition", "timestamp_ms", "header"}),
+    forms.ARROW: frozenset({"partition"}),
+    forms.CSV: frozenset({"empty_value"}),
+    forms.JSON_LINES: frozenset({"receipts"}),
+}
+"""The query parameters of each form; other forms have none."""
+
+_WITHOUT_KEYS: Final = frozenset({forms.JSON_LINES, forms.ARROW})
+
+_STRING: Final = {"type": "string"}
+_BINARY: Final = {"type": "string", "format": "binary"}
+_EVENT: Final[dict[str, Any]] = {
+    "type": "object",
+    "required": ["specversion", "id", "source", "type"],
+    "properties": {
+        **dict.fromkeys(("id", "source", "type", "datacontenttype", "time", "partitionkey"), _STRING),
+        "specversion": {"type": "string", "enum": ["1.0"]},
+        "data": {},
+        "data_base64": {"type": "string", "format": "byte"},
+    },
+}
+_REQUEST: Final[dict[str, Any]] = {
+    "parameters": [
+        {
+            "name": "Idempotency-Key",
+            "in": "header",
+            "required": False,
+            "description": "A retry with the same key and body stores nothing twice. Another body is 422. Not "
+            "supported by JSON lines and Arrow.",
+            "schema": {"type": "string", "minLength": 1, "maxLength": IDEMPOTENCY_KEY_CHARS_MAX},
+        }
+    ],
+    "requestBody": {
+        "required": True,
+        "description": "With a header `ce-specversion` a body of any type is the data of a CloudEvent in binary mode.",
+        "content": {
+            forms.JSON: {
+                "schema": {"$ref": "#/components/schemas/JsonBody"},
+                "example": {"records": [{"key": "UA", "value": {"flight": 1545}, "value_encoding": "json"}]},
+            },
+            forms.RAW: {"schema": _BINARY},
+            forms.JSON_LINES: {
+                "schema": {"type": "string", "description": "A `JsonRecord` on each line; a body of any length."},
+                "example": '{"key": "UA", "value": "1545"}\n{"key": "AA", "value": "1141"}\n',
+            },
+            forms.CSV: {
+                "schema": {
+                    "type": "string",
+                    "description": "RFC 4180 in UTF-8 with a header row: value, and any of key, tag, partition, "
+                    "timestamp_ms and header:NAME.",
+                },
+                "example": "key,value,header:source\nUA,1545,radar\n",
+            },
+            forms.ARROW: {"schema": _BINARY},
+            forms.PROTOBUF: {"schema": _BINARY},
+            forms.PROTOBUF_REGISTERED: {"schema": _BINARY},
+            forms.CLOUDEVENT: {"schema": _EVENT},
+            forms.CLOUDEVENTS: {"schema": {"type": "array", "minItems": 1, "items": _EVENT}},
+        },
+    },
+}
+_LINES_ANSWER: Final[dict[str, Any]] = {
+    "schema": {
+        "type": "string",
+        "description": "For JSON lines: `{line, partition, offset}` or `{line, error}` for each, in order, and at the "
+        "end `{done, records, stored, failed}`.",
+    }
+}
+
+
+@router.post(
+    "/topics/{topic}/records",
+    response_model=PublishView | ColumnsView,
+    response_model_exclude_none=True,
+    responses={
+        200: {"description": "Every record is stored.", "content": {forms.JSON_LINES: _LINES_ANSWER}},
+        207: {"model": PublishView | ColumnsView, "description": "Some records were not stored; see each result."},
+    },
+    openapi_extra=_REQUEST,
+    summary="Publish records",
+)
+async def publish_records(  # noqa: PLR0917 # query parameters are parameters
+    gateway: GatewayDep,
+    topic: TopicPath,
+    request: Request,
+    key: Annotated[str | None, Query(max_length=KEY_CHARS_MAX, description="Of a raw body.")] = None,
+    key_encoding: Annotated[KeyEncoding, Query(description="Of the key of a raw body.")] = "utf8",
+    tag: Annotated[str | None, Query(max_length=TAG_BYTES_MAX, description="Of a raw body.")] = None,
+    partition: Annotated[
+        int | None, Query(ge=0, lt=PARTITIONS_MAX, description="Of a raw body, or of all rows of an Arrow stream.")
+    ] = None,
+    timestamp_ms: Annotated[int | None, Query(ge=0, le=TIMESTAMP_MS_MAX, description="Of a raw body.")] = None,
+    header: Annotated[
+        list[Annotated[str, Field(max_length=HEADER_CHARS_MAX)]] | None,
+        Query(max_length=HEADERS_PER_RECORD_MAX, description="Of a raw body: NAME:VALUE, or NAME:base64:VALUE."),
+    ] = None,
+    empty_value: Annotated[
+        EmptyValue, Query(description="Of CSV: the meaning of an unquoted empty field in the column value.")
+    ] = "error",
+    receipts: Annotated[
+        Receipts, Query(description="Of JSON lines: whether stored lines are answered as well.")
+    ] = "all",
+) -> Response:
+    """Publish records. When its result is sent, each is durable as the topic's configuration requires.
+
+    With an `Idempotency-Key` a retry stores nothing twice and returns the first answer, also through another gateway.
+    """
+    form, idempotency_key = form_of(request), key_in(request.scope["headers"])
+    if idempotency_key is not None and form in _WITHOUT_KEYS:
+        raise refuse_key(form)
+    _refuse_parameters(request, form)
+    require_accepted(request, (forms.JSON_LINES if form == forms.JSON_LINES else forms.JSON,))
+    if form == forms.JSON_LINES:
+        await check_may_publish(request.scope, gateway, topic)
+        await find_topic(gateway, topic)
+        return LineStream(gateway, request, topic, receipts=receipts, arrival=request.scope["state"]["arrival"])
+    body = await _whole_body(request)
+    if len(body) > AT_ONCE_BYTES:
+        await check_may_publish(request.scope, gateway, topic)
+    if form == forms.ARROW:
+        columns = await arrow_records(
+            body,
+            records_max=gateway.settings.records_per_request_max,
+            decoded_bytes_max=gateway.settings.body_bytes_max,
+            hold=room_of(request.scope, len(body)),
+            pace=pace_of(gateway, request),
+        )
+        return json_response(*await publish_columns(gateway, topic, columns, partition))
+    if form == forms.RAW:
+        records = raw_record(
+            body,
+            key=key,
+            key_encoding=key_encoding,
+            tag=tag,
+            partition=partition,
+            timestamp_ms=timestamp_ms,
+            headers=header or (),
+        )
+    else:
+        records = await _parsed(gateway, request, form, body, empty_value)
+    add_trace(records, request.scope["state"].get("trace"))
+    if idempotency_key is None:
+        outcomes = await publish(gateway, topic, records, surface="http")
+    else:
+        outcomes = await publish_keyed(gateway, topic, records, key=idempotency_key, request=request, body=body)
+    answer, status = answer_of(outcomes)
+    return json_response(answer, status)
+
+
+setattr(publish_records, ANSWERS, (forms.JSON, forms.JSON_LINES))
+
+
+async def _whole_body(request: Request) -> bytes:
+    """Return the body, which `flow.request_pipeline` gives as one message; `Request.body` would copy it."""
+    message = await request.receive()
+    assert not message.get("more_body", False), "the body is one message"
+    body: bytes = message.get("body", b"")
+    return body
+
+
+async def _parsed(gateway: Gateway, request: Request, form: str, body: bytes, empty_value: EmptyValue) -> Records:
+    """Return the records of a body in a form of several records, or of CloudEvents."""
+    records_max, pace = gateway.settings.records_per_request_max, pace_of(gateway, request)
+    if form == forms.JSON:
+        return await records_in(body, records_max=records_max, now_us=now_us(), pace=pace)
+    if form == forms.CSV:
+        return await csv_records(body, records_max=records_max, now_us=now_us(), empty_value=empty_value, pace=pace)
+    if form in {forms.PROTOBUF, forms.PROTOBUF_REGISTERED}:
+        return await protobuf_records(body, records_max=records_max, now_us=now_us(), pace=pace)
+    if form == forms.CLOUDEVENT:
+        return await structured_event(body, pace=pace)
+    if form == forms.CLOUDEVENTS:
+        return await event_batch(body, records_max=records_max, pace=pace)
+    assert form == forms.BINARY_CLOUDEVENT
+    return binary_event(request.headers.items(), body)
+
+
+def _refuse_parameters(request: Request, form: str) -> None:
+    """Refuse query parameters of other forms than the body's.
+
+    Raises:
+        Problem: 422.
+    """
+    allowed = PARAMETERS.get(form, frozenset())
+    wrong = [name for name in dict.fromkeys(request.query_params.keys()) if name not in allowed]
+    if not wrong:
+        return
+    takes = f"takes {', '.join(sorted(allowed))}" if allowed else "takes no query parameters; set them in its records"
+    raise invalid([{"parameter": name, "detail": f"does not belong to {form}, which {takes}"} for name in wrong])

@@ -1,0 +1,58 @@
+"""`GET /v1/topics/{topic}/keys/{key}`: the newest record of a key."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Path, Query
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tidelog_gateway.budget.response_reservation import reservation_of
+from tidelog_gateway.context import GatewayDep, TopicPath, json_response
+from tidelog_gateway.problems import Problem
+from tidelog_gateway.reading.partition_route import RecordView
+from tidelog_gateway.records.json_encoding import row_of
+from tidelog_gateway.requests.parameters import ANY_TEXT, KEY_CHARS_MAX, KeyEncodingQuery, parse_key
+from tidelog_proto.limits import KIB, PARTITIONS_MAX
+
+_RESERVED_BYTES: Final = 64 * KIB
+"""Reserved while the node is asked; a larger record needs more when its size is known."""
+
+router = APIRouter(prefix="/v1", tags=["records"])
+
+
+class NewestView(BaseModel):
+    """The newest record of a key, and its partition."""
+
+    partition: int
+    record: RecordView
+
+
+@router.get(
+    f"/topics/{{topic}}/keys/{{key:{ANY_TEXT}}}",
+    response_model=NewestView,
+    response_model_exclude_none=True,
+    summary="Newest record of a key",
+)
+async def newest_of_key(  # noqa: PLR0917 # query parameters are parameters
+    gateway: GatewayDep,
+    request: Request,
+    topic: TopicPath,
+    key: Annotated[str, Path(max_length=KEY_CHARS_MAX, description="The key; percent-encoded, or in base64.")],
+    key_encoding: KeyEncodingQuery = "utf8",
+    partition: Annotated[
+        int | None, Query(ge=0, lt=PARTITIONS_MAX, description="Where to look; by default the partition of the key.")
+    ] = None,
+) -> Response:
+    """Return the newest committed record with a key; a deleted key answers with its tombstone, whose value is null."""
+    answer = reservation_of(request)
+    await answer.reserve(_RESERVED_BYTES)
+    record = await gateway.client.get(topic, parse_key(key, key_encoding), partition=partition)
+    if record is None:
+        raise Problem(404, "not_found", f"{topic!r} has no record with this key")
+    response = json_response({"partition": record.partition, "record": row_of(record)})
+    await answer.reserve(len(response.body))
+    gateway.metrics.http_records_out.inc()
+    return response

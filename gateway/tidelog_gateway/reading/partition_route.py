@@ -1,0 +1,360 @@
+"""`GET /v1/topics/{topic}/partitions/{partition}/records`: a stateless fetch that can be repeated.
+
+The answer has the offset to continue at (`next_offset`), so a reader needs no other state. With `wait_ms` the node
+waits for records (long polling); the gateway does not poll.
+
+The most frequent form, JSON with the value encoding chosen for each value, is built here; all other forms are built
+from columns (`reading`).
+
+The records of a fetch are counted in the response budget before the node is asked. A waiting request reserves little,
+so that thousands can wait, since few records arrive at the end of a log at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Coroutine
+from functools import partial
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tidelog.errors import OffsetOutOfRangeError
+from tidelog.model import Fetched
+from tidelog_gateway.auth.credentials import credentials_refused
+from tidelog_gateway.budget.response_reservation import ResponseReservation, reservation_of
+from tidelog_gateway.callers.turns import client_gone
+from tidelog_gateway.coalescing.shared_reads import ReadPosition, ReadResult, Written
+from tidelog_gateway.context import Gateway, GatewayDep, PartitionPath, TopicPath
+from tidelog_gateway.offsets import TimestampQuery, parse_timestamp
+from tidelog_gateway.problems import Problem, from_error, invalid
+from tidelog_gateway.reading.response import (
+    ANSWERS,
+    PARTITION_HEADERS,
+    VARY,
+    RecordsResponse,
+    ValueEncodingQuery,
+    body_of,
+    media_type_of,
+    records_response,
+)
+from tidelog_gateway.records.json_encoding import BatchReader
+from tidelog_gateway.requests.content_negotiation import JSON
+from tidelog_gateway.requests.parameters import KeyEncodingQuery, KeyQuery, TagQuery, parse_key
+from tidelog_proto.limits import KIB
+
+RECORDS_DEFAULT: Final = 500
+
+NATIVE_BYTES_MIN: Final = 64 * KIB
+NATIVE_BYTES_PER_RECORD: Final = 2 * KIB
+"""How much to request from the node for each record that may be returned: an estimate, so that a reader of few records
+does not transfer megabytes each time. If it is too low, the answer only has fewer records."""
+
+WAITING_BYTES: Final = 16 * KIB
+"""How much a request that waits for records asks of the node and reserves in the response budget."""
+
+LOOK_S: Final = 1.0
+"""How long a request without `wait_ms` scans the log for matching records."""
+
+router = APIRouter(prefix="/v1", tags=["records"])
+
+T = TypeVar("T")
+
+
+class Wanted(NamedTuple):
+    """The filter of a fetch; None matches any record."""
+
+    key: bytes | None
+    tag: str | None
+
+
+NO_FILTER: Final = Wanted(None, None)
+
+
+class RecordView(BaseModel):
+    """A record. `key_encoding`, `headers` and `tag` are present only when they differ from their default."""
+
+    offset: int
+    timestamp_ms: int
+    key: str | None
+    value: Annotated[str | None, Field(description="null is a tombstone.")]
+    value_encoding: Annotated[Literal["utf8", "base64"], Field(description="base64 for values that are not UTF-8.")]
+    key_encoding: Literal["base64"] | None = None
+    headers: list[list[str | None]] | None = None
+    tag: str | None = None
+
+
+class TopicRecordView(RecordView):
+    """A record of a whole topic, with its partition."""
+
+    partition: int
+
+
+class FetchView(BaseModel):
+    """Records, and the offset to continue at."""
+
+    records: list[RecordView]
+    next_offset: Annotated[int, Field(description="The next offset to read.")]
+    log_start_offset: int
+    high_watermark: int
+
+
+@router.get(
+    "/topics/{topic}/partitions/{partition}/records",
+    response_model=FetchView,
+    response_model_exclude_none=True,
+    response_class=RecordsResponse,
+    responses=ANSWERS,
+    summary="Fetch records",
+)
+async def fetch_records(  # noqa: PLR0917 # query parameters are parameters
+    gateway: GatewayDep,
+    request: Request,
+    topic: TopicPath,
+    partition: PartitionPath,
+    offset: Annotated[int | None, Query(ge=0, lt=2**63, description="The first offset to read.")] = None,
+    timestamp: TimestampQuery = None,
+    from_: Annotated[Literal["earliest", "latest"] | None, Query(alias="from")] = None,
+    max_records: Annotated[int | None, Query(ge=1)] = None,
+    max_bytes: Annotated[int | None, Query(ge=1, description="Payload bytes; a single record may exceed it.")] = None,
+    wait_ms: Annotated[int, Query(ge=0, description="How long to wait for a record at the end of the log.")] = 0,
+    key: KeyQuery = None,
+    key_encoding: KeyEncodingQuery = "utf8",
+    tag: TagQuery = None,
+    value_encoding: ValueEncodingQuery = None,
+) -> Response:
+    """Read from an offset, a time, or an end of the log; by default `from=earliest`.
+
+    With `key` or `tag` only matching records are returned, possibly none; continue at `next_offset`.
+    """
+    check_limits(gateway, max_records, max_bytes, wait_ms)
+    media_type = media_type_of(request, value_encoding)
+    if sum(start is not None for start in (offset, timestamp, from_)) > 1:
+        raise invalid(
+            [{"parameter": "offset", "detail": "is one of several starts; send only offset, timestamp or from"}]
+        )
+    start = offset if offset is not None else await _start(gateway, topic, partition, timestamp, from_)
+    wanted = Wanted(parse_key(key, key_encoding) if key is not None else None, tag)
+    place = topic, partition, start
+    answer = reservation_of(request)
+    if media_type == JSON and value_encoding is None:
+        data = await fetch_json(
+            gateway, answer, place, wanted, max_records=max_records, max_bytes=max_bytes, wait_ms=wait_ms
+        )
+        return Response(data, headers=VARY, media_type=JSON)
+    limits = limits_of(gateway, max_records, max_bytes)
+    body = body_of(gateway, request, media_type, value_encoding, numbered=False, limits=limits)
+    size_bytes = native_bytes(*limits)
+    read = await fetch_wanted(gateway, answer, place, wanted, size_bytes=size_bytes, wait_ms=wait_ms)
+    fetched = read.fetched
+    next_offset = await body.take(partition, fetched)
+    if body.fault is not None and not body.records:
+        raise body.fault.problem({"next_offset": body.fault.offset + 1})
+    members = {
+        "next_offset": next_offset,
+        "log_start_offset": fetched.log_start_offset,
+        "high_watermark": fetched.high_watermark,
+    }
+    headers = {header: str(at) for header, at in zip(PARTITION_HEADERS, members.values(), strict=True)}
+    return await records_response(gateway, body, media_type, members, headers)
+
+
+async def fetch_json(
+    gateway: Gateway,
+    answer: ResponseReservation,
+    place: tuple[str, int, int],
+    wanted: Wanted,
+    *,
+    max_records: int | None,
+    max_bytes: int | None,
+    wait_ms: int,
+) -> bytes:
+    """Fetch from (topic, partition, offset) and return a `FetchView` as JSON.
+
+    Raises:
+        Problem: 410 or 422, the offset does not exist; 422, a limit is too large; 503, no room for the answer.
+        TidelogError: as `Client.fetch`.
+    """
+    check_limits(gateway, max_records, max_bytes, wait_ms)
+    records_max, bytes_max = limits_of(gateway, max_records, max_bytes)
+    size_bytes = native_bytes(records_max, bytes_max)
+    read = await fetch_wanted(gateway, answer, place, wanted, size_bytes=size_bytes, wait_ms=wait_ms)
+    return await _json(gateway, answer, read, records_max, bytes_max)
+
+
+def limits_of(gateway: Gateway, max_records: int | None, max_bytes: int | None) -> tuple[int, int]:
+    """Return the limits of an answer: records, and bytes of payload."""
+    settings = gateway.settings
+    return max_records or min(RECORDS_DEFAULT, settings.records_per_request_max), max_bytes or settings.fetch_bytes_max
+
+
+def native_bytes(records_max: int, bytes_max: int) -> int:
+    """Return how many bytes to request from a node for an answer with these limits."""
+    return min(bytes_max, max(NATIVE_BYTES_MIN, records_max * NATIVE_BYTES_PER_RECORD))
+
+
+async def _json(
+    gateway: Gateway, answer: ResponseReservation, read: ReadResult, records_max: int, bytes_max: int
+) -> bytes:
+    """Return the records as JSON, built when the response budget has room for it in addition to the fetched records.
+
+    Raises:
+        Problem: 503, no room for too long.
+    """
+    fetched, limits = read.fetched, (records_max, bytes_max)
+    held_bytes = sum(batch.header.length for batch in fetched.batches)
+    await answer.reserve(held_bytes)
+    while True:
+        written = read.written.get(limits)
+        if written is None:
+            written = read.written[limits] = _written(fetched, records_max, bytes_max)
+        size_bytes = len(written.data)
+        if answer.fits(held_bytes + size_bytes):
+            gateway.metrics.http_records_out.inc(written.records)
+            return written.data
+        # The size is known only now: it is discarded, and built again when there is room for it.
+        read.written.pop(limits, None)
+        del written
+        await answer.reserve(held_bytes + size_bytes)
+
+
+def check_limits(gateway: Gateway, max_records: int | None, max_bytes: int | None, wait_ms: int) -> None:
+    """Refuse limits above those of the settings.
+
+    Raises:
+        Problem: 422.
+    """
+    settings = gateway.settings
+    _check_limit("max_records", max_records or 0, settings.records_per_request_max)
+    _check_limit("max_bytes", max_bytes or 0, settings.fetch_bytes_max)
+    _check_limit("wait_ms", wait_ms, settings.fetch_wait_ms_max)
+
+
+def _check_limit(parameter: str, value: int, limit: int) -> None:
+    if value > limit:
+        raise invalid([{"parameter": parameter, "detail": f"must be at most {limit}, got {value}"}])
+
+
+async def _start(
+    gateway: Gateway, topic: str, partition: int, timestamp: str | None, from_: Literal["earliest", "latest"] | None
+) -> int:
+    at = parse_timestamp(timestamp) if timestamp is not None else from_ or "earliest"
+    return (await gateway.client.list_offsets(topic, at, [partition]))[partition].offset
+
+
+async def fetch_wanted(
+    gateway: Gateway,
+    answer: ResponseReservation,
+    place: tuple[str, int, int],
+    wanted: Wanted,
+    *,
+    size_bytes: int,
+    wait_ms: int,
+) -> ReadResult:
+    """Fetch from (topic, partition, offset).
+
+    A wait ends when the process stops, the caller's credentials end, or the client disconnects. Matching records are
+    searched for `wait_ms`, or for `LOOK_S` without it; the answer has the end of the searched range in any case.
+
+    Raises:
+        Problem: 410 or 422, the offset does not exist; 503, no room in the response budget for too long; 401, the
+            credentials have ended; 499, the client has disconnected.
+    """
+    try:
+        return await _fetch(gateway, answer, place, wanted, size_bytes=size_bytes, wait_ms=wait_ms)
+    except OffsetOutOfRangeError as error:
+        raise _out_of_range(place[2], error) from error
+
+
+async def _fetch(
+    gateway: Gateway,
+    answer: ResponseReservation,
+    place: tuple[str, int, int],
+    wanted: Wanted,
+    *,
+    size_bytes: int,
+    wait_ms: int,
+) -> ReadResult:
+    fetch = partial(gateway.client.fetch, key=wanted.key, tag=wanted.tag)
+    look_until = time.monotonic() + (LOOK_S if wanted != NO_FILTER else math.inf)
+    await answer.reserve(2 * size_bytes)
+    if wanted == NO_FILTER:
+        read = await gateway.reads.fetch(ReadPosition(*place, size_bytes))
+    else:
+        read = ReadResult(await fetch(*place, max_bytes=size_bytes))
+    while (
+        not read.fetched.batches
+        and place[2] < read.fetched.next_offset < read.fetched.high_watermark
+        and time.monotonic() < look_until
+    ):
+        # The searched range has no matching record: continue after it.
+        place = (*place[:2], read.fetched.next_offset)
+        read = ReadResult(await fetch(*place, max_bytes=size_bytes))
+    if not wait_ms or read.fetched.batches:
+        return read
+    place = (*place[:2], read.fetched.next_offset)
+    size_bytes = min(size_bytes, WAITING_BYTES)
+    answer.shrink(2 * size_bytes)
+    waiting = fetch(*place, max_bytes=size_bytes, min_bytes=1, wait_ms=wait_ms)
+    return ReadResult(await while_wanted(gateway, answer, waiting) or await fetch(*place, max_bytes=size_bytes))
+
+
+async def while_wanted(gateway: Gateway, answer: ResponseReservation, work: Coroutine[Any, Any, T]) -> T | None:
+    """Return the result of a long wait; None when the process stops before.
+
+    Raises:
+        Problem: 401, the credentials have ended; 499, the client has disconnected.
+    """
+    waiting, leaving = asyncio.ensure_future(work), asyncio.ensure_future(answer.client_gone())
+    ends = [gateway.stopping] if gateway.caller is None else [gateway.stopping, gateway.caller.ended]
+    tasks: list[asyncio.Future[Any]] = [waiting, leaving, *(asyncio.ensure_future(event.wait()) for event in ends)]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if waiting.done():
+            return waiting.result()
+        if leaving.done():
+            raise client_gone()
+    finally:
+        for each in tasks:
+            each.cancel()
+    if gateway.caller is not None and gateway.caller.over is not None:
+        raise credentials_refused(gateway.caller.over)
+    return None
+
+
+def _written(fetched: Fetched, records_max: int, bytes_max: int) -> Written:
+    """Return records within the limits as a `FetchView`."""
+    parts: list[bytes] = []
+    count = 0
+    next_offset = fetched.next_offset
+    for batch in fetched.batches:
+        if parts and (count >= records_max or bytes_max <= 0):
+            next_offset = batch.base_offset
+            break
+        reader = BatchReader(batch)
+        taken = reader.take(records_max - count, bytes_max)
+        parts.append(taken.data[1:-1])
+        count += taken.records
+        bytes_max -= taken.payload_bytes
+        if len(reader):
+            next_offset = reader.next_offset
+            break
+    places = b'"next_offset":%d,"log_start_offset":%d,"high_watermark":%d' % (
+        next_offset,
+        fetched.log_start_offset,
+        fetched.high_watermark,
+    )
+    return Written(b'{"records":[%b],%b}' % (b",".join(parts), places), count)
+
+
+def _out_of_range(offset: int, error: OffsetOutOfRangeError) -> Problem:
+    """Return 410 for a deleted offset, 422 for one that does not exist yet; both have the bounds."""
+    problem = from_error(error)
+    if offset > error.high_watermark:
+        problem.status = 422
+    return problem

@@ -1,0 +1,1 @@
+"""Records as JSON: validated and decoded from requests, encoded for answers."""

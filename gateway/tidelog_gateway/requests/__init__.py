@@ -1,0 +1,1 @@
+"""Checks and parts of requests that any route uses: parameters, headers, media types, JSON structure."""

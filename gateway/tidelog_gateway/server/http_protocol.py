@@ -1,0 +1,445 @@
+"""An HTTP/1.1 connection under uvicorn's server, with a deadline for each head, limited connections, and problems.
+
+uvicorn's own protocols limit neither the time of a head nor the number of connections: a few thousand sockets that send
+a byte a minute would hold its descriptors forever. The deadline runs from the first byte of a head until the head is
+complete, and while the rest of a refused body is discarded. A connection over the limit replaces an idle one, see
+`connection_slots.py`.
+
+One request is read at a time: later bytes of the client stay unread until the request is answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final, cast
+from urllib.parse import unquote
+
+from starlette.types import Scope
+from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
+from uvicorn.protocols.utils import get_local_addr, get_remote_addr
+from uvicorn.server import ServerState
+
+from tidelog_gateway.budget.connection_output import ConnectionOutput
+from tidelog_gateway.budget.connection_slots import ConnectionSlot, ConnectionSlots
+from tidelog_gateway.budget.request_budget import RequestBudget
+from tidelog_gateway.budget.response_budget import ResponseBudget
+from tidelog_gateway.http1.body_receiver import BodyReceiver
+from tidelog_gateway.http1.chunks import ChunkedBody
+from tidelog_gateway.http1.exchange import Exchange
+from tidelog_gateway.http1.head import CHUNKED, HEAD_BYTES_MAX, Head, HeadError, HeadParser, early_fault, upgrade_fault
+from tidelog_gateway.http1.raw_responses import response_bytes, tls_log
+from tidelog_gateway.problems import Problem
+from tidelog_proto.process.log_rate_limit import SeldomLog
+from tidelog_proto.tls.stream import SNIFFED_BYTES, begins_tls
+
+
+def http_protocol_class(
+    *,
+    head_timeout_s: float,
+    slots: ConnectionSlots,
+    incoming: RequestBudget,
+    outgoing: ResponseBudget,
+    slow_timeout_s: float,
+) -> type[asyncio.Protocol]:
+    """Return a protocol class for `uvicorn.Config(http=…)` with these limits."""
+
+    class Bounded(HttpConnection):
+        pass
+
+    Bounded.head_timeout_s = head_timeout_s
+    Bounded.slots = slots
+    Bounded.incoming = incoming
+    Bounded.outgoing = outgoing
+    Bounded.slow_timeout_s = slow_timeout_s
+    Bounded.tls_log = tls_log()
+    return Bounded
+
+
+class HttpConnection(asyncio.Protocol):
+    """One HTTP connection. Make a class with its own limits by `http_protocol_class`."""
+
+    head_timeout_s: float
+    slots: ConnectionSlots
+    incoming: RequestBudget
+    outgoing: ResponseBudget
+    slow_timeout_s: float
+    tls_log: SeldomLog
+    transport: asyncio.Transport
+    flow: FlowControl
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        if not config.loaded:
+            config.load()
+        self._config = config
+        self._server_state = server_state
+        self._loop = _loop or asyncio.get_running_loop()
+        self._outlet = ConnectionOutput(self.outgoing, self.slow_timeout_s)
+        # Each request has these in its scope, and so has the WebSocket that the connection may become.
+        self._state = {
+            **app_state,
+            "incoming": self.incoming,
+            "outlet": self._outlet,
+            "release_slot": self._release_slot,
+        }
+        self._exchange: Exchange | None = None
+        self._pending = b""
+        """Received bytes that are not parsed yet: a part of a head, or bytes after the current request."""
+        self._looked_bytes = 0
+        self._heads = HeadParser()
+        self._length = 0
+        """Missing bytes of a body with a length."""
+        self._chunks: ChunkedBody | None = None
+        self._is_diverted = False
+        """Whether the body is received by a `BodyReceiver`."""
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._idle_since_s: float | None = None
+        """When the connection began to wait for its next request; None while a request is handled."""
+        self._slot: ConnectionSlot | None = None
+        self._upgraded = False
+        self._first: bytes | None = b""
+        """The first received bytes, until they are known not to begin TLS; then None."""
+
+    # ------------------------------------------------------------------------------------------- the event loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take a new connection; answer 503 and close it when there is no slot."""
+        self.transport = cast(asyncio.Transport, transport)
+        self._server_state.connections.add(cast(Any, self))
+        self.flow = FlowControl(self.transport)
+        self._client, self._server = get_remote_addr(self.transport), get_local_addr(self.transport)
+        self._scheme = "http"
+        if self.transport.get_extra_info("sslcontext") is not None:
+            self._first, self._scheme = None, "https"
+        self._outlet.connected(self.transport)
+        self._slot = self.slots.take(self._client[0] if self._client else "", self._give_way)
+        if self._slot is None:
+            self._answer_and_close(
+                Problem(503, "overloaded", "too many connections are open; try again", retryable=True)
+            )
+            return
+        self._arm()
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes; the deadline runs while no request is being answered."""
+        if self.transport.is_closing():
+            return
+        if self._first is not None and self._begins_tls(data):
+            self.tls_log.say("a client speaks TLS to this port, which is plain HTTP: tls_cert_file is not set")
+            plain = "this port does not use TLS; begin the URL with http:// or ws://"
+            self._answer_and_close(Problem(400, "malformed_request", plain))
+            return
+        self._idle_since_s = None
+        self._pending = self._pending + data if self._pending else data
+        self._read()
+        if self.transport.is_closing() or self._upgraded or self._answering():
+            self._disarm()
+        elif self._head_timer is None and (self._pending or self._body_is_coming()):
+            self._arm()
+        self._report_idle()
+
+    def eof_received(self) -> None:
+        """Let the transport close: a client that has closed its sending side is not answered."""
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - as the event loop calls it
+        """Cancel all timers of the connection, and release its slot."""
+        self._server_state.connections.discard(cast(Any, self))
+        self._disarm()
+        self._end_idling()
+        self._release_slot()
+        self._outlet.lost()
+        if self._exchange is not None:
+            self._exchange.disconnect()
+        self.flow.resume_writing()
+        self._pending = b""
+
+    def pause_writing(self) -> None:
+        """Pause answers: the client reads too slowly."""
+        self.flow.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Resume answers: the client has read most of the buffer."""
+        self.flow.resume_writing()
+        self._outlet.look()
+
+    def shutdown(self) -> None:
+        """Close the connection because the process stops; after its answer if a request is being answered."""
+        if self._exchange is None or self._exchange.response_complete:
+            self.transport.close()
+        else:
+            self._exchange.keep_alive = False
+
+    # ------------------------------------------------------------------------------------------- of an exchange
+
+    def default_headers(self) -> list[tuple[bytes, bytes]]:
+        """Return the headers of every answer."""
+        return self._server_state.default_headers
+
+    def resume_reading(self) -> None:
+        """Resume reading, unless the bytes read last begin the next request, which waits for this one."""
+        if self._body_is_coming() or not self._pending:
+            self.flow.resume_reading()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request of the connection, or handle the one that has been received."""
+        self._server_state.total_requests += 1
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+            if self._pending:
+                self._loop.call_soon(self._read_on)
+            else:
+                self._idle_since_s = self._loop.time()
+                if self._idle_timer is None:
+                    self._idle_timer = self._loop.call_later(self._config.timeout_keep_alive, self._look_idle)
+        self._report_idle()
+
+    # ------------------------------------------------------------------------------------------------- requests
+
+    def _read_on(self) -> None:
+        if self._pending and not self.transport.is_closing():
+            self.data_received(b"")
+
+    def _read(self) -> None:
+        """Parse the received bytes: a body, and the next request when the one before is answered."""
+        try:
+            while self._pending and not self._upgraded and not self.transport.is_closing():
+                if self._body_is_coming():
+                    self._read_body()
+                elif self._answering():
+                    self.flow.pause_reading()
+                    return
+                elif not self._read_head():
+                    return
+        except HeadError as error:
+            problem = Problem(400, "malformed_request", str(error), headers={"Connection": "close"})
+            if self._exchange is None or not self._body_is_coming():
+                self._answer_and_close(problem)
+            elif self._exchange.response_complete:  # refused: a second answer would be taken for the next request's
+                self.transport.close()
+            else:
+                self._length, self._chunks, self._pending = 0, None, b""
+                self._exchange.body_failed(problem)
+
+    def _read_head(self) -> bool:
+        """Parse a head and begin to answer; return False if it is incomplete."""
+        pending = self._pending
+        end = pending.find(b"\r\n\r\n", max(0, self._looked_bytes - 3)) + 4
+        if end < 4 or end > HEAD_BYTES_MAX:
+            self._looked_bytes = len(pending)
+            fault = early_fault(pending)
+            if fault is not None:
+                raise HeadError(fault)
+            return False
+        self._looked_bytes = 0
+        head = self._heads.parse(pending[:end])
+        self._pending = pending[end:]
+        # RFC 9110, 7.8: HTTP/1.0 has no upgrades, and a request to upgrade to another protocol is answered as it is.
+        if head.upgrade == b"websocket" and head.version == "1.1":
+            self._become_websocket(head)
+            return False
+        self._begin(head)
+        return True
+
+    def _begin(self, head: Head) -> None:
+        raw_path, _, query = head.target.partition(b"?")
+        path = raw_path.decode("ascii")
+        state = self._state.copy()
+        scope: Scope = {
+            "type": "http",
+            "asgi": _ASGI,
+            "http_version": head.version,
+            "server": self._server,
+            "client": self._client,
+            "scheme": self._scheme,
+            "method": head.method.decode("ascii"),
+            "root_path": "",
+            "path": unquote(path) if "%" in path else path,
+            "raw_path": raw_path,
+            "query_string": query,
+            "headers": head.headers,
+            "state": state,
+        }
+        length, is_whole = head.length, False
+        if length == CHUNKED:
+            self._chunks = ChunkedBody()
+        elif length <= len(self._pending):
+            # A body that has arrived completely is passed on in one piece.
+            state["body"], self._pending = self._pending[:length], self._pending[length:]
+            is_whole = True
+        else:
+            self._length = length
+        self._exchange = exchange = Exchange(
+            scope,
+            self,
+            keep_alive=head.keep_alive,
+            expects_continue=head.expects_continue,
+            more_body=not is_whole,
+        )
+        state["exchange"] = exchange
+        task = self._loop.create_task(exchange.run(cast(Any, self._config.loaded_app)))
+        task.add_done_callback(self._server_state.tasks.discard)
+        self._server_state.tasks.add(task)
+
+    def _read_body(self) -> None:
+        if self._chunks is not None:
+            part = self._chunks.feed(self._pending)
+            is_last = self._chunks.done
+            self._pending = b""
+            if is_last:
+                self._pending, self._chunks = self._chunks.rest, None
+        else:
+            part, self._pending = self._pending[: self._length], self._pending[self._length :]
+            self._length -= len(part)
+            is_last = not self._length
+        exchange = self._exchange
+        assert exchange is not None
+        if exchange.response_complete:  # refused: the rest is discarded
+            return
+        if exchange.body_came(part, is_last=is_last) > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
+
+    def divert_body(self, place: memoryview) -> None:
+        """Receive the rest of a body of known length directly into memory, and report each part to the exchange."""
+        assert len(place) == self._length
+        self._is_diverted = True
+        self._set_protocol(BodyReceiver(self, place))
+
+    def body_received(self, size_bytes: int) -> None:
+        """Note a part of a diverted body."""
+        self._length -= size_bytes
+        is_last = not self._length
+        if is_last:
+            self.end_diversion()
+        exchange = self._exchange
+        if exchange is not None and not exchange.response_complete:
+            exchange.body_filled(size_bytes, is_last=is_last)
+        self._report_idle()
+
+    def end_diversion(self) -> None:
+        """Receive with this protocol again, also if a diverted body is incomplete."""
+        if self._is_diverted:
+            self._is_diverted = False
+            if not self.transport.is_closing():
+                self._set_protocol(self)
+
+    def _set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self.transport.pause_reading()  # the event loop checks the kind of protocol when reading begins
+        self.transport.set_protocol(protocol)
+        if not self.flow.read_paused:
+            self.transport.resume_reading()
+
+    def _become_websocket(self, head: Head) -> None:
+        """Hand the connection to a WebSocket's protocol, without a deadline; refuse an invalid handshake."""
+        fault = upgrade_fault(head, self._pending)
+        if fault is not None:
+            raise HeadError(fault)
+        self._upgraded = True
+        self._disarm()
+        self._server_state.connections.discard(cast(Any, self))
+        lines = [b"%b %b HTTP/1.1\r\n" % (head.method, head.target)]
+        lines += [b"%b: %b\r\n" % field for field in head.headers]
+        make = cast(Any, self._config.ws_protocol_class)
+        protocol = make(config=self._config, server_state=self._server_state, app_state=self._state)
+        protocol.connection_made(self.transport)
+        protocol.data_received(b"".join([*lines, b"\r\n"]))
+        self.transport.set_protocol(protocol)
+
+    def _body_is_coming(self) -> bool:
+        return self._length > 0 or self._chunks is not None
+
+    def _answering(self) -> bool:
+        return self._exchange is not None and not self._exchange.response_complete
+
+    def _begins_tls(self, data: bytes) -> bool:
+        assert self._first is not None
+        self._first += data[:SNIFFED_BYTES]
+        is_tls = begins_tls(self._first)
+        if len(self._first) >= SNIFFED_BYTES:
+            self._first = None
+        return is_tls
+
+    # ------------------------------------------------------------------------------------------- slots and timers
+
+    def _report_idle(self) -> None:
+        """Report whether this connection waits for its client: for a head, or for more of a body."""
+        if self._slot is None or self.transport.is_closing():
+            return
+        is_body_coming = self._body_is_coming()
+        if not self._upgraded and (is_body_coming or not self._answering()):
+            self.slots.mark_idle(self._slot, is_heard=is_body_coming)
+        else:
+            self.slots.mark_busy(self._slot)
+
+    def _release_slot(self) -> None:
+        if self._slot is not None:
+            self.slots.release(self._slot)
+
+    def _give_way(self) -> None:
+        """Close because another connection takes the slot; answer 503 if a request was begun and nothing was changed.
+
+        Without a request an answer would be taken for that of the next one. A streamed body gets no answer, since parts
+        of it may be stored, which a 503 would deny.
+        """
+        exchange = self._exchange if self._answering() else None
+        is_unanswered = exchange is not None and not exchange.response_started
+        if (self._pending or is_unanswered) and not (exchange is not None and exchange.is_streamed):
+            detail = "too many connections are open, and this one waited for its client; send the request again"
+            self._answer_and_close(Problem(503, "overloaded", detail, retryable=True))
+        else:
+            self._disarm()
+            self.transport.close()
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()  # the client does not even read the answer
+
+    def _arm(self) -> None:
+        self._head_timer = self._loop.call_later(self.head_timeout_s, self._head_is_late)
+
+    def _disarm(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _end_idling(self) -> None:
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+
+    def _look_idle(self) -> None:
+        """Close if no request has come for too long. Moving the timer with each request would cost more."""
+        self._idle_timer = None
+        if self._idle_since_s is None:
+            return
+        left_s = self._idle_since_s + self._config.timeout_keep_alive - self._loop.time()
+        if left_s > 0:
+            self._idle_timer = self._loop.call_later(left_s, self._look_idle)
+        else:
+            self.transport.close()
+
+    def _head_is_late(self) -> None:
+        self._head_timer = None
+        if self._body_is_coming():  # the rest of a refused body
+            self.transport.close()
+        else:
+            detail = f"the head did not arrive within {self.head_timeout_s:g} s"
+            self._answer_and_close(Problem(408, "request_timeout", detail, retryable=True))
+
+    def _answer_and_close(self, problem: Problem) -> None:
+        """Write a complete response without an exchange, which an invalid head does not have, and close.
+
+        An answer that has begun is truncated.
+        """
+        self._disarm()
+        if not (self._answering() and self._exchange is not None and self._exchange.response_started):
+            self.transport.write(response_bytes(problem))
+        self.transport.close()
+        self._outlet.look()
+
+
+_ASGI: Final = {"version": "3.0", "spec_version": "2.3"}

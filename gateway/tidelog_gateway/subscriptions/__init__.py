@@ -1,0 +1,1 @@
+"""Subscriptions to a topic, for WebSockets and event streams: start positions, delivery, lag, group membership."""

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from tidelog_gateway.protocol.messages import REQUESTS, ClientMessage
+
+
+def test_the_documented_examples_are_valid() -> None:
+    for text in (
+        '{"id":1,"auth":{"token":"secret"}}',
+        '{"id":2,"sub":{"sid":7,"topic":"t","group":"g","from":"latest","resume":{"0":42},"credit":{"records":500}}}',
+        '{"credit":{"sid":7,"records":100,"bytes":65536}}',
+        '{"id":3,"commit":{"sid":7,"offsets":{"0":50}}}',
+        '{"id":4,"pub":{"topic":"t","records":[{"key":"k","value":"v"}]}}',
+        '{"id":5,"committed":{"group":"g","topic":"t","partitions":[0]}}',
+        '{"id":6,"unsub":{"sid":7}}',
+    ):
+        message = ClientMessage.model_validate_json(text)
+        assert sum(getattr(message, name) is not None for name in REQUESTS) == 1
+
+
+def test_keys_of_offsets_are_partition_numbers() -> None:
+    message = ClientMessage.model_validate_json('{"id":3,"commit":{"sid":7,"offsets":{"0":50,"12":1}}}')
+    assert message.commit is not None
+    assert message.commit.offsets == {0: 50, 12: 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"id":1}', "exactly one of auth, sub, credit, commit, committed, pub, unsub"),
+        ('{"id":1,"auth":{"token":"x"},"unsub":{"sid":1}}', r"\['auth', 'unsub'\]"),
+        ('{"unsub":{"sid":1}}', "unsub requires an id"),
+    ],
+)
+def test_a_message_is_one_request_with_an_id(text: str, said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        ClientMessage.model_validate_json(text)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("", "requires a group"),
+        (',"group":"g","resume":{"0":1}', "leave resume and resume_token out"),
+        (',"group":"g","resume_token":"AQ"', "leave resume and resume_token out"),
+    ],
+)
+def test_a_member_requires_a_group_and_begins_at_its_commit(more: str, said: str) -> None:
+    text = '{"id":1,"sub":{"sid":1,"topic":"t","member":true,"credit":{"records":1}' + more + "}}"
+    with pytest.raises(ValidationError, match=said):
+        ClientMessage.model_validate_json(text)
