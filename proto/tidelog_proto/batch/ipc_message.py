@@ -40,13 +40,17 @@ _STORED_AS_IS: Final = -1
 
 _PREFIX: Final = struct.Struct("<Ii")
 _I8: Final = struct.Struct("<b")
-_U8: Final = struct.Struct("<B")
 _I16: Final = struct.Struct("<h")
 _U16: Final = struct.Struct("<H")
 _I32: Final = struct.Struct("<i")
 _U32: Final = struct.Struct("<I")
 _I64: Final = struct.Struct("<q")
-_VTABLE_HEADER: Final = struct.Struct("<HH")
+_VTABLE_HEADER_BYTES: Final = 4
+_FIELDS: Final = 5
+"""Fields of the largest table."""
+_OFFSETS: Final = tuple(struct.Struct(f"<{count}H") for count in range(_FIELDS + 1))
+_ABSENT: Final = tuple((0,) * (_FIELDS - count) for count in range(_FIELDS + 1))
+_PAIRS: Final = tuple(struct.Struct(f"<{2 * count}q") for count in range(_VECTOR_ITEMS_MAX + 1))
 
 
 class Message(NamedTuple):
@@ -102,19 +106,33 @@ def describe(metadata: bytes, message_bytes: int) -> Message:
     """
     body_at = PREFIX_BYTES + len(metadata)
     try:
-        root = _Table(metadata, _reference(metadata, 0))
-        if root.scalar(0, _I16) != _VERSION_V5 or root.scalar(1, _U8) != _HEADER_TYPE_RECORD_BATCH:
+        root_at = _reference(metadata, 0)
+        version, header_type, header, length, custom = _fields(metadata, root_at)
+        if (
+            not version
+            or not header_type
+            or _I16.unpack_from(metadata, root_at + version)[0] != _VERSION_V5
+            or metadata[root_at + header_type] != _HEADER_TYPE_RECORD_BATCH
+        ):
             raise _corrupt("the Arrow message is not a V5 RecordBatch")
-        if root.field(4):
+        if custom:
             raise _corrupt("the Arrow message has custom metadata")
-        body_length = root.scalar(3, _I64)
+        body_length = _I64.unpack_from(metadata, root_at + length)[0] if length else 0
         if body_length != message_bytes - body_at:
             raise _corrupt(f"the Arrow message declares a body of {body_length} bytes, got {message_bytes - body_at}")
-        batch = root.table(2)
-        if batch.field(4):
+        batch_at = _table(metadata, root_at, header, 2)
+        count, nodes, buffers, compression, variadic = _fields(metadata, batch_at)
+        if variadic:
             raise _corrupt("the Arrow message has variadic buffers")
-        return Message(batch.scalar(0, _I64), batch.pairs(1), batch.pairs(2), _compression(batch), body_at, body_length)
-    except struct.error as error:
+        return Message(
+            _I64.unpack_from(metadata, batch_at + count)[0] if count else 0,
+            _pairs(metadata, batch_at + nodes) if nodes else (),
+            _pairs(metadata, batch_at + buffers) if buffers else (),
+            _compression(metadata, _table(metadata, batch_at, compression, 3)) if compression else None,
+            body_at,
+            body_length,
+        )
+    except (struct.error, IndexError) as error:
         raise _corrupt(f"the Arrow metadata points outside itself: {error}") from error
 
 
@@ -129,12 +147,13 @@ class NumberPlaces(NamedTuple):
 
 def number_places(metadata: bytes) -> NumberPlaces:
     """Find the positions in trusted metadata of a message with rows."""
-    root = _Table(metadata, _reference(metadata, 0))
-    batch = root.table(2)
-    nodes_at, buffers_at = (_reference(metadata, batch.field(number)) + _U32.size for number in (1, 2))
-    places = NumberPlaces(root.field(3), batch.field(0), nodes_at, buffers_at)
-    assert all(places), "a message with rows has these fields"
-    return places
+    root_at = _reference(metadata, 0)
+    _, _, header, length, _ = _fields(metadata, root_at)
+    batch_at = _table(metadata, root_at, header, 2)
+    count, nodes, buffers, _, _ = _fields(metadata, batch_at)
+    assert length and count and nodes and buffers, "a message with rows has these fields"
+    nodes_at, buffers_at = (_reference(metadata, batch_at + field) + _U32.size for field in (nodes, buffers))
+    return NumberPlaces(root_at + length, batch_at + count, nodes_at, buffers_at)
 
 
 def uncompressed_bytes(description: Message, lengths: Iterable[int]) -> int:
@@ -179,72 +198,50 @@ def padded(length: int) -> int:
     return -(-length // BUFFER_ALIGNMENT_BYTES) * BUFFER_ALIGNMENT_BYTES
 
 
-class _Table:
-    """A flatbuffer table; reads outside the metadata raise struct.error."""
+def _fields(data: bytes, at: int) -> tuple[int, ...]:
+    """Return the first `_FIELDS` entries of a table's vtable: offsets from the table, 0 for absent fields.
 
-    __slots__ = ("_at", "_data", "_fields")
-
-    def __init__(self, data: bytes, at: int) -> None:
-        self._data = data
-        self._at = at
-        vtable_at = at - _read(_I32, data, at)
-        vtable_bytes, _ = _VTABLE_HEADER.unpack_from(data, _checked(vtable_at))
-        self._fields = struct.Struct(f"<{max(0, vtable_bytes - 4) // 2}H").unpack_from(data, vtable_at + 4)
-
-    def field(self, number: int) -> int:
-        """Return the position of a field's value; 0 if it is absent."""
-        offset = self._fields[number] if number < len(self._fields) else 0
-        return self._at + int(offset) if offset else 0
-
-    def scalar(self, number: int, layout: struct.Struct) -> int:
-        """Return a number; 0 if it is absent."""
-        at = self.field(number)
-        return _read(layout, self._data, at) if at else 0
-
-    def table(self, number: int) -> _Table:
-        """Return a required table."""
-        at = self.field(number)
-        if not at:
-            raise _corrupt(f"the Arrow metadata lacks field {number}")
-        return _Table(self._data, _reference(self._data, at))
-
-    def pairs(self, number: int) -> tuple[tuple[int, int], ...]:
-        """Return a vector of structs of two i64."""
-        at = self.field(number)
-        if not at:
-            return ()
-        vector_at = _reference(self._data, at)
-        count = _read(_U32, self._data, vector_at)
-        if count > _VECTOR_ITEMS_MAX:
-            raise _corrupt(f"the Arrow metadata lists {count} items")
-        flat = struct.Struct(f"<{2 * count}q").unpack_from(self._data, vector_at + 4)
-        return tuple(zip(flat[::2], flat[1::2], strict=True))
+    Raises:
+        struct.error: the table or its vtable is outside the metadata.
+    """
+    vtable_at = at - _I32.unpack_from(data, at)[0]
+    if vtable_at < 0:  # Python would count from the end of the buffer
+        raise struct.error(f"position {vtable_at}")
+    vtable_bytes = _U16.unpack_from(data, vtable_at)[0]
+    if vtable_at + max(vtable_bytes, _VTABLE_HEADER_BYTES) > len(data):
+        raise struct.error(f"a vtable of {vtable_bytes} bytes at {vtable_at}")
+    count = min(max(0, vtable_bytes - _VTABLE_HEADER_BYTES) // _U16.size, _FIELDS)
+    return _OFFSETS[count].unpack_from(data, vtable_at + _VTABLE_HEADER_BYTES) + _ABSENT[count]
 
 
-def _compression(batch: _Table) -> int | None:
-    """Return the compression of the buffers; None if they are not compressed."""
-    if not batch.field(3):
-        return None
-    compression = batch.table(3)
-    if compression.scalar(1, _I8) != 0:
+def _table(data: bytes, at: int, field: int, number: int) -> int:
+    """Return the position of a required table that a field refers to."""
+    if not field:
+        raise _corrupt(f"the Arrow metadata lacks field {number}")
+    return _reference(data, at + field)
+
+
+def _pairs(data: bytes, at: int) -> tuple[tuple[int, int], ...]:
+    """Return a vector of structs of two i64, given the position of its reference."""
+    vector_at = _reference(data, at)
+    count = _U32.unpack_from(data, vector_at)[0]
+    if count > _VECTOR_ITEMS_MAX:
+        raise _corrupt(f"the Arrow metadata lists {count} items")
+    flat = _PAIRS[count].unpack_from(data, vector_at + _U32.size)
+    return tuple(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _compression(data: bytes, at: int) -> int:
+    """Return the codec of a BodyCompression table."""
+    codec, method, *_ = _fields(data, at)
+    if method and data[at + method] != 0:
         raise _corrupt("the Arrow message has an unknown compression method")
-    return compression.scalar(0, _I8)
+    return int(_I8.unpack_from(data, at + codec)[0]) if codec else 0
 
 
 def _reference(data: bytes, at: int) -> int:
     """Follow a flatbuffer offset."""
-    return at + _read(_U32, data, at)
-
-
-def _read(layout: struct.Struct, data: bytes, at: int) -> int:
-    return int(layout.unpack_from(data, _checked(at))[0])
-
-
-def _checked(at: int) -> int:
-    """Refuse negative positions, which Python would count from the end of the buffer."""
-    if at < 0:
-        raise struct.error(f"position {at}")
-    return at
+    return at + int(_U32.unpack_from(data, at)[0])
 
 
 def _corrupt(message: str) -> ProtocolError:
