@@ -1,37 +1,55 @@
-"""Bulk append of records as lists, for the gateway."""
+"""Bulk append of records as lists or columns, without waiting, for the gateway."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+import pyarrow as pa
+
 from tidelog.model import TopicRoute
 from tidelog.produce.accumulator import RecordAccumulator
+from tidelog.produce.batches import Delivery
+from tidelog.produce.buffer_memory import BufferMemory
 from tidelog.produce.open_batch import RecordLists
-from tidelog.produce.receipts import PendingRows
+from tidelog.produce.partition_queue import QueueOptions
+from tidelog.produce.receipts import PendingReceipts, PendingRows
 from tidelog.produce.record_preparation import RecordPreparation
+
+AddColumns = Callable[[TopicRoute, int | None, pa.RecordBatch, int], tuple[Delivery, int]]
+"""Queues columns of a size, for which memory is reserved, for a partition; returns their delivery and their number."""
 
 
 class BulkAppender:
-    """Appends lists of records to the open batch of one producer.
+    """Appends many records to one producer: all of them or none, and never waits.
 
     Args:
+        options: of the partition queues; they limit the size of a batch.
         preparation: the producer's; records are appended only if it leaves them unchanged.
-        accumulator: the producer's.
+        accumulator: the producer's, with its open batch.
+        memory: the client's buffer memory.
         known_route: returns the topic's cached route or None; raises TidelogError if the producer is closed.
+        add_columns: queues columns.
     """
 
     def __init__(
         self,
+        options: QueueOptions,
         preparation: RecordPreparation,
         accumulator: RecordAccumulator,
+        memory: BufferMemory,
+        *,
         known_route: Callable[[int | None], TopicRoute | None],
+        add_columns: AddColumns,
     ) -> None:
+        self._options = options
         self._preparation = preparation
         self._accumulator = accumulator
+        self._memory = memory
         self._known_route = known_route
+        self._add_columns = add_columns
 
     def put(self, rows: RecordLists) -> PendingRows | None:
-        """Accept all records or none, without waiting.
+        """Accept records as lists.
 
         Return None if that needs waiting: the topic or a partition is not cached, the buffer is full, or the records
         exceed a batch.
@@ -48,3 +66,25 @@ class BulkAppender:
         if accepted is not None and rows.trace:
             accepted[0].traces += (rows.trace,)
         return None if accepted is None else PendingRows(*accepted, len(rows.values))
+
+    def put_columns(self, columns: pa.RecordBatch, partition: int | None) -> PendingReceipts | None:
+        """Accept canonical columns as one batch of one partition; `partition` None for any partition.
+
+        Return None as `put` does, and if the keys of the rows or a partitioner determine their partitions.
+
+        Raises:
+            TidelogError: the producer is closed.
+        """
+        options, size_bytes = self._options, columns.nbytes
+        if not 0 < columns.num_rows <= options.batch_records or size_bytes > options.batch_bytes:
+            return None
+        if partition is None and (self._preparation.has_partitioner or "key" in columns.schema.names):
+            return None
+        route = self._known_route(partition)
+        if route is None or (partition is not None and partition not in route.partitions):
+            return None
+        if not self._memory.try_reserve(size_bytes):
+            return None
+        if self._accumulator.batch is not None:
+            self._accumulator.drain()  # earlier records are stored first
+        return PendingReceipts([self._add_columns(route, partition, columns, size_bytes)], None)

@@ -100,7 +100,14 @@ class Producer:
             topic, self._preparation, self._accumulator, self._memory, self._route_of_threads, self._ready
         )
         """For `tidelog.sync`, not for users."""
-        self.rows = BulkAppender(self._preparation, self._accumulator, self._known_route)
+        self.rows = BulkAppender(
+            self._queue_options,
+            self._preparation,
+            self._accumulator,
+            self._memory,
+            known_route=self._known_route,
+            add_columns=self._add_columns,
+        )
         """For the gateway, not for users."""
         self._refused_bytes = 0
         """Size of the record that the last `put` refused."""

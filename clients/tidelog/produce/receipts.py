@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, overload
+from typing import Any, Self, overload
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -214,7 +214,7 @@ class PendingRows:
         self._first = first
         self._count = count
 
-    async def settled(self) -> None:
+    async def settled(self) -> Self:
         """Wait until each record is stored or has failed; failures then count as reported to the caller."""
         batch, first = self._batch, self._first
         if batch.find(first) is None:
@@ -224,6 +224,7 @@ class PendingRows:
         for delivery in self._deliveries():
             delivery.watched = True
             await delivery.settled()
+        return self
 
     def stored_at(self) -> ReceiptRange | None:
         """Return the range of settled records that are all stored consecutively in one partition, else None."""

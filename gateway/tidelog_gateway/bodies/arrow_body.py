@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import struct
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
@@ -63,11 +64,10 @@ async def arrow_records(
     """
     source = pa.BufferReader(body)
     messages = _Messages(source)
-    schema = _schema(messages.next())
+    schema, casts = _schema(messages.next())
     batches: list[pa.RecordBatch] = []
     count = decoded_bytes = copied_bytes = 0
     work_us = 0.0
-    casts = any(not kind.equals(_CANONICAL[name]) for name, kind in zip(schema.names, schema.types, strict=True))
     for number in range(MESSAGES_MAX + 1):
         message = messages.next()
         if message is None:
@@ -144,14 +144,24 @@ class _Messages:
         return message
 
 
-def _schema(message: Any) -> pa.Schema:
-    """Return the schema of the stream after checking that its columns are those of records.
+_SCHEMAS: Final[OrderedDict[bytes, tuple[pa.Schema, bool]]] = OrderedDict()
+"""Valid schemas by the metadata of their message, because a program sends the same schema with each request."""
+_SCHEMAS_MAX: Final = 64
+_CACHED_BYTES_MAX: Final = 4 * KIB
+
+
+def _schema(message: Any) -> tuple[pa.Schema, bool]:
+    """Return the schema of the stream after checking that its columns are those of records, and whether any is cast.
 
     Raises:
         Problem: 422.
     """
     if message is None or message.type != "schema":
         raise _fault("the body is not an Arrow IPC stream: it does not begin with a schema")
+    metadata = memoryview(message.metadata).tobytes()
+    known = _SCHEMAS.get(metadata)
+    if known is not None:
+        return known
     try:
         schema = pa.ipc.read_schema(message)
         faults = _column_faults(schema)
@@ -159,7 +169,12 @@ def _schema(message: Any) -> pa.Schema:
         raise _no_stream(error) from error
     if faults:
         raise invalid([{"pointer": "", "detail": fault} for fault in faults])
-    return schema
+    casts = any(not kind.equals(_CANONICAL[name]) for name, kind in zip(schema.names, schema.types, strict=True))
+    if len(metadata) <= _CACHED_BYTES_MAX:
+        _SCHEMAS[metadata] = schema, casts
+        if len(_SCHEMAS) > _SCHEMAS_MAX:
+            _SCHEMAS.popitem(last=False)
+    return schema, casts
 
 
 def _column_faults(schema: pa.Schema) -> list[str]:

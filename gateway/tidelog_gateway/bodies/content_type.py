@@ -104,10 +104,15 @@ def unsupported_media_type(given: str, *accepted: str) -> Problem:
 def form_of(request: Request) -> str:
     """Return the form of a body: one of `TAKEN` or `BINARY_CLOUDEVENT`.
 
+    Media types in their usual spelling are found without the framework's headers, which decode every field.
+
     Raises:
         Problem: 415, the media type is unknown, the body is compressed, or its text is not UTF-8; 422, a header that
             determines the form is repeated.
     """
+    deciding = [field for field in request.scope["headers"] if field[0] in _DECIDING_FIELDS]
+    if len(deciding) == 1 and (form := _USUAL.get(deciding[0])) is not None:
+        return form
     headers = request.headers
     for name in _DECIDING:
         if len(headers.getlist(name)) > 1:
@@ -123,3 +128,5 @@ def form_of(request: Request) -> str:
 
 
 _DECIDING: Final = ("content-type", "content-encoding", "ce-specversion")
+_DECIDING_FIELDS: Final = frozenset(name.encode() for name in _DECIDING)
+_USUAL: Final = {(b"content-type", media_type.encode()): media_type for media_type in TAKEN}

@@ -19,18 +19,28 @@ import heapq
 import itertools
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 from tidelog.client import Client
 from tidelog.errors import TidelogError
-from tidelog.produce.open_batch import RecordLists
+from tidelog.produce.bulk_append import BulkAppender
 from tidelog.produce.producer import Producer
-from tidelog.produce.receipts import PendingRows
 
 _LOG: Final = logging.getLogger(__name__)
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Accepted(Protocol[T_co]):
+    """Records that a producer has accepted."""
+
+    async def settled(self) -> T_co:
+        """Wait until each record is stored or has failed; return the outcomes."""
+        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -193,8 +203,8 @@ class Producers:
             await place.leave()
             await self._kept.trim()
 
-    async def store_at_once(self, topic: str, rows: RecordLists) -> PendingRows | None:
-        """Accept records at once if no request waits in the topic's queue, and wait for their outcomes.
+    async def store_at_once(self, topic: str, put: Callable[[BulkAppender], Accepted[T] | None]) -> T | None:
+        """Accept records at once by `put` if no request waits in the topic's queue, and return their outcomes.
 
         Return None if they could not be accepted at once; then they were not.
 
@@ -204,19 +214,18 @@ class Producers:
         entry = self._entries.get(topic)
         if entry is None or entry.coming or any(earlier.users for earlier in entry.earlier):
             return None
-        pending = entry.producer.rows.put(rows)
+        pending = put(entry.producer.rows)
         if pending is None:
             return None
         self._kept.used(self, topic)
         place = next(self._places)
         entry.users.add(place)
         try:
-            await pending.settled()
+            return await pending.settled()
         finally:
             entry.users.discard(place)
             if entry.later or entry.retired:
                 await self.leave(entry, place)
-        return pending
 
     def join(self, topic: str, place: int) -> _Entry:
         """Add a request to the topic's producer, which is created if needed."""

@@ -9,7 +9,7 @@ remains the framework's middleware and is used only if origins are allowed.
 from __future__ import annotations
 
 import asyncio
-import secrets
+import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -200,7 +200,7 @@ class RequestPipeline:
         """Handle one request or WebSocket of the server."""
         kind = scope["type"]
         if kind == "websocket":
-            scope.setdefault("state", {})["request_id"] = secrets.token_hex(8)
+            scope.setdefault("state", {})["request_id"] = os.urandom(8).hex()
             await self._enter(scope, receive, send)
             return
         if kind != "http":
@@ -212,7 +212,7 @@ class RequestPipeline:
         answer = ResponseReservation(
             state.get("outlet") or ConnectionOutput(self._outgoing, self._slow_timeout_s), receive
         )
-        request_id = secrets.token_hex(8)
+        request_id = os.urandom(8).hex()
         request = RequestState(scope, send, answer, request_id)
         state["request_id"], state["answer"], state["request"] = request_id, answer, request
         span = None if self.spans is None else self.spans.begin(scope)

@@ -53,14 +53,21 @@ async def publish_columns(
     """
     check_topic_name(topic)
     columns = records.batches[0] if len(records.batches) == 1 else pa.Table.from_batches(records.batches)
-    async with gateway.producers.use(topic) as place:
-        pieces = await _publish_once(place, columns, partition)
-        if all(isinstance(piece.error, UnknownTopicError) for piece in pieces):
-            # As in `publish_each`: the topic may have been recreated.
-            await place.again()
+    pieces = await _published_at_once(gateway, topic, columns, partition)
+    if pieces is None:
+        async with gateway.producers.use(topic) as place:
             pieces = await _publish_once(place, columns, partition)
+            if all(isinstance(piece.error, UnknownTopicError) for piece in pieces):
+                # As in `publish_each`: the topic may have been recreated.
+                await place.again()
+                pieces = await _publish_once(place, columns, partition)
+    if len(pieces) == 1 and pieces[0].stored == records.row_count:
+        piece = pieces[0]
+        gateway.metrics.http_records_in.inc(piece.stored)
+        stored_range = {"partition": piece.partition, "base_offset": piece.base_offset, "count": piece.stored}
+        return {"records": records.row_count, "ranges": [stored_range]}, 200
     stored = sum(piece.count for piece in pieces if piece.error is None)
-    gateway.metrics.records_in.labels("http").inc(stored)
+    gateway.metrics.http_records_in.inc(stored)
     first = pieces[0].error
     if first is not None and all(piece.error is not None for piece in pieces):
         raise first
@@ -83,6 +90,22 @@ async def publish_columns(
     if duplicates:
         answer["duplicates"] = duplicates
     return answer, 207 if errors else 200
+
+
+async def _published_at_once(
+    gateway: Gateway, topic: str, columns: pa.RecordBatch | pa.Table, partition: int | None
+) -> list[PieceOutcome] | None:
+    """Publish columns of one batch if no request waits in the topic's queue.
+
+    Return None if the queue has to be used: they could not be accepted, or the topic was deleted and nothing is stored.
+    """
+    if isinstance(columns, pa.Table):
+        return None
+    try:
+        pieces = await gateway.producers.store_at_once(topic, lambda appender: appender.put_columns(columns, partition))
+    except UnknownTopicError:
+        return None
+    return None if pieces and isinstance(pieces[0].error, UnknownTopicError) else pieces
 
 
 async def _publish_once(

@@ -128,7 +128,7 @@ async def publish_at_once(gateway: Gateway, topic: str, records: Records) -> tup
     """
     check_topic_name(topic)
     try:
-        pending = await gateway.producers.store_at_once(topic, records.rows())
+        pending = await gateway.producers.store_at_once(topic, lambda appender: appender.put(records.rows()))
     except UnknownTopicError:
         return None
     if pending is None:

@@ -151,7 +151,7 @@ def number_places(metadata: bytes) -> NumberPlaces:
     _, _, header, length, _ = _fields(metadata, root_at)
     batch_at = _table(metadata, root_at, header, 2)
     count, nodes, buffers, _, _ = _fields(metadata, batch_at)
-    assert length and count and nodes and buffers, "a message with rows has these fields"
+    assert all((length, count, nodes, buffers)), "a message with rows has these fields"
     nodes_at, buffers_at = (_reference(metadata, batch_at + field) + _U32.size for field in (nodes, buffers))
     return NumberPlaces(root_at + length, batch_at + count, nodes_at, buffers_at)
 
