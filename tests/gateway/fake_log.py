@@ -125,6 +125,9 @@ class FakeIntake:
     def put(self, rows: RecordLists) -> None:
         pass
 
+    def put_columns(self, columns: pa.RecordBatch, partition: int | None) -> None:
+        pass
+
 
 @dataclass
 class FakePending:

@@ -82,6 +82,16 @@ class ResponseReservation:
             self.reserved_bytes = size_bytes
             self._outlet.give_back(surplus_bytes)
 
+    @property
+    def is_unneeded(self) -> bool:
+        """Whether a small answer may be written without a reservation: nothing is reserved, and nothing is unsent."""
+        return not self.reserved_bytes and not self._outlet.unsent_bytes
+
+    def sent_uncounted(self, size_bytes: int) -> None:
+        """Count a small answer that was written without a reservation if the kernel has not taken it yet."""
+        if self._outlet.unsent_bytes:
+            self._outlet.overflowed(size_bytes)
+
     def sent(self) -> None:
         """Hand the reservation to the connection, which returns it when the kernel has taken the bytes."""
         size_bytes, self.reserved_bytes = self.reserved_bytes, 0

@@ -39,6 +39,7 @@ from tidelog_gateway.publishing.admission import admit_publish, topic_published_
 from tidelog_gateway.requests.request_ids import REQUEST_ID_HEADER
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_proto.errors import ProtocolError
+from tidelog_proto.limits import KIB
 
 if TYPE_CHECKING:
     from tidelog_gateway.flow.request_span import RequestSpans
@@ -53,6 +54,9 @@ _JSON_FIELDS: Final = b"".join(
     ]
 )
 """The header fields of a lane's answer, with a placeholder for the id."""
+
+SMALL_BYTES: Final = 4 * KIB
+"""An answer of up to this size is counted only if the kernel does not take it at once, which it usually does."""
 
 _VARY: Final = (b"vary", b"Accept")
 _VARY_FIELD: Final = b"%b: %b\r\n" % _VARY
@@ -118,11 +122,16 @@ class RequestState:
         self.begins()
         exchange: Exchange | None = self._scope["state"].get("exchange")
         if exchange is not None:
-            if await self._has_room(len(answer.body), is_owed=self._scope["method"] not in _READING):
+            size_bytes = len(answer.body)
+            is_small = size_bytes <= SMALL_BYTES and self._answer.is_unneeded
+            if is_small or await self._has_room(size_bytes, is_owed=self._scope["method"] not in _READING):
                 self.status = answer.status
                 fields = _JSON_FIELDS % self.request_id.encode()
                 await exchange.reply(answer.status, fields + _VARY_FIELD if answer.varies else fields, answer.body)
-                self._answer.sent()
+                if is_small:
+                    self._answer.sent_uncounted(size_bytes)
+                else:
+                    self._answer.sent()
             return
         headers = [
             (b"content-type", b"application/json"),

@@ -1,17 +1,27 @@
 """A protocol that receives the rest of a body directly into its buffer, which saves two copies of a large body.
 
-The event loop's transport uses this protocol instead of the connection's until the last byte of the body, or until the
-diversion ends earlier. All other events are passed to the connection.
+The event loop's transport uses this protocol instead of the connection's from the first large body of columns on, until
+a request without one has been answered. Between two bodies it receives at most `HEAD_BYTES` at a time, so that little of
+the next body arrives together with its head and has to be copied. All other events are passed to the connection.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from typing import Final, Protocol
+
+from tidelog_proto.limits import KIB
+
+HEAD_BYTES: Final = 4 * KIB
+_NO_PLACE: Final = memoryview(b"")
 
 
 class DivertedConnection(Protocol):
     """The connection whose body is received."""
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes that are not received into a body's buffer."""
+        ...
 
     def body_received(self, size_bytes: int) -> None:
         """Note the next bytes of the body, which are in the buffer."""
@@ -26,25 +36,36 @@ class DivertedConnection(Protocol):
 
 
 class BodyReceiver(asyncio.BufferedProtocol):
-    """Receives one body.
+    """Receives bodies, and the heads between them.
 
     Args:
-        connection: receives all other events.
-        place: buffer of exactly the missing bytes; bytes after the body are not received.
+        connection: receives all other bytes and events.
     """
 
-    def __init__(self, connection: DivertedConnection, place: memoryview) -> None:
-        self._place = place
+    def __init__(self, connection: DivertedConnection) -> None:
         self._connection = connection
+        self._head = memoryview(bytearray(HEAD_BYTES))
+        self._place = _NO_PLACE
+
+    def divert(self, place: memoryview) -> None:
+        """Receive the next bytes into `place`, of exactly the missing length of a body."""
+        self._place = place
+
+    def end_diversion(self) -> None:
+        """Pass further bytes to the connection, also if `place` is not full."""
+        self._place = _NO_PLACE
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the signature is asyncio's
-        """Return the rest of the buffer."""
-        return self._place
+        """Return the rest of the body's buffer, or the one for a head."""
+        return self._place or self._head
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Note received bytes."""
-        self._place = self._place[nbytes:]
-        self._connection.body_received(nbytes)
+        """Take received bytes."""
+        if self._place:
+            self._place = self._place[nbytes:]
+            self._connection.body_received(nbytes)
+        else:
+            self._connection.data_received(bytes(self._head[:nbytes]))
 
     def eof_received(self) -> None:
         """Pass the event on, like the methods that follow."""

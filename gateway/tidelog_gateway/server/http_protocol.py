@@ -96,8 +96,10 @@ class HttpConnection(asyncio.Protocol):
         self._length = 0
         """Missing bytes of a body with a length."""
         self._chunks: ChunkedBody | None = None
-        self._is_diverted = False
-        """Whether the body is received by a `BodyReceiver`."""
+        self._receiver: BodyReceiver | None = None
+        """The transport's protocol in place of this one, once a body was received into memory."""
+        self._was_diverted = False
+        """Whether the body of the current request was received so."""
         self._head_timer: asyncio.TimerHandle | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
         self._idle_since_s: float | None = None
@@ -190,6 +192,9 @@ class HttpConnection(asyncio.Protocol):
     def on_response_complete(self) -> None:
         """Wait for the next request of the connection, or handle the one that has been received."""
         self._server_state.total_requests += 1
+        if self._receiver is not None and not self._was_diverted:
+            self._receive_by_itself()
+        self._was_diverted = False
         if not self.transport.is_closing():
             self.flow.resume_reading()
             if self._pending:
@@ -308,8 +313,11 @@ class HttpConnection(asyncio.Protocol):
     def divert_body(self, place: memoryview) -> None:
         """Receive the rest of a body of known length directly into memory, and report each part to the exchange."""
         assert len(place) == self._length
-        self._is_diverted = True
-        self._set_protocol(BodyReceiver(self, place))
+        self._was_diverted = True
+        if self._receiver is None:
+            self._receiver = BodyReceiver(self)
+            self._set_protocol(self._receiver)
+        self._receiver.divert(place)
 
     def body_received(self, size_bytes: int) -> None:
         """Note a part of a diverted body."""
@@ -323,9 +331,16 @@ class HttpConnection(asyncio.Protocol):
         self._report_idle()
 
     def end_diversion(self) -> None:
-        """Receive with this protocol again, also if a diverted body is incomplete."""
-        if self._is_diverted:
-            self._is_diverted = False
+        """Take the next bytes by `data_received` again, also if a diverted body is incomplete."""
+        if self._length:
+            self._receive_by_itself()  # the rest is discarded, in large parts
+        elif self._receiver is not None:
+            self._receiver.end_diversion()
+
+    def _receive_by_itself(self) -> None:
+        """Remove the receiver of bodies."""
+        if self._receiver is not None:
+            self._receiver = None
             if not self.transport.is_closing():
                 self._set_protocol(self)
 
@@ -341,6 +356,7 @@ class HttpConnection(asyncio.Protocol):
         if fault is not None:
             raise HeadError(fault)
         self._upgraded = True
+        self._receive_by_itself()
         self._disarm()
         self._server_state.connections.discard(cast(Any, self))
         lines = [b"%b %b HTTP/1.1\r\n" % (head.method, head.target)]

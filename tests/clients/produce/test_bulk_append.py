@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from tests.clients.fake_node import FakeNode, Refuse
 
@@ -12,6 +13,7 @@ from tidelog.model import Receipt
 from tidelog.produce.open_batch import RecordLists, record_size_bytes
 from tidelog.produce.receipts import PendingRows
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch.columns import columns_of
 from tidelog_proto.batch.key_partitions import partition_for_key
 from tidelog_proto.batch.record_batch import RecordBatch
 
@@ -50,6 +52,43 @@ async def test_lists_and_single_records_share_a_batch_in_order(node: FakeNode, c
     assert parsed.keys() == [None, b"k", None, b"m", None]
     assert parsed.tags() == [None, None, "x", None, None]
     assert parsed.headers() == [(), (), (), (), (("h", b"v"),)]
+
+
+def columns(count: int = 3, *, size: int = 10, keyed: bool = False) -> pa.RecordBatch:
+    values = [b"%0*d" % (size, number) for number in range(count)]
+    return columns_of(values, keys=values if keyed else None)
+
+
+async def test_columns_are_stored_after_earlier_records(node: FakeNode, client: Client) -> None:
+    producer = await begun(client)
+    before = await producer.enqueue(b"before")
+    pending = producer.rows.put_columns(columns(), 0)
+    assert pending is not None
+    assert [(one.partition, one.base_offset, one.stored, one.error) for one in await pending.settled()] == [
+        (0, 1, 3, None)
+    ]
+    assert (await before).offset == 0
+    stored = [value for batch in node.partition("t").batches for value in RecordBatch.parse(batch).values()]
+    assert stored == [b"before", *columns().column("value").to_pylist()]
+
+
+async def test_columns_that_need_waiting_or_splitting_are_not_accepted(client: Client) -> None:
+    unknown = client.producer("t")
+    assert unknown.rows.put_columns(columns(), None) is None, "the producer has not begun"
+    producer = await begun(client, "wide", batch_bytes=4096, buffer_bytes=8000)
+    refused = producer.rows.put_columns
+    assert refused(columns(0), None) is None, "no record"
+    assert refused(columns(size=2000), None) is None, "larger than a batch"
+    assert refused(columns(), 99) is None, "the partition does not exist"
+    assert refused(columns(keyed=True), None) is None, "the keys determine the partitions"
+    held = [refused(columns(size=1000), None) for _ in range(3)]
+    assert [one is None for one in held] == [False, False, True], "the buffer is full"
+    for one in held:
+        if one is not None:
+            await one.settled()
+    accepted = refused(columns(keyed=True), 1)
+    assert accepted is not None, "a given partition takes keys"
+    assert (await accepted.settled())[0].partition == 1
 
 
 async def test_lists_go_to_the_partitions_of_their_keys(node: FakeNode, client: Client) -> None:

@@ -72,6 +72,36 @@ async def test_requests_before_and_after_it_are_answered_in_order(serve: Serve, 
     assert values(log) == VALUES * 2
 
 
+async def answer_of(reader: asyncio.StreamReader) -> bytes:
+    """Return the head of the next answer, whose body is read."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    await reader.readexactly(int(re.findall(rb"content-length: ([0-9]+)", head.lower())[0]))
+    return head
+
+
+async def test_a_connection_takes_other_requests_between_bodies(serve: Serve, log: FakeLog) -> None:
+    log.logs["t"] = [[]]
+    single = b"POST /v1/topics/t/records HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    record = b'{"records":[{"value":"%b"}]}' % (b"j" * 20_000)
+    requests = [request(), request(), single + b"Content-Length: %d\r\n\r\n" % len(record) + record, request()]
+    upgrade = (
+        b"GET /v1/ws HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+        b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+        b"Sec-WebSocket-Protocol: tidelog.v1.json\r\n\r\n"
+    )
+    async with serve() as served, asyncio.timeout(20):
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        for data in requests:
+            writer.write(data)
+            assert (await answer_of(reader)).startswith(b"HTTP/1.1 200 ")
+        writer.write(upgrade)
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
+        writer.write(b"\x89\x80" + bytes(4))  # a ping
+        assert await reader.readexactly(2) == b"\x8a\x00"
+        writer.close()
+    assert values(log) == [*VALUES, *VALUES, b"j" * 20_000, *VALUES]
+
+
 async def test_a_body_over_tls_is_received(serve: Serve, log: FakeLog, tmp_path: Path) -> None:
     log.logs["t"] = [[]]
     authority = Authority(tmp_path / "ca")
