@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from starlette.requests import Request
+from starlette.types import Scope
 
 from tidelog_gateway.problems import Problem, invalid
 from tidelog_gateway.requests.content_negotiation import ARROW, CSV, JSON
@@ -101,8 +102,8 @@ def unsupported_media_type(given: str, *accepted: str) -> Problem:
     )
 
 
-def form_of(request: Request) -> str:
-    """Return the form of a body: one of `TAKEN` or `BINARY_CLOUDEVENT`.
+def form_of(scope: Scope) -> str:
+    """Return the form of a request's body: one of `TAKEN` or `BINARY_CLOUDEVENT`.
 
     Media types in their usual spelling are found without the framework's headers, which decode every field.
 
@@ -110,9 +111,10 @@ def form_of(request: Request) -> str:
         Problem: 415, the media type is unknown, the body is compressed, or its text is not UTF-8; 422, a header that
             determines the form is repeated.
     """
-    deciding = [field for field in request.scope["headers"] if field[0] in _DECIDING_FIELDS]
+    deciding = [field for field in scope["headers"] if field[0] in _DECIDING_FIELDS]
     if len(deciding) == 1 and (form := _USUAL.get(deciding[0])) is not None:
         return form
+    request = Request(scope)
     headers = request.headers
     for name in _DECIDING:
         if len(headers.getlist(name)) > 1:

@@ -68,16 +68,14 @@ class BodyLimits:
                 raise Problem(422, "invalid_request", "Content-Length is not a number")
             self._check_size(int(announced))
             _hold(arrival, int(announced))
+        exchange: Exchange | None = scope["state"].get("exchange")
         try:
+            if announced is not None and exchange is not None:
+                is_direct = headers.get(b"content-type") == _ARROW and int(announced) > DIRECT_BYTES
+                return await self._collect(exchange, arrival, int(announced) if is_direct else None)
             async with asyncio.timeout(self.settings.body_timeout_s) as clock:
                 arrival.give_way = partial(clock.reschedule, 0.0)
                 arrival.begin()
-                exchange: Exchange | None = scope["state"].get("exchange")
-                if announced is not None and exchange is not None:
-                    if headers.get(b"content-type") == _ARROW and int(announced) > DIRECT_BYTES:
-                        place = allocate(int(announced))
-                        return place if await exchange.collect_into(place, arrival.received) else None
-                    return await exchange.collect(arrival.received)
                 return await self._read(receive, arrival)
         except TimeoutError as error:
             if self.budget.stopping:
@@ -92,6 +90,23 @@ class BodyLimits:
             ) from error
         finally:
             arrival.complete()
+
+    async def _collect(self, exchange: Exchange, arrival: BodyReservation, direct_bytes: int | None) -> Body | None:
+        """Receive a body by the gateway's own server; with `direct_bytes` into memory of that size.
+
+        Raises:
+            TimeoutError: it took too long, or was chosen by load shedding.
+        """
+        timer = asyncio.get_running_loop().call_later(self.settings.body_timeout_s, exchange.body_late)
+        arrival.give_way = exchange.body_late
+        arrival.begin()
+        try:
+            if direct_bytes is None:
+                return await exchange.collect(arrival.received)
+            place = allocate(direct_bytes)
+            return place if await exchange.collect_into(place, arrival.received) else None
+        finally:
+            timer.cancel()
 
     async def _read(self, receive: Receive, arrival: BodyReservation) -> bytes | None:
         chunks: list[bytes] = []

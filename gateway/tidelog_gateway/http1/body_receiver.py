@@ -1,8 +1,9 @@
 """A protocol that receives the rest of a body directly into its buffer, which saves two copies of a large body.
 
-The event loop's transport uses this protocol instead of the connection's from the first large body of columns on, until
-a request without one has been answered. Between two bodies it receives at most `HEAD_BYTES` at a time, so that little of
-the next body arrives together with its head and has to be copied. All other events are passed to the connection.
+The event loop's transport uses this protocol instead of the connection's from the first large body of columns on,
+until a request without one has been answered. Between two bodies it receives at most `HEAD_BYTES` at a time, so that
+little of the next body arrives together with its head and has to be copied. All other events are passed to the
+connection.
 """
 
 from __future__ import annotations

@@ -84,6 +84,7 @@ class Exchange:
         "_expects_continue",
         "_fault",
         "_head",
+        "_is_late",
         "_is_new",
         "_left_bytes",
         "_more_body",
@@ -115,6 +116,7 @@ class Exchange:
         self._collected_bytes = 0
         self._more_body = more_body
         self._fault: Problem | None = None
+        self._is_late = False
         self._is_new = more_body
         """Whether the application has yet to receive a part of the body, or its end."""
         self._waiter: asyncio.Future[None] | None = None
@@ -154,6 +156,11 @@ class Exchange:
         self.keep_alive = False
         self._wake()
 
+    def body_late(self) -> None:
+        """End `collect` and `collect_into` with a TimeoutError."""
+        self._is_late = True
+        self._wake()
+
     def disconnect(self) -> None:
         """Note that the client has disconnected."""
         self.disconnected = True
@@ -188,6 +195,9 @@ class Exchange:
         """Receive the whole body directly into memory of its length.
 
         Return False if the client disconnects before. The arguments are as of `collect`.
+
+        Raises:
+            TimeoutError: `body_late` was called before the end.
         """
         self._continue()
         at = 0
@@ -204,6 +214,8 @@ class Exchange:
                 connection.divert_body(place[at:])
                 self._waiter = asyncio.get_running_loop().create_future()
                 await self._waiter
+            if self._is_late and self._more_body:
+                raise TimeoutError
             self._is_new = self._more_body
             return not (self._more_body or self.disconnected or self.response_complete)
         finally:
@@ -218,6 +230,9 @@ class Exchange:
 
         Args:
             came: called for each part with the number of bytes received so far.
+
+        Raises:
+            TimeoutError: `body_late` was called before the end.
         """
         self._continue()
         self._collected_bytes = sum(map(len, self._body))
@@ -225,6 +240,8 @@ class Exchange:
         came(self._collected_bytes)
         try:
             while self._more_body and not self.disconnected and not self.response_complete:
+                if self._is_late:
+                    raise TimeoutError
                 self._connection.resume_reading()
                 self._waiter = asyncio.get_running_loop().create_future()
                 await self._waiter

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from starlette.requests import Request
 from starlette.types import Scope
 
 from tidelog_gateway.bodies.content_type import JSON_LINES, form_of
@@ -32,7 +31,7 @@ async def admit_publish(scope: Scope, topic: str, gateway: Gateway) -> bool:
         TidelogError: the caller may not write to the topic, or no node answers.
         ProtocolError: the topic's name is invalid.
     """
-    form = form_of(Request(scope))
+    form = form_of(scope)
     await check_may_publish(scope, gateway, topic)
     return form == JSON_LINES
 

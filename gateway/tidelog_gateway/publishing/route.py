@@ -148,7 +148,7 @@ async def publish_records(  # noqa: PLR0917 # query parameters are parameters
 
     With an `Idempotency-Key` a retry stores nothing twice and returns the first answer, also through another gateway.
     """
-    form, idempotency_key = form_of(request), key_in(request.scope["headers"])
+    form, idempotency_key = form_of(request.scope), key_in(request.scope["headers"])
     if idempotency_key is not None and form in _WITHOUT_KEYS:
         raise refuse_key(form)
     _refuse_parameters(request, form)

@@ -186,7 +186,7 @@ class HttpConnection(asyncio.Protocol):
 
     def resume_reading(self) -> None:
         """Resume reading, unless the bytes read last begin the next request, which waits for this one."""
-        if self._body_is_coming() or not self._pending:
+        if not self._pending or self._body_is_coming():
             self.flow.resume_reading()
 
     def on_response_complete(self) -> None:
@@ -280,6 +280,9 @@ class HttpConnection(asyncio.Protocol):
             is_whole = True
         else:
             self._length = length
+            if self._receiver is not None:
+                # Until the application takes the body, which would otherwise arrive in parts of a head's size.
+                self.flow.pause_reading()
         self._exchange = exchange = Exchange(
             scope,
             self,
@@ -387,8 +390,9 @@ class HttpConnection(asyncio.Protocol):
         """Report whether this connection waits for its client: for a head, or for more of a body."""
         if self._slot is None or self.transport.is_closing():
             return
-        is_body_coming = self._body_is_coming()
-        if not self._upgraded and (is_body_coming or not self._answering()):
+        exchange = self._exchange
+        is_body_coming = self._length > 0 or self._chunks is not None
+        if not self._upgraded and (is_body_coming or exchange is None or exchange.response_complete):
             self.slots.mark_idle(self._slot, is_heard=is_body_coming)
         else:
             self.slots.mark_busy(self._slot)
