@@ -10,18 +10,17 @@ import platform
 from collections.abc import Iterator
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
 from tidelog_gateway.budget.request_budget import RequestBudget
 from tidelog_gateway.budget.response_budget import ResponseBudget
+from tidelog_gateway.metrics.request_metrics import RequestMetrics
 from tidelog_proto.process.standard_streams import dropped_writes
 from tidelog_proto.version import VERSION
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
 class Metrics:
@@ -35,19 +34,7 @@ class Metrics:
 
     def __init__(self, budget: RequestBudget, outgoing: ResponseBudget, *, has_parent: bool = False) -> None:
         self.registry = CollectorRegistry()
-        self.requests = Counter(
-            "tidelog_gateway_requests",
-            "HTTP requests answered.",
-            ("method", "route", "status"),
-            registry=self.registry,
-        )
-        self.request_s = Histogram(
-            "tidelog_gateway_request_seconds",
-            "Time from a request's head to the end of its answer.",
-            ("method", "route"),
-            buckets=_BUCKETS_S,
-            registry=self.registry,
-        )
+        self.answered = RequestMetrics(self.registry).answered
         self.records_in = Counter(
             "tidelog_gateway_records_published",
             "Records acknowledged by the log.",
@@ -108,8 +95,6 @@ class Metrics:
         self._tell_processes(0 if has_parent else 1)
         self.registry.register(_DroppedWrites())
         ProcessCollector(registry=self.registry)
-        self._of_requests: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
-        """The counters by method, route and status, because finding them by their labels takes longer than counting."""
         outgoing.on_cut = self.cut_connections.inc
 
     def _tell_processes(self, workers: int) -> None:
@@ -123,17 +108,6 @@ class Metrics:
             registry=self.registry,
         )
         build.labels(VERSION, platform.python_version()).set(1)
-
-    def answered(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count and time a request; `route` is the template of its path, or `none`."""
-        found = self._of_requests.get((method, route, status))
-        if found is None:
-            shown = method if method in _METHODS else "other"
-            found = self.requests.labels(shown, route, str(status)), self.request_s.labels(shown, route)
-            if shown == method:
-                self._of_requests[method, route, status] = found
-        found[0].inc()
-        found[1].observe(seconds)
 
     def tls_ends_at(self, what: str, ends_s: float) -> None:
         """Set the expiry of a certificate file."""

@@ -64,12 +64,12 @@ async def test_a_slow_sample_is_followed_by_a_long_pause() -> None:
 
 def test_the_figures_of_a_gateway_equal_its_metrics() -> None:
     its = metrics()
-    its.requests.labels("GET", "/livez", "200").inc(3)
     its.records_in.labels("http").inc(5)
     its.records_in.labels("websocket").inc(6)
     its.records_out.labels("http").inc(7)
-    its.request_s.labels("POST", PUBLISH_ROUTE).observe(0.002)
-    its.request_s.labels("GET", "/livez").observe(0.002)
+    its.answered("POST", PUBLISH_ROUTE, 200, 0.002)
+    its.answered("GET", "/livez", 200, 0.002)
+    its.answered("GET", "/livez", 503, 0.002)
     found = gateway_counters(its.registry.collect())
     assert (found.requests, found.published, found.delivered) == (3, 11, 7)
     assert found.publishes_below[0.001] == 0
