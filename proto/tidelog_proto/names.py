@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 from tidelog_proto import broker_pb2 as pb
@@ -19,8 +20,9 @@ _SHOWN_CHARS: Final = 60
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 
+@lru_cache(maxsize=1024)
 def check_topic_name(name: str) -> None:
-    """Refuse an invalid name of a user's topic.
+    """Refuse an invalid name of a user's topic. Cached, because each request checks the name several times.
 
     Raises:
         ProtocolError: INVALID_TOPIC, with the rule that the name violates.

@@ -63,7 +63,7 @@ class BodyReceiver(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Take received bytes."""
         if self._place:
-            self._place = self._place[nbytes:]
+            self._place = self._place[nbytes:] or _NO_PLACE
             self._connection.body_received(nbytes)
         else:
             self._connection.data_received(bytes(self._head[:nbytes]))

@@ -54,7 +54,7 @@ class AnsweredConnection(Protocol):
         ...
 
     def end_diversion(self) -> None:
-        """End `divert_body`."""
+        """End `divert_body` before the memory is full."""
         ...
 
 
@@ -220,7 +220,8 @@ class Exchange:
             return not (self._more_body or self.disconnected or self.response_complete)
         finally:
             self._came = None
-            connection.end_diversion()
+            if self._more_body:
+                connection.end_diversion()
 
     async def collect(self, came: Callable[[int], None]) -> bytes | None:
         """Return the whole body; None if the client disconnects before.

@@ -326,8 +326,6 @@ class HttpConnection(asyncio.Protocol):
         """Note a part of a diverted body."""
         self._length -= size_bytes
         is_last = not self._length
-        if is_last:
-            self.end_diversion()
         exchange = self._exchange
         if exchange is not None and not exchange.response_complete:
             exchange.body_filled(size_bytes, is_last=is_last)
