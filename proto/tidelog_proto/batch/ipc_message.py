@@ -211,7 +211,8 @@ def _fields(data: bytes, at: int) -> tuple[int, ...]:
     if vtable_at + max(vtable_bytes, _VTABLE_HEADER_BYTES) > len(data):
         raise struct.error(f"a vtable of {vtable_bytes} bytes at {vtable_at}")
     count = min(max(0, vtable_bytes - _VTABLE_HEADER_BYTES) // _U16.size, _FIELDS)
-    return _OFFSETS[count].unpack_from(data, vtable_at + _VTABLE_HEADER_BYTES) + _ABSENT[count]
+    offsets: tuple[int, ...] = _OFFSETS[count].unpack_from(data, vtable_at + _VTABLE_HEADER_BYTES)
+    return offsets + _ABSENT[count]
 
 
 def _table(data: bytes, at: int, field: int, number: int) -> int:
