@@ -293,7 +293,8 @@ class Client:
         Raises:
             OffsetOutOfRangeError: the offset is past the end; with the bounds.
             ForbiddenError: the topic is on hold.
-            UnknownTopicError, UnknownPartitionError, InvalidRequestError: see there.
+            UnknownTopicError, UnknownPartitionError: the topic or partition does not exist.
+            InvalidRequestError: an argument is invalid.
         """
         self._check_usable()
         return await record_deletion.delete_records(self._router, topic, before, partitions)
@@ -343,7 +344,7 @@ class Client:
         """Recover a partition whose quorum is permanently lost, from the replicas of the named and other live nodes.
 
         The node is the sole replica afterwards. Acknowledged records may be lost, unless a quorum answers; the result
-        tells. A replica that returns with another end of the epoch must be replaced.
+        reports which. A replica that returns with another end of the epoch must be replaced.
 
         Raises:
             InvalidRequestError: the node does not exist or holds no suitable replica.
@@ -383,8 +384,8 @@ class Client:
             partition: 0-based.
             offset: of the first record.
             options: `max_bytes`: approximate size of the result (8 MiB), as stored; at least one batch is returned.
-                `min_bytes`: wait for this much (0)... `wait_ms`: ...but no longer than this (0); with it a quota is
-                    waited for as well, without limit.
+                `min_bytes`: wait until this many bytes can be returned (0), for at most `wait_ms`.
+                `wait_ms`: see `min_bytes` (0). If it is > 0, the call also waits, without limit, for a quota.
                 `key`, `tag`: only records with this key and this tag.
                 `columns`: some of timestamp, key, value, headers, tag; others may be absent.
                 `since_us`, `until_us`: batches without a record of since_us <= timestamp < until_us may be left out.
@@ -409,7 +410,7 @@ class Client:
         Args:
             topic: the topic's name.
             key: of the record.
-            partition: where to look; None for the partition that the default partitioner selects now.
+            partition: the partition to search; None for the one that the default partitioner selects now.
 
         Raises:
             UnknownTopicError, UnknownPartitionError: the topic or partition does not exist.
@@ -426,7 +427,8 @@ class Client:
             partitions: 0-based.
 
         Raises:
-            UnknownTopicError, UnknownPartitionError, InvalidRequestError: see there.
+            UnknownTopicError, UnknownPartitionError: the topic or partition does not exist.
+            InvalidRequestError: an argument is invalid.
         """
         self._check_usable()
         return await list_offsets.list_offsets(self._router, topic, at, partitions)
@@ -439,12 +441,13 @@ class Client:
         Args:
             group: the group's name.
             topic: the topic's name.
-            positions: partition -> next offset to read. An older one does not move a position back...
-            reset: ...unless this is set.
+            positions: partition -> next offset to read. A position that is older than the stored one is ignored.
+            reset: store older positions as well.
             note: stored with the positions, at most 4,096 bytes.
 
         Raises:
-            UnknownTopicError, UnknownPartitionError, InvalidRequestError: see there.
+            UnknownTopicError, UnknownPartitionError: the topic or partition does not exist.
+            InvalidRequestError: an argument is invalid.
         """
         self._check_usable()
         return await fetch_and_commit.commit(self._router, group, topic, positions, reset=reset, note=note)

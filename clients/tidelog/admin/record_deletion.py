@@ -51,11 +51,12 @@ async def delete_records(
         route = await router.topic_with(topic, wanted or ())
         if route.topic_id != of_topic:
             of_topic = route.topic_id
-            starts.clear()  # those results belong to a deleted topic of this name
+            starts.clear()  # results of earlier attempts belong to a deleted topic of the same name
         numbers = sorted(route.partitions) if wanted is None else wanted
         if isinstance(before, int) and wanted is None and len(numbers) > 1:
             raise InvalidRequestError(
-                f"{topic!r} has {len(numbers)} partitions: name those whose records before offset {before} are deleted"
+                f"{topic!r} has {len(numbers)} partitions, and offset {before} cannot apply to all: pass "
+                f"partitions=[...]"
             )
         failures: list[TidelogError] = []
         for asked in in_requests([number for number in numbers if number not in starts]):

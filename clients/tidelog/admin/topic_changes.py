@@ -30,7 +30,7 @@ async def create(router: Router, request: pb.TopicCreate, *, exist_ok: bool = Fa
 
     Raises:
         TopicExistsError: the topic exists, no earlier attempt created it, and `exist_ok` is False.
-        TidelogError: as `Router.call_any`; `definite` says whether certainly nothing was created.
+        TidelogError: as `Router.call_any`; `definite` says whether it is certain that nothing was created.
     """
 
     async def attempt(unsure: bool) -> pb.TopicReply:
@@ -52,7 +52,7 @@ async def alter(router: Router, request: pb.TopicAlter) -> pb.TopicReply:
         TidelogError: as `Router.call_any`.
     """
     frame = await router.call_any(lambda: pb.Envelope(topic_alter=request), repeatable=True)
-    router.metadata.forget(request.name)  # it may have new partitions
+    router.metadata.forget(request.name)  # the cached route may lack new partitions
     return frame.envelope.topic_reply
 
 
@@ -61,7 +61,7 @@ async def delete(router: Router, name: str) -> None:
 
     Raises:
         UnknownTopicError: the topic does not exist.
-        TidelogError: as `Router.call_any`; `definite` says whether certainly nothing was deleted.
+        TidelogError: as `Router.call_any`; `definite` says whether it is certain that nothing was deleted.
     """
     found = await _described(router, name)
     if found is None:
@@ -129,7 +129,7 @@ async def _retry_until_known(router: Router, attempt: Callable[[bool], Awaitable
         return await router.retrying(next_attempt, repeatable=True, about=about)
     except TidelogError as error:
         if unknown is not None and error.definite and error.retriable:
-            raise unknown from error  # the last attempt was refused; an earlier one may have succeeded
+            raise unknown from error  # the last attempt was refused, but an earlier one may have succeeded
         raise
 
 

@@ -4,8 +4,8 @@ Answers of all nodes are merged. For a partition the higher epoch wins, so a lag
 An epoch has one owner, so "no owner known" never replaces the owner of the same epoch; only a higher epoch does. For a
 node, the address of its newest incarnation is kept.
 
-The same name with another topic id is another topic. It replaces the cached one entirely if it is newer: topics have
-serials, and a lagging node can still report a deleted topic. The cache therefore remembers deleted topic ids and the
+A topic with the same name and another id is another topic. It replaces the cached topic entirely if its serial is
+higher, because a lagging node can still report a deleted topic. The cache therefore remembers deleted topic ids and the
 newest serial of each name, and ignores older answers.
 """
 
@@ -185,7 +185,7 @@ class Metadata:
 
 
 def joined(pages: Sequence[pb.MetadataReply]) -> pb.MetadataReply:
-    """Merge the pages of an answer: applying a page alone would make a topic look smaller than it is."""
+    """Merge the pages of an answer: merging a single page would drop the topic's other partitions."""
     if len(pages) == 1:
         return pages[0]
     whole = pb.MetadataReply()

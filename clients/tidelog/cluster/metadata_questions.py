@@ -1,7 +1,7 @@
-"""METADATA requests: pages are joined, the cache learns from each answer, and a name can be confirmed within a bound.
+"""METADATA requests: joining the pages of an answer, and confirming topic names in bounded time.
 
-Which topic has a name decides where records go, so a node is asked to confirm it with the owner of `__meta`. Which node
-owns a partition is not confirmed: that node says so itself.
+The topic that currently has a name decides where records go, so a node is asked to confirm it with the owner of
+`__meta`. Ownership of partitions is not confirmed: a node that is not the owner refuses the request.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.wire.frames import Frame
 
 CONFIRM_S: Final = 1.0
-"""Longest wait for the confirmation of a name that is cached; a node waits as long for the owner of `__meta`."""
+"""Time limit for confirming a cached name; also how long a node waits for the owner of `__meta`."""
 CONFIRM_NODES_MAX: Final = 3
 """Nodes that are asked to confirm a name, one after the other, while each answers that it cannot."""
 
 Answer = tuple[bool, Mapping[str, TidelogError]]
-"""Whether the cache learned something, and the errors of single topics."""
+"""Whether the cache changed, and the errors of single topics."""
 
 
 class Call(Protocol):
@@ -83,16 +83,18 @@ class MetadataQuestions:
                 pages.append(frame.envelope.metadata_reply)
             news, errors = self._take(joined(pages), connection.address)
             if pages[0].unconfirmed and asked.sure:
-                unsure = EpochChangingError("the owner of the topics cannot be asked at the moment; try again")
+                unsure = EpochChangingError(
+                    "the owner of the topics' metadata does not answer at the moment; try again"
+                )
                 errors = dict.fromkeys(asked.sure, unsure) | dict(errors)
             return news, errors
 
         return await self._first_of(attempt, asked.rounds)
 
     async def confirm(self, name: str) -> None:
-        """Make the cache know which topic has a name now; within `CONFIRM_S`, or it stays as it is.
+        """Update the cached topic of a name; if no node confirms it within `CONFIRM_S`, the cache does not change.
 
-        It joins no question that is under way and waits for none: their answers may be older than this call, and they
+        The call neither joins nor waits for a refresh in flight: its answer may be older than the call, and refreshes
         are spaced out, which would delay each of many short-lived producers.
 
         Raises:

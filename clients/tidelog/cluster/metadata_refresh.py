@@ -1,15 +1,14 @@
 """Metadata refreshes: one request in flight per client, however many partitions need it.
 
-Topics requested while one is in flight are combined in the next one. A patient caller only waits for changes: the node
-is asked to hold its answer back until there is one, for at most `HOLD_S`; then another node is asked. So the client
-learns of a new owner as soon as that node does. If a node answers immediately without a change (because it does not
-support long polls, or has older metadata), requests back off, so that a partition without an owner costs its clients a
-few requests per second; a change, or a quiet period, resets the back-off. The router selects the node; it receives the
-number of rounds without change, to rotate the nodes.
+Topics requested while one is in flight are combined in the next one. With `patient`, the caller waits for a change
+only: the node holds its answer back until metadata changes, for at most `HOLD_S`; then another node is asked. So the
+client learns of a new owner as soon as that node does. If a node answers immediately without a change (because it does
+not support long polls, or has older metadata), requests back off, so that a partition without an owner costs its
+clients a few requests per second; a change, or a quiet period, resets the back-off. The router selects the node; it
+receives the number of rounds without change, to rotate the nodes.
 
 A caller that bases a decision on the answer does not join a request in flight, whose answer may be older than the
-reason for the call. It also needs a confirmed answer; an unconfirmed one is an error for it, and sufficient for the
-others.
+reason for the call. Such a caller also needs a confirmed answer: an unconfirmed one fails its call, and only its call.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from tidelog.errors import ClosedError, TidelogError
 SPACING_S_FIRST: Final = 0.01
 SPACING_S_MAX: Final = 0.25
 TOPICS_PER_QUESTION: Final = 256
-"""Topics per request, further ones follow; nodes hold no answer back for more topics."""
+"""Maximum number of topics in a request; nodes answer a request with more topics immediately."""
 HOLD_S: Final = 0.25
 """How long a node may hold its answer; short, so that a partitioned node does not delay changes for long."""
 
-assert HOLD_S >= SPACING_S_MAX, "after a held answer the next request must be due immediately"
+assert HOLD_S >= SPACING_S_MAX, "so that the next request is due immediately after an answer that was held back"
 
 
 class Question(NamedTuple):
@@ -67,7 +66,7 @@ class Refresher:
         self._fresh: set[str] = set()
         """Requested topics whose answer must not be older than the call."""
         self._sure: set[str] = set()
-        """Those of them whose callers base a decision on the answer."""
+        """The topics in `_fresh` whose callers base a decision on the answer."""
         self._wanted: dict[str, asyncio.Future[None]] = {}
         self._asking: dict[str, asyncio.Future[None]] = {}
         self._spacing = Backoff(first_s=SPACING_S_FIRST, longest_s=SPACING_S_MAX)
@@ -82,9 +81,9 @@ class Refresher:
 
         Args:
             topic: the topic's name.
-            patient: only a change is of interest, so the answer may be held back.
-            fresh: the request is sent after this call, and confirmed if possible.
-            sure: as `fresh`, and an error if it cannot be confirmed.
+            patient: whether the node may hold the answer back until metadata changes.
+            fresh: whether the request must be sent after this call, and confirmed if possible.
+            sure: as `fresh`, and the call fails if the answer is not confirmed.
         """
         asking = None if fresh or sure else self._asking.get(topic)
         if not patient and asking is None:
@@ -97,7 +96,8 @@ class Refresher:
         if answer is None:
             loop = asyncio.get_running_loop()
             answer = self._wanted[topic] = loop.create_future()
-            answer.add_done_callback(lambda done: done.cancelled() or done.exception())  # often there is no waiter
+            # Often nothing awaits the future: mark its error as retrieved.
+            answer.add_done_callback(lambda done: done.cancelled() or done.exception())
             if self._closed:
                 self._fail(self._wanted, ClosedError("the client is closed"))
             elif self._task is None:
@@ -147,7 +147,7 @@ class Refresher:
             # Pause after a change as well: nodes whose answers alternate must not cause a tight loop.
             if news:
                 self._next_at = loop.time() + SPACING_S_FIRST
-            else:  # the time for which an answer was held back counts as waiting
+            else:  # the time for which the node held the answer back is part of the pause
                 self._next_at = (asked_at if hold_s else loop.time()) + self._spacing.next_wait_s()
 
     def _ran(self, task: asyncio.Task[None]) -> None:
@@ -157,7 +157,7 @@ class Refresher:
             failure = ClosedError("the client was closed") if error is None else error
             self._fail(self._asking, failure)
             self._fail(self._wanted, failure)
-        elif self._wanted:  # requested between the last check and the end of the task
+        elif self._wanted:  # topics were requested between the last check and the end of the task
             self._task = asyncio.get_running_loop().create_task(self._run(), name="refresh metadata")
             self._task.add_done_callback(self._ran)
 

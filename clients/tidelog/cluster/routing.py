@@ -1,8 +1,8 @@
 """Selects the connection for each request: the owner of a partition, or any node that answers.
 
 It looks routes up in `Metadata`, refreshes missing or stale ones (`metadata_refresh.py`), and retries retriable
-failures until the request timeout. A request that any node can answer goes to a responsive one, and is hedged if that
-is slow (`hedged_requests.py`). A request to an owner is abandoned if the partition has moved and the old owner is
+failures until the request timeout. A request that any node can answer is sent to a responsive node, and hedged if that
+node is slow (`hedged_requests.py`). A request to an owner is abandoned if the partition has moved and the old owner is
 silent (`owner_changes.py`).
 """
 
@@ -53,11 +53,10 @@ T = TypeVar("T")
 HEDGE_S: Final = 0.3
 """How long a node may take to connect or to answer from its metadata before another one is asked as well."""
 
+REQUEST_HEDGE_S: Final = 1.0
+"""As `HEDGE_S`, for requests that may need a quorum."""
 
 _log: Final = logging.getLogger("tidelog.client")
-
-REQUEST_HEDGE_S: Final = 1.0
-"""The same for requests that may need a quorum."""
 
 
 class Router:
@@ -128,7 +127,7 @@ class Router:
     async def call_reader(
         self, partitions: Sequence[TopicPartition], replica: ReadReplica, envelope: pb.Envelope, *, wait_s: float = 0
     ) -> Frame:
-        """As `call`, to the replica that serves reads; abandoned when it is silent and another one can serve.
+        """As `call`, to the replica that serves reads; abandoned when that is silent and another replica can serve.
 
         Raises:
             ConnectionLostError: the request was abandoned.
@@ -167,7 +166,7 @@ class Router:
     async def at_any(self, ask: Callable[[Connection], Awaitable[T]], *, repeatable: bool = True) -> T:
         """Ask one node, and another one when it fails; if the request is `repeatable`, also when it is slow.
 
-        One failure is not final: a node that is partitioned from the others fails where they would not.
+        One failure is not final: a node that is partitioned from the cluster fails requests that others can serve.
 
         Raises:
             TidelogError: no node could answer; or the outcome of a request that is not `repeatable` is unknown.
@@ -299,7 +298,7 @@ class Router:
         address = self.metadata.owner_address(topic, partition)
         if address is None:
             self.refresh_later(topic)
-            raise NotOwnerError(f"the owner of {topic!r}/{partition} is currently unknown")
+            raise NotOwnerError(f"the owner of {topic!r}/{partition} is currently unknown; try again")
         connected = self.pool.now(address)
         if connected is not None:
             return connected
@@ -311,7 +310,9 @@ class Router:
             raise
 
     async def reading_connection(self, topic: str, partition: int) -> ReadReplica:
-        """Return the owner of a partition, or another replica if the owner fails for some time; one attempt.
+        """Return the owner of a partition, or another replica if the owner has failed for `FALLBACK_AFTER_S`.
+
+        This is a single attempt.
 
         Raises:
             TidelogError: as `connection`.
@@ -443,7 +444,7 @@ class Router:
         return unwatch
 
     async def news(self, topic: str, wait_s: float) -> None:
-        """Wait `wait_s` seconds, or until the metadata of a topic changes; long-polls for it meanwhile."""
+        """Wait until the metadata of a topic changes, for at most `wait_s` seconds; a node is long-polled for it."""
         heard = asyncio.Event()
         unwatch = self.watch(topic, heard.set)
 

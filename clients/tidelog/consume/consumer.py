@@ -83,7 +83,7 @@ class Consumer:
             router, options, admit, None if metric_calls is None else ConsumerMeter(metric_calls), dropped=dropped
         )
         self._cursor = self._assignment.cursor
-        self.topic_ids: Mapping[str, bytes] = self._assignment.topic_ids  # for the gateway; filled by `begin`
+        self.topic_ids: Mapping[str, bytes] = self._assignment.topic_ids  # used by the gateway; set by `begin`
         self._discovery = TopicDiscovery(router, options, self._assignment)
         self._dead_letters = DeadLetters(lambda: make_producer(options.dead_letter or ""))
         self._rejections = Rejections(router, options, self._cursor, self._dead_letters, self.topic_ids)

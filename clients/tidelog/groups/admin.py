@@ -120,7 +120,8 @@ class Groups:
 
         Raises:
             GroupNotEmptyError: the group has members, which would ignore the reset.
-            UnknownGroupError, UnknownTopicError, InvalidRequestError: see there.
+            UnknownGroupError, UnknownTopicError: the group or topic does not exist.
+            InvalidRequestError: an argument is invalid.
         """
         if isinstance(to, int) and to < 0:
             raise InvalidRequestError(f"offset must be >= 0, got {to}")
