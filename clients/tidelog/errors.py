@@ -159,7 +159,7 @@ class RequestTimeoutError(TidelogError):
 
 
 class DeliveryTimeoutError(TidelogError):
-    """A record's delivery deadline passed. `definite` tells whether it is certain that it was not stored.
+    """A record's delivery deadline passed. `definite` is True if the record was certainly not stored.
 
     If a quota delayed it, `retry_after_ms` is the remaining delay, and the code is OVERLOADED.
     """

@@ -213,7 +213,7 @@ class TopicDiscovery:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             if isinstance(error, UnknownTopicError) and self._options.pattern is not None:
-                return  # its subscription reports the deletion as well
+                return  # the subscription reports the deletion as well
             self._assignment.broken(error)
 
 

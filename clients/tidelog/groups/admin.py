@@ -147,7 +147,7 @@ class Groups:
         try:
             group = await self.describe(name)
         except UnknownGroupError:
-            if is_made:  # it will exist once it has positions
+            if is_made:  # the reset creates the group, by its positions
                 return
             raise
         if group.members:

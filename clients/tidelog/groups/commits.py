@@ -43,7 +43,7 @@ class GroupCommits:
         self._stored: dict[TopicPartition, int] = {}
 
     def began(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Note the start positions of new partitions, beyond which nothing is stored yet."""
+        """Note the start positions of new partitions; no later position is stored yet."""
         self._stored.update(positions)
 
     def forget(self, partition: TopicPartition) -> None:
@@ -150,7 +150,7 @@ def _not_read_error(where: TopicPartition, group: str) -> MemberFencedError:
 
 
 async def store_or_log(commits: GroupCommits, positions: Mapping[TopicPartition, int], group: str) -> None:
-    """Store the positions that have moved, without being asked to; log errors instead of raising them."""
+    """Store the positions that have moved; log errors, because no call of the application waits for them."""
     moved = commits.moved(positions)
     if not moved:
         return

@@ -19,7 +19,7 @@ CommitWhen = Literal["auto", "processed", "manual"]
 Takeover = Literal["wait", "at_once"]
 
 OnPartitions = Callable[[frozenset[TopicPartition]], Awaitable[None] | None]
-"""Called with partitions; an awaitable result is awaited."""
+"""Function called with partitions; an awaitable result is awaited."""
 
 SESSION_TIMEOUT_S_DEFAULT: Final = 10.0
 POLL_TIMEOUT_S_DEFAULT: Final = 300.0
@@ -89,7 +89,7 @@ class Group:
                 f"session_timeout_s must be {GROUP_SESSION_MS_MIN / 1000:g} to {GROUP_SESSION_MS_MAX / 1000:g}, "
                 f"got {self.session_timeout_s:g}"
             )
-        if not (self.poll_timeout_s > 0 and self.commit_interval_s > 0):  # NaN is neither
+        if not (self.poll_timeout_s > 0 and self.commit_interval_s > 0):  # `not > 0` also refuses NaN
             raise InvalidRequestError(
                 f"poll_timeout_s and commit_interval_s must be > 0, got {self.poll_timeout_s:g} and "
                 f"{self.commit_interval_s:g}"
@@ -110,7 +110,7 @@ class Group:
 def _is_name(instance_id: object) -> bool:
     try:
         return isinstance(instance_id, str) and 1 <= len(instance_id.encode()) <= INSTANCE_ID_BYTES_MAX
-    except UnicodeEncodeError:  # an unpaired surrogate
+    except UnicodeEncodeError:  # the text has an unpaired surrogate
         return False
 
 

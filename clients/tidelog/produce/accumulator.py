@@ -41,7 +41,7 @@ COLUMNS_MIN: Final = 128
 
 
 ANY_PARTITION: Final = -1
-"""Placeholder for a partition: the one with the fewest unacknowledged bytes is chosen."""
+"""Placeholder for "any partition": the queue with the fewest unacknowledged bytes is chosen."""
 
 
 class RecordAccumulator:
@@ -115,8 +115,9 @@ class RecordAccumulator:
         Args:
             record: a checked record.
             partition_count: of the topic, according to the cached metadata.
-            memory_reserved: the caller is the first in the queue for memory, and has reserved it for this record.
-            claiming: the call may use memory that is set aside for a caller that waited for it.
+            memory_reserved: whether the caller, the first in the queue for memory, has reserved the memory of this
+                record.
+            claiming: whether the call may use memory that is reserved for a caller that waited for it.
         """
         batch, size_bytes = self.batch, record.size_bytes
         if batch is not None:
@@ -172,7 +173,7 @@ class RecordAccumulator:
     def drain_if_full(self, record: PreparedRecord) -> bool:
         """Drain and send the open batch if the record does not fit it; return whether it was drained.
 
-        It is sent at once, since the caller may be a loop that never yields to the event loop.
+        The batch is sent at once, because a caller that puts records in a loop may never yield to the event loop.
         """
         return self._drain_if_full(record.size_bytes, timestamped=record.timestamp_us is not None)
 

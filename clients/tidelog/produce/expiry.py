@@ -39,7 +39,9 @@ def expiry_error(
 
 def encoding_error(cause: Exception) -> TidelogError:
     """Return the error of a batch that could not be encoded, for lack of memory for instance; it was never sent."""
-    error = TidelogError(f"these records could not be encoded as a batch: {cause!r}", retriable=False, definite=True)
+    error = TidelogError(
+        f"these records could not be encoded as a batch, and were not sent: {cause!r}", retriable=False, definite=True
+    )
     error.__cause__ = cause
     return error
 

@@ -49,7 +49,7 @@ from tidelog_proto.features import KEYED_REQUESTS
 from tidelog_proto.limits import KEYED_ID_MIN
 
 SPLITS_MAX: Final = 3
-"""Attempts with another partition count; the first attempt of a request has fixed it by then."""
+"""Attempts with another partition count; one is enough, unless several clients publish the request at once."""
 PARTS_AT_ONCE: Final = 16
 """Parts of one request that are in flight at the same time."""
 _SEQUENCE_BITS: Final = 62
@@ -99,7 +99,7 @@ class _Part:
 
 
 class _Split(NamedTuple):
-    """The partition count of the first attempt."""
+    """The partition count by which the first attempt split the records."""
 
     partitions: int
 
@@ -140,7 +140,7 @@ class KeyedRequests:
         except UnknownTopicError:
             if not is_cached:
                 raise
-            return await self._publish(topic, rows, key, deadline)  # the topic may have been created again
+            return await self._publish(topic, rows, key, deadline)  # the topic may have been recreated
 
     async def _publish(self, topic: str, rows: RecordLists, key: RequestKey, deadline: float) -> list[Outcome]:
         route = await self._router.topic_with(topic, {number for number in rows.partitions or () if number is not None})
@@ -286,7 +286,7 @@ class _Publish:
         router.caller_tickets.attach(envelope, connection)
         was_sent = partition in self._maybe_stored
         if connection.liveness is not None and connection.liveness.is_lost and not was_sent:
-            raise NodeUnreachableError(f"{connection.name} is connected and does not answer")
+            raise NodeUnreachableError(f"{connection.name} is connected and does not answer; is the process stopped?")
         answer = connection.request(envelope, attachment, attachment_bytes=size_bytes, timeout_s=left_s)
         throttles = router.caller_tickets.throttles(connection)
         for throttle in throttles:
@@ -347,17 +347,17 @@ class _Publish:
             while not throttle.may_publish():
                 if throttle.open_at >= self._deadline:
                     raise OverloadedError(
-                        f"the quota of {throttle.principal} is used up",
+                        f"the quota of {throttle.principal} is used up; publish again when the pause is over",
                         retriable=False,
                         retry_after_ms=int((throttle.open_at - loop.time()) * 1000),
                     )
                 await until(partial(throttle.when_open, object()))
 
     async def _trying(self, partition: int, attempt: Callable[[], Awaitable[R]]) -> R:
-        """Retry until there is a result, the deadline has passed, or the error is not retriable.
+        """Retry until an attempt returns a result or an error that is not retriable, or the deadline has passed.
 
         Raises:
-            TidelogError: the error of the last attempt; the outcome is unknown if that of some attempt is.
+            TidelogError: the error of the last attempt; its outcome is unknown if the outcome of any attempt is.
         """
 
         async def noting() -> R:

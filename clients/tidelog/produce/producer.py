@@ -1,7 +1,7 @@
 """The producer: accepts single records, lists and Arrow columns, and returns receipts.
 
-Single records are collected in an open batch (`accumulator.py`). `put` and `enqueue` contain the append of a plain
-record inline, since one more call would be a fifth of their cost. Columns are split by partition at once.
+Single records are collected in an open batch (`accumulator.py`). `put` and `enqueue` append a plain record inline,
+because another function call would add a fifth to their cost. Columns are split by partition at once.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ FAILED_MAX: Final = 1024
 """Unreported failures that are kept until a caller awaits them or `flush` raises the first."""
 
 _new: Final = object.__new__
-"""Creates a receipt without `__init__`, whose call would be a tenth of the cost of a `put`."""
+"""Creates a receipt without the call of `__init__`, which would add a tenth to the cost of a `put`."""
 
 
 class Producer:
@@ -99,9 +99,9 @@ class Producer:
         self.internals = ProducerInternals(
             topic, self._preparation, self._accumulator, self._memory, self._route_of_threads, self._ready
         )
-        """For `tidelog.sync`, not for users."""
+        """Used by `tidelog.sync`; not public."""
         self.rows = BulkAppender(self._preparation, self._accumulator, self._known_route)
-        """For the gateway, not for users."""
+        """Used by the gateway; not public."""
         self._refused_bytes = 0
         """Size of the record that the last `put` refused."""
         self._unturned_bytes = 0
@@ -275,7 +275,7 @@ class Producer:
                     return receipt
         record = self._preparation.prepare(value, key, headers, tag, partition, timestamp_us)
         route = self._known_route(partition)
-        # Yield once for each full batch, so that a loop of calls sends batches before it has accepted all records.
+        # Yield once for each full batch, so that batches are sent while a loop of calls still accepts records.
         pause = self._accumulator.drain_if_full(record)
         if route is not None and not pause:
             if self._preparation.has_partitioner:
@@ -388,7 +388,7 @@ class Producer:
             self._memory.release_turn()
 
     async def ready(self) -> None:
-        """Wait for buffer memory for the record that `put` refused last, after all calls that wait already.
+        """Wait for buffer memory for the record that `put` refused last, behind all calls that already wait.
 
         The memory is kept for the next `put` for a short time only: call `put` without awaiting anything in between.
 
@@ -526,7 +526,7 @@ class Producer:
             if has_turn:
                 memory.release_turn()
         if self._unturned_bytes >= self._options.batch_bytes:
-            # As in `enqueue`, so that a loop of calls sends batches before the buffer is full.
+            # As in `enqueue`: batches are sent before a loop of calls has filled the buffer.
             self._unturned_bytes = 0
             await asyncio.sleep(0)
         return PendingReceipts(parts, orders or None)

@@ -25,7 +25,7 @@ from tidelog.produce.work_registry import Registration, register_part
 from tidelog_proto.limits import EPOCHS_PER_INSTANCE
 
 BEGIN_ATTEMPTS_MAX: Final = 16
-"""Attempts to begin while other instances begin at the same time."""
+"""Maximum number of attempts to begin while other instances begin at the same time."""
 
 
 class ProducerInstance:
@@ -75,7 +75,7 @@ class ProducerInstance:
         for number in (0, partition):
             written = await write_epoch(self._router, self.topic_id, [number], self.producer_id, self.epoch)
             if written.newest > self.epoch or (number == 0 and not written.repeated):
-                raise self._fenced()  # a partition without this epoch may have lost a newer one, too
+                raise self._fenced()  # a partition that lost this epoch may have lost a newer one, too
         self.fenced_partitions.add(partition)
 
     async def _begin(self) -> None:

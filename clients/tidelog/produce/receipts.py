@@ -84,7 +84,7 @@ class Receipts(Sequence[Receipt]):
 
     @property
     def ranges(self) -> list[ReceiptRange]:
-        """(partition, base offset, count) of each piece."""
+        """(partition, base offset, count) of each chunk."""
         starts = [0, *self._ends]
         return [
             ReceiptRange(delivery.partition, delivery.base_offset, delivery.stored(end - start))
@@ -170,7 +170,7 @@ class PendingReceipts:
 
     @internal
     async def settled(self) -> list[PieceOutcome]:
-        """Wait until each piece is stored or has failed; failures then count as reported to the caller."""
+        """Wait until each chunk is stored or has failed; failures then count as reported to the caller."""
         outcomes: list[PieceOutcome] = []
         for delivery, count in self._parts:
             delivery.watched = True

@@ -1,7 +1,7 @@
 """Preparation of records before a producer accepts them: serialisation, validation, size.
 
-An invalid record raises an error in the call, and nothing of the call is accepted. Later it would make the batch of
-other records fail.
+An invalid record raises an error in the call, and nothing of the call is accepted. If it were accepted, encoding its
+batch would fail, and with it the other records of the batch.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class RecordPreparation:
             timestamp_us = checked_int("timestamp_us", timestamp_us)
         _check_record(value, key, tag, timestamp_us)
         if headers is not None:
-            # Copied: the caller may reuse the list before this record is sent, or have passed an iterator.
+            # Copied, because the caller may change the list before the record is sent, or may have passed an iterator.
             headers = tuple([_header_of(header) for header in headers])
         size_bytes = record_size_bytes(value, key, headers, tag)
         return PreparedRecord(value, key, headers, tag, partition, timestamp_us, size_bytes)

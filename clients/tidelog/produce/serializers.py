@@ -24,7 +24,7 @@ def _fields(thing: object) -> object:
     """Return the JSON value of a pydantic model, with its own serializers; pydantic is not imported for it.
 
     Raises:
-        TypeError: it is something else.
+        TypeError: the object is not a pydantic model.
     """
     dump = getattr(type(thing), "model_dump", None)
     if dump is None:

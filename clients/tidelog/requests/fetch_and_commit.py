@@ -89,12 +89,12 @@ async def fetch(
         try:
             return await router.about_topic(topic, attempt, repeatable=True, partition=partition)
         except _QuotaExceeded as held:
-            # Not a failure, so there is no time limit: the read continues when the quota allows it.
+            # A used up quota is not a failure, so it has no time limit: the read continues when the quota allows it.
             await asyncio.sleep(min(held.retry_after_s, QUOTA_RETRY_S))
 
 
 class _QuotaExceeded(Exception):  # noqa: N818 - a signal to `fetch`, not an error
-    """A node has records and returns none, since the reader has used up its read quota."""
+    """A node has records and returns none, because the reader has used up its read quota."""
 
     def __init__(self, retry_after_s: float) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ async def _fetched_from(
     has_advanced = result.next_offset > offset  # also past records that the filter excludes
     if not result.length and not has_advanced and offset < known_end:
         held_ms = max(frame.envelope.throttle_ms, frame.envelope.caller_throttle_ms)
-        if held_ms and request.wait_ms:  # a fetch that does not wait for records fails like other requests
+        if held_ms and request.wait_ms:  # a fetch without `wait_ms` has the time limit of other requests
             raise _QuotaExceeded(held_ms / _MS)
         raise _lag_error(replica.connection, topic, partition, offset)
     batches = parse_batches(frame.attachment, TopicPartition(topic, partition), offset, control=control)

@@ -26,8 +26,8 @@ END_CHECK_TIMEOUT_S: Final = 2.0
 class OffsetSearch:
     """Resolves one point in the logs of several partitions; results are kept between attempts.
 
-    So a partition without an owner does not repeat the requests for the others. Only an owner returns the end of a log;
-    a replica that is asked instead returns an error. Every replica resolves other points.
+    So while one partition has no owner, the requests for other partitions are not repeated. Only an owner returns the
+    end of a log; a replica that is asked instead returns an error. Other points can be resolved by any replica.
 
     Attributes:
         found: the results by partition.
@@ -143,7 +143,7 @@ async def beyond_ends(
     if not doubted:
         return {}
     search = OffsetSearch(router, topic, "latest", doubted)
-    with contextlib.suppress(TidelogError, TimeoutError):  # the commit itself returns an error if there is one
+    with contextlib.suppress(TidelogError, TimeoutError):  # without an answer, the commit decides
         async with asyncio.timeout(END_CHECK_TIMEOUT_S):
             await search.attempt()
     return {
@@ -156,7 +156,7 @@ async def beyond_ends(
 def beyond_end_error(topic: str, partition: int, offset: int, end: Offset) -> OffsetOutOfRangeError:
     """Return the error of a position beyond the end of the log."""
     error = OffsetOutOfRangeError(
-        f"{topic}/{partition}: offset {offset} is beyond the end of the log, {end.high_watermark}"
+        f"{topic}/{partition}: offset {offset} is beyond the end of the log, {end.high_watermark}; commit at most that"
     )
     error.log_start_offset, error.high_watermark = end.log_start_offset, end.high_watermark
     return error

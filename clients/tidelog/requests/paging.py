@@ -84,7 +84,9 @@ async def pages(ask: Callable[[pb.TopicCursor | None], Awaitable[PageT]]) -> Asy
         if not page.HasField("next"):
             return
         if page.next == cursor:
-            raise BadReplyError(f"a node repeats the page after topic {page.next.topic!r}")
+            raise BadReplyError(
+                f"a node returned the page after topic {page.next.topic!r} twice; the answer is incomplete"
+            )
         cursor = page.next
 
 

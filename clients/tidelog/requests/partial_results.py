@@ -1,4 +1,4 @@
-"""Partial results of operations on many partitions, attached to the error of the failed rest.
+"""Partial results of operations on many partitions, attached to the error of the partitions that failed.
 
 Such an operation may be several requests, each for several partitions, and a failure does not undo the others. The
 error lists the partitions that were changed, even if the failed request itself certainly changed none.
@@ -17,7 +17,7 @@ NAMED_MAX: Final = 8
 
 
 class Commits(NamedTuple):
-    """The stored positions, and the errors of the others."""
+    """The stored positions, and the errors of positions that were not stored."""
 
     held: dict[TopicPartition, Committed]
     failed: dict[TopicPartition, TidelogError]

@@ -283,7 +283,7 @@ class Assignment:
         return take(where.partition, batch)
 
     def failed(self, where: TopicPartition, error: TidelogError) -> None:
-        """Report that one partition cannot be read further; the others can."""
+        """Report that one partition cannot be read further; reading of other partitions continues."""
         self._buffer.failed(where, error)
 
     def topic_deleted(self, topic: str, error: TidelogError) -> None:

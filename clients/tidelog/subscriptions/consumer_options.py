@@ -257,11 +257,12 @@ async def resolve_start(router: Router, topic: str, options: TopicOptions) -> St
             # Partitions added later start at offset 0, so the existing ones must be known exactly.
             route = await router.topic_now(topic)
         else:
-            await router.confirmed_topic(topic)  # the consumer stays with the topic that it begins with
+            await router.confirmed_topic(topic)  # the consumer reads the topic that has the name when it begins
             route = await router.topic_with(topic, options.partitions)
         found = await _positions(router, topic, options, sorted(route.partitions))
         standing = router.metadata.topic(topic)
-        if standing is None or standing.topic_id != route.topic_id:  # some positions may belong to the deleted topic
+        # the topic was recreated meanwhile: some positions may belong to the deleted one
+        if standing is None or standing.topic_id != route.topic_id:
             raise EpochChangingError(f"topic {topic!r} was recreated while a consumer of it started; try again")
         return StartPositions(route.topic_id, *found)
 

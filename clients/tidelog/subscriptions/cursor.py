@@ -58,17 +58,17 @@ class Cursor:
         self._moved: dict[TopicPartition, int] = {}
         self._lock = threading.Lock()
         self._rows: BatchRecords | None = None
-        """Of the current batch; kept after its last record was delivered, until the application asks for more."""
+        """Records of the current batch; kept after the last one was delivered, until the application asks for more."""
         self._unopened: ConsumedBatch | None = None
         self._where = TopicPartition("", 0)
         self._iterator: Iterator[int] = iter(())
-        """Over their offsets; the number of delivered records follows from its remaining length."""
+        """Iterator over the offsets of `records`; its remaining length gives the number of delivered records."""
         self._in_hand: dict[TopicPartition, int] = {}
-        """Of batches that are used up, removed or delivered whole: see `in_hand`."""
+        """First offset that the application may still process, of batches that are not current: see `in_hand`."""
         self._left_when_asked = 0
         """Records of the current batch that were left when the application last asked for more."""
         self._polls = False
-        """Whether the application holds all records taken since it last asked (`poll`); otherwise only the last one."""
+        """Whether the application holds all records since it last asked for more (`poll`), or only the last one."""
         self.asks = 0
         """How often the application asked for more; each time it has finished everything delivered before."""
 
@@ -207,7 +207,7 @@ class Cursor:
         with self._lock:
             rows = self._rows
             if rows is None or (index := self._rewind_failed(rows)) is None:
-                return  # dropped meanwhile
+                return  # the partition was removed meanwhile
             if self._decoding.skips:
                 self.skipped += 1
                 self._pass(rows, index)
@@ -250,12 +250,12 @@ class Cursor:
     def take(self, count: int, onto: list[Record] | None = None) -> list[Record]:
         """Deliver at most `count` records of the current batch.
 
-        The result is empty if none are left, if an undecodable record must be passed first (`undecodable`), or if
-        nothing decoded for `SKIP_SLICE_S`; `has_left` tells.
+        The result is empty if none are left, if an undecodable record must be passed first (`undecodable`), or if no
+        record decoded for `SKIP_SLICE_S`; `has_left` is True in the last two cases.
 
         Args:
             count: how many.
-            onto: list to append to, so that an interrupted caller keeps them; a new one by default.
+            onto: list to append to, so that an interrupted caller keeps the records; a new list by default.
 
         Returns:
             The list.
@@ -277,7 +277,7 @@ class Cursor:
                 if time.monotonic() < passes_until:
                     continue
                 return taken
-            except KeyboardInterrupt:  # inside a deserializer: the record was not delivered
+            except KeyboardInterrupt:  # raised in a deserializer: the record was not delivered
                 self.again()
                 raise
             if len(taken) > before or not self.open():
