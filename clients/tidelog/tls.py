@@ -92,7 +92,7 @@ class Tls:
         except TlsFilesError as error:
             raise InvalidRequestError(str(error)) from error
         for path, text in ((ca, ca_pem), (cert, cert_pem), (crl, crl_pem)):
-            if path is not None and not text.strip():  # an empty text would mean that none is set
+            if path is not None and not text.strip():  # an empty text would count as not set
                 raise InvalidRequestError(f"{path} is empty")
         return Tls(ca_pem=ca_pem, cert_pem=cert_pem, crl_pem=crl_pem)
 
@@ -145,7 +145,8 @@ class Trust:
         """Return the current context; None for no encryption.
 
         Raises:
-            InvalidRequestError: the files cannot be used on the first call. Later, the last usable ones are kept.
+            InvalidRequestError: the files cannot be used on the first call. On later calls the last usable context is
+                returned.
         """
         if self._tls is None:
             return None

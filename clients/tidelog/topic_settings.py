@@ -1,4 +1,4 @@
-"""Requests that create and alter topics, from the settings that a caller names; no I/O.
+"""Requests that create and alter topics, from the settings that a caller passes. No I/O.
 
 `tidelog_proto.topic_settings` lists the settings.
 """
@@ -28,7 +28,7 @@ def topic_create(name: str, settings: Mapping[str, object]) -> pb.TopicCreate:
 
 
 def topic_alter(name: str, changes: Mapping[str, object]) -> pb.TopicAlter:
-    """Return the request that changes a topic; a setting that is None stays.
+    """Return the request that changes a topic; a setting that is None does not change.
 
     Raises:
         InvalidRequestError: a setting is unknown or its value is invalid.
@@ -39,7 +39,7 @@ def topic_alter(name: str, changes: Mapping[str, object]) -> pb.TopicAlter:
 
 
 def check_existing(topic: Topic, wanted: Mapping[str, Any]) -> None:
-    """Check that a topic which existed before has the wanted settings; those that are None are not compared.
+    """Check that an existing topic has the requested settings; settings that are None are not compared.
 
     Raises:
         TopicExistsError: a setting differs.

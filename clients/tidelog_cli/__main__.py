@@ -10,7 +10,7 @@ from tidelog_proto.process.standard_streams import escape_what_cannot_be_encoded
 
 def run() -> int:
     """Load the command and run it; return its exit code."""
-    open_closed_streams()  # before a file is opened and gets descriptor 0, 1 or 2
+    open_closed_streams()  # first, because a file that is opened while a standard stream is closed gets its descriptor
     with interrupts_end_quietly():
         escape_what_cannot_be_encoded()
         from tidelog_cli.base.standard_output import check_standard_output, leave_quietly  # noqa: PLC0415 - the same

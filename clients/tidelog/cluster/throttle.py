@@ -158,7 +158,7 @@ class Throttle:
                 if self._ask is not None:
                     self._ask()
             self._timer = self._loop.call_at(self._next_check, self._on_timer)
-        # otherwise the answers to the publishes in flight call the waiters
+        # Otherwise the answers to the publishes in flight call the waiters.
 
     def _open(self) -> None:
         if self._timer is not None:

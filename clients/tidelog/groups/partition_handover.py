@@ -154,7 +154,7 @@ class PartitionHandover:
                 try:
                     begun = await self._try_to_assign(membership, topic, topic_id, left)
                 except TidelogError as error:
-                    # the coordinator also detects deleted and forbidden topics, and revokes their partitions
+                    # The coordinator also detects deleted and forbidden topics, and revokes their partitions.
                     if not error.retriable and not self._coordinator_will_notice(error, backoff.failures):
                         self._assignment.broken(error)
                         return
@@ -177,7 +177,7 @@ class PartitionHandover:
     ) -> set[PartitionId]:
         """Resolve the positions and begin; return the partitions that are done."""
         if topic == self._options.dead_letter:
-            # the pattern matches the consumer's own dead-letter topic: hold the partition without reading it
+            # The pattern matches the consumer's own dead-letter topic: hold the partition without reading it.
             return set(membership.begin(places, now=session_time()))
         numbers = sorted(partition for _, partition in places)
         done = set[PartitionId]()
@@ -248,7 +248,7 @@ class PartitionHandover:
             membership.released(places)
         finally:
             self._ending -= places
-        # assigned again in the meantime: begin here, because no later answer reports the assignment
+        # Assigned again in the meantime: begin here, because no later answer reports the assignment.
         self.assign(membership, places & membership.assigned)
         self._changed()
 
@@ -259,7 +259,7 @@ class PartitionHandover:
         while cursor.asks == asks and not cursor.in_hand().keys().isdisjoint(partitions):
             if loop.time() >= until:
                 return
-            # polled, because a thread of the blocking client can ask for more without an event
+            # Polled, because a thread of the blocking client can ask for more without an event.
             await asyncio.sleep(_POLL_S)
 
     async def _finish_revocation(

@@ -54,7 +54,7 @@ class ProducerOptions:
             raise InvalidRequestError(
                 f"compression must be one of {', '.join(map(repr, CODECS))}, got {self.compression!r}"
             )
-        # `not > 0` also refuses NaN
+        # `not > 0` also refuses NaN.
         if not (self.buffer_bytes > 0 and self.batch_bytes > 0 and self.delivery_timeout_s > 0):
             raise InvalidRequestError(
                 f"buffer_bytes, batch_bytes and delivery_timeout_s must be > 0, got {self.buffer_bytes!r}, "

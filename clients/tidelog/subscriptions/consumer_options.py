@@ -261,7 +261,7 @@ async def resolve_start(router: Router, topic: str, options: TopicOptions) -> St
             route = await router.topic_with(topic, options.partitions)
         found = await _positions(router, topic, options, sorted(route.partitions))
         standing = router.metadata.topic(topic)
-        # the topic was recreated meanwhile: some positions may belong to the deleted one
+        # The topic was recreated meanwhile: some positions may belong to the deleted one.
         if standing is None or standing.topic_id != route.topic_id:
             raise EpochChangingError(f"topic {topic!r} was recreated while a consumer of it started; try again")
         return StartPositions(route.topic_id, *found)

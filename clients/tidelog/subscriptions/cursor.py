@@ -323,11 +323,11 @@ class Cursor:
         # After the last record the position is the batch's end, which may be past a gap. The batch stays loaded,
         # because another thread may still fail to decode its last record.
         offset = rows.offsets[-left - 1] + 1 if left else rows.batch.batch.end_offset
-        if self._positions.get(self._where) != offset:  # otherwise it may be committed already
+        if self._positions.get(self._where) != offset:  # a later position may be committed already
             self._move(self._where, offset)
 
     def _in_current_batch(self) -> dict[TopicPartition, int]:
-        """Return what the application may be processing of the current batch."""
+        """Return the part of the current batch that the application may be processing."""
         if self._rows is None:
             return {}
         left = length_hint(self._iterator)
@@ -342,9 +342,9 @@ class Cursor:
         if index < 0:
             return None
         self._go_to(rows, index)
-        if self._positions.get(self._where, 0) > rows.offsets[index]:  # `_settle` ran during decoding
+        if self._positions.get(self._where, 0) > rows.offsets[index]:  # `_settle` has run while the record was decoded
             self._move(self._where, rows.offsets[index])
-        # Records before it stay in hand only for `poll`; when iterating, the application has finished them.
+        # With `poll` the application still holds the records before this one; when iterating, it has processed them.
         if self._polls:
             self._in_hand |= self._in_current_batch()
         self._left_when_asked = length_hint(self._iterator)
@@ -375,7 +375,7 @@ class Cursor:
         """Drop the current batch; records that are being processed remain in hand."""
         self._in_hand |= self._in_current_batch()
         if self._rows is not None:
-            self._rows.values.clear()  # ends iterators over them
+            self._rows.values.clear()  # ends the iterators over the values
         self._rows = None
         self._unopened = None
         self.undecodable = None

@@ -52,8 +52,8 @@ class ReceiveBuffer:
         dropped: called with the size of batches that were stored and are discarded unread.
 
     Attributes:
-        is_suspended: called before a batch is taken; while it returns True none is, because another group member may
-            own the partitions.
+        is_suspended: called before a batch is taken; while it returns True, no batch is taken, because another group
+            member may own the partitions.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class ReceiveBuffer:
         while self.is_suspended() and not self._closed:
             if self._error is not None:
                 raise self._error.again()
-            await asyncio.sleep(SUSPENDED_CHECK_S)  # depends on a clock, so there is no event to wait for
+            await asyncio.sleep(SUSPENDED_CHECK_S)  # polled, because suspension ends by a clock and sets no event
 
     @property
     def has_waiter(self) -> bool:
@@ -219,7 +219,9 @@ class ReceiveBuffer:
         if self._admit is not None and not self._refused:
             self._refused = not self._admit(sum(item.batch.header.length for item in items))
             if self._refused:
-                self.broken(OverloadedError("no memory for received batches; continue from the position later"))
+                self.broken(
+                    OverloadedError("the memory for received batches is exhausted; continue from the position later")
+                )
         if self._refused:
             return
         self._queue.extend(items)

@@ -23,7 +23,7 @@ from tidelog_proto.batch.record_batch import RecordBatch
 
 JOINED_BYTES: Final = 768 * 1024
 """Size at which a joined batch is emitted, even with few rows. The fixed cost of an engine for a batch is small
-compared with the cost of this many bytes, and a record batch of this size is not copied."""
+compared with its cost for this many bytes, and a record batch of this size is not copied."""
 
 _WIRE: Final = {
     "timestamp": Flags.TIMESTAMP,
@@ -95,8 +95,8 @@ class BatchJoiner:
     `add` takes a batch and yields the joined batches that are full; `finish` yields the rest.
 
     Args:
-        schema: columns of the wire, `offset`, and those of `constants`. For records without headers a nullable headers
-            column is null, another one is an empty list.
+        schema: columns of the wire, `offset`, and those of `constants`. Records without headers have null in a nullable
+            headers column, and an empty list otherwise.
         constants: the columns with the same value in all rows, by name, as Arrow scalars.
         max_records: most records of a joined batch, which is emitted earlier at `JOINED_BYTES`.
     """
@@ -150,7 +150,7 @@ class BatchJoiner:
 
 
 def _column(piece: WireBatch, field: pa.Field[pa.DataType]) -> pa.Array[Any]:
-    """Return a wire column of a piece, or its default values if the batch does not have it."""
+    """Return a wire column of a batch, or its default values if the batch does not have it."""
     column = piece.arrays.get(field.name)
     if column is not None:
         column = _without_empty_lists(column) if field.name == "headers" and field.nullable else column
@@ -174,7 +174,7 @@ def _without_empty_lists(lists: Any) -> pa.Array[Any]:
 
 
 def _nulls(rows: int, of: Any) -> pa.Array[Any]:
-    """Return an array of nulls; `of` is any type (the type stubs accept only concrete types)."""
+    """Return an array of nulls; `of` may be any type (the type stubs accept only concrete types)."""
     nulls: pa.Array[Any] = pa.nulls(rows, of)
     return nulls
 

@@ -4,8 +4,8 @@
 
     reader = tidelog.read_arrow("flights", columns=["key", "value"])
 
-They all accept a `pyarrow.RecordBatchReader`. Its offset ranges are fixed when it is created. It reads on demand with
-one fetch ahead, so memory is bounded for topics of any length.
+All of these libraries accept a `pyarrow.RecordBatchReader`. The offset ranges of the reader are fixed when it is
+created. It reads on demand with one fetch ahead, so memory is bounded for topics of any length.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TABLE_SCHEMA: Final = pa.schema([pa.field("topic", pa.string(), nullable=False),
 """All columns of a topic as a table."""
 
 BATCH_RECORDS: Final = 100_000
-"""Default for the most rows of a batch."""
+"""Default maximum number of rows of a batch."""
 
 
 def read_arrow(

@@ -25,13 +25,13 @@ STOP_TIMEOUT_S: Final = 10.0
 """Time between SIGTERM and SIGKILL."""
 
 START_ATTEMPTS: Final = 5
-"""Starts with other ports if another process has taken the free ones meanwhile."""
+"""Attempts to start, each with other ports, if other processes take the chosen ones first."""
 
 _SETTING_PREFIX: Final = "TIDELOG_NODE_"
 _LOG_LINES: Final = 20
 _MS: Final = 1000
 _EXCLUDED_VARIABLES: Final = frozenset({"PYTHONOPTIMIZE"})
-"""Environment variables that the child does not get: a node refuses to run without assertions."""
+"""Environment variables that the child does not inherit, because a node refuses to run without assertions."""
 
 
 class NodeStartError(RuntimeError):
@@ -115,7 +115,7 @@ class NodeProcess:
                 self._process.wait(STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 self._process.kill()
-            self._clear_process("the node was stopped")
+            self._clear_process("the node was stopped with `stop()`; start it again with `restart()`")
 
     def kill(self) -> None:
         """Kill the node with SIGKILL; has no effect if it does not run."""

@@ -78,7 +78,7 @@ def set_quota(
 ) -> None:
     """Set the quota of a subject, replacing its previous one.
 
-    Options that are not given are not limited; `unlimited` overrides the limits of broader quotas. Requests beyond a
+    An option that is left out sets no limit; `unlimited` overrides the limits of broader quotas. Requests beyond a
     rate are delayed, beyond a count refused.
     """
     quota = Quota(

@@ -95,7 +95,7 @@ def create(
     *,
     role: Annotated[list[str] | None, typer.Option(help="A role of the principal; may be repeated.")] = None,
     days: Annotated[int | None, typer.Option(min=1, help="Days until it expires; never by default.")] = None,
-    note: Annotated[str, typer.Option(help="Purpose of the key.")] = "",
+    note: Annotated[str, typer.Option(help="Description of the key, such as its purpose.")] = "",
     out: OutOption = None,
     as_json: JsonOption = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
@@ -108,7 +108,8 @@ def create(
 
     made: NewKey | None = None
     try:
-        with _kept_in(out) as keep:  # creates the file first, so that the key is not lost
+        # Creates the file before the key, so that the key is not lost if the file cannot be created.
+        with _kept_in(out) as keep:
             made = with_client(bootstrap, work)
             if as_json and out is None:
                 print_json({"api_key": made.api_key} | asdict(made.info))

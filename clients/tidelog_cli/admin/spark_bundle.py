@@ -4,7 +4,7 @@ The zip contains the packages that a task imports, as source and compiled for th
 do not write compiled files into a zip, so each Python worker would compile a hundred modules again. Other Python
 versions use the source. Libraries with native code cannot be imported from a zip; the command prints their names.
 
-Equal packages give equal bytes. The zip is replaced atomically. See docs/adr/0102.
+The zip of equal packages has equal bytes. The zip is replaced atomically. See docs/adr/0102.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tidelog_proto.version import VERSION
 PACKAGES: Final = ("pyspark_tidelog", "tidelog", "tidelog_proto")
 """Packages of the project that a Spark task imports."""
 LIBRARIES: Final = ("crc32c", "mmh3", "numpy", "protobuf", "pyarrow")
-"""Libraries that these packages import besides pyspark: they have or need native code."""
+"""Libraries with native code that these packages import besides pyspark."""
 
 _DISTRIBUTION: Final = "tidelog"
 _TIME: Final = (1980, 1, 1, 0, 0, 0)
@@ -53,7 +53,7 @@ class Bundle:
 def register(app: typer.Typer) -> None:
     """Add `spark` and its sub-commands to the command."""
     spark_app = typer.Typer(help="Package the Spark connector.", no_args_is_help=True)
-    spark_app.callback()(lambda: None)  # otherwise typer merges a single sub-command with the command
+    spark_app.callback()(lambda: None)  # without a callback, typer merges a single sub-command with its command
     spark_app.command("bundle")(bundle)
     app.add_typer(spark_app, name="spark")
 
@@ -132,7 +132,7 @@ def _name_of(requirement: str) -> str:
 
 def _sources(package: str) -> Iterator[tuple[str, Path]]:
     """Yield a package's modules: name in the zip, and file."""
-    spec = find_spec(package)  # does not import: pyspark need not be installed
+    spec = find_spec(package)  # found without importing them, because pyspark need not be installed
     folder = Path(spec.origin).parent if spec is not None and spec.origin else None
     if folder is None or not folder.is_dir():
         raise CommandFailed(f"package {package} is not installed as files here; run: pip install --force tidelog")

@@ -1,7 +1,7 @@
 """End offsets of partitions, confirmed by their owners before or, without a quorum, during reading.
 
 Committed records can be read while no quorum can confirm the end of a partition. A partition with an unknown end is
-therefore read, the user is informed, and it is complete when its end is confirmed and reached.
+therefore read, and a note on standard error says so; its output is complete when its end is confirmed and reached.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ BootstrapOption = Annotated[
     typer.Option(
         "--bootstrap",
         envvar="TIDELOG_BOOTSTRAP",
-        help="A node's address; several with commas.",
+        help="A node's address, or several separated by commas.",
         show_default="those of the context, or 127.0.0.1:7400",
     ),
 ]
@@ -34,7 +34,7 @@ BootstrapOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 DEFAULT_BOOTSTRAP: Final = ""
-"""No address given: see `session.with_client`."""
+"""Value of the option if no address is given: see `session.with_client`."""
 
 LOCAL_BOOTSTRAP: Final = "127.0.0.1:7400"
 """Default address of a node on this machine."""

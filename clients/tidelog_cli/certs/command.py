@@ -1,11 +1,11 @@
 """`tidelog certs`: a small CA in a directory, and its certificates, for clusters without another CA.
 
-    DIR/ca.pem, DIR/ca.key       the CA; its key is needed to issue certificates, and by no node
+    DIR/ca.pem, DIR/ca.key       the CA; its key is needed to issue certificates, and must not be on nodes
     DIR/NAME.pem, DIR/NAME.key   of a node, a server or a client
     DIR/crl.pem                  the certificate revocation list, see `revoke`
 
-Files are written atomically, a key before its certificate. A node that reads between the two replacements finds that
-they do not match, and keeps its current certificate.
+Files are written atomically, a key before its certificate. If a node reads them between the two replacements, they do
+not match, and the node keeps its current certificate.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ _ADMIN: Final = "admin"
 """Default administrator of nodes (setting `admin`), which cannot authenticate by certificate."""
 _LABEL: Final = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _HOST_NAME: Final = re.compile(rf"(?=.{{1,253}}\Z)(?:\*\.)?(?:{_LABEL}\.)*(?![0-9]+\Z){_LABEL}")
-"""The last label must not be numeric, like that of an invalid address. Container networks use underscores in names."""
+"""A host name. Its last label must not be numeric, because that is an invalid address. Container networks use
+underscores in names."""
 
 
 def register(app: typer.Typer) -> None:
@@ -74,7 +75,12 @@ def init(
 def issue(
     directory: DirectoryArgument,
     kind: Annotated[str, typer.Argument(metavar="KIND", help="node, server or client.", show_default=False)],
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name; of a node, its node id.", show_default=False)],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="Name of the server or client; for a node its node id.", show_default=False
+        ),
+    ],
     *,
     host: Annotated[
         list[str] | None,
@@ -88,8 +94,8 @@ def issue(
 ) -> None:
     """Issue a certificate with a new key: DIR/NAME.pem and DIR/NAME.key.
 
-    For a node (towards clients and other nodes), a server (a gateway) or a client (a program). Nodes reload their files
-    within seconds after a replacement.
+    The kind is node (for connections of clients and other nodes), server (a gateway) or client (a program). Nodes
+    reload their files within seconds after a replacement.
     """
     made = new_certificate(directory, kind, name, host or (), days=days, replace=replace)
     cert, key = paths(directory, name)
@@ -162,7 +168,7 @@ def new_certificate(directory: Path, kind: str, name: str, hosts: Sequence[str],
 
 
 def _is_host(text: str) -> bool:
-    """Return whether clients may connect to a host of this name; certificates for other names would be useless."""
+    """Return whether clients can connect to a host of this name, so that a certificate for it is useful."""
     try:
         return not getattr(ipaddress.ip_address(text), "scope_id", None)
     except ValueError:

@@ -65,7 +65,10 @@ def revoke_in(directory: Path, names: Iterable[str], serials: Iterable[str]) -> 
     for name in names:
         cert, _ = paths(directory, name)
         if name == CA:
-            raise CommandFailed("a CA cannot revoke itself: create another one, and distribute its ca.pem", EXIT_USAGE)
+            raise CommandFailed(
+                "a CA cannot revoke itself: create another CA with `tidelog certs init`, and distribute its ca.pem",
+                EXIT_USAGE,
+            )
         try:
             numbers.append(certificate_authority.serial_of(cert.read_bytes()))
         except OSError as error:
@@ -77,7 +80,7 @@ def revoke_in(directory: Path, names: Iterable[str], serials: Iterable[str]) -> 
     path = list_in(directory)
     _, ca_key = paths(directory, CA)
     try:
-        with ca_key.open("rb") as lock:  # serialises concurrent revocations
+        with ca_key.open("rb") as lock:  # locked, so that concurrent revocations run one after the other
             fcntl.flock(lock, fcntl.LOCK_EX)
             before = path.read_bytes() if path.exists() else None
             made = certificate_authority.revoke(

@@ -17,7 +17,7 @@ LOOK_S: Final = 1.0
 
 
 class Told(NamedTuple):
-    """Progress as a sentence, and whether the operation is complete."""
+    """Progress of an operation as a sentence, and whether the operation is complete."""
 
     text: str
     done: bool
@@ -50,7 +50,7 @@ def tell_drain(node_id: str, cluster: ClusterStatus) -> Told:
 
 
 def tell_fetching(cluster: ClusterStatus) -> Told:
-    """Return how many records new replicas still have to fetch, and how many replicas are in doubt or damaged."""
+    """Return how many records new replicas still have to fetch, and how many replicas may be incomplete."""
     missing = [
         replica.missing_records
         for topic in cluster.topics
@@ -59,7 +59,7 @@ def tell_fetching(cluster: ClusterStatus) -> Told:
         if replica.missing_epochs
     ]
     fetching = sum(records > 0 for records in missing)
-    at_fault = len(missing) - fetching  # the number of records that these lack is unknown
+    at_fault = len(missing) - fetching  # the number of records that copies with a fault lack is unknown
     texts = []
     if fetching:
         texts.append(f"{counted(fetching, 'copy', 'copies')} must still fetch {sum(missing):,} older records")

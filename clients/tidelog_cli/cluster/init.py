@@ -4,8 +4,8 @@ If nodes are reachable from other machines, the cluster uses TLS and authenticat
 certificates and the administrator's key are printed first, and each start command names these files. No command
 contains a secret.
 
-No node is contacted. Existing files are never overwritten: with other files under the same names, the founders of an
-older cluster could no longer authenticate each other.
+No node is contacted. Existing files are never overwritten: the founders of an older cluster could no longer
+authenticate each other with other files.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def init(
         return
     sys.stdout.write(
         f"{bootstrap}: the cluster {document['name']!r}, id {document['cluster_id']}\n"
-        f"{secret}: its secret, which allows to join as a node\n\n"
+        f"{secret}: its secret, with which nodes join the cluster\n\n"
     )
     if secured:
         sys.stdout.write(
@@ -202,7 +202,7 @@ def write(directory: Path, document: dict[str, Any]) -> None:
     bootstrap, secret = directory / BOOTSTRAP, directory / SECRET
     for path in (bootstrap, secret):
         if path.exists():
-            raise CommandFailed(f"{path} already exists: give another directory", EXIT_USAGE)
+            raise CommandFailed(f"{path} already exists: choose another directory", EXIT_USAGE)
     written: list[Path] = []
     try:
         directory.mkdir(mode=PRIVATE_DIR_MODE, parents=True, exist_ok=True)
@@ -265,7 +265,11 @@ def refuse_twice(founders: list[dict[str, Any]]) -> None:
         if twice is not None:
             raise CommandFailed(f"duplicate {what} {twice}: each --node must be different", EXIT_USAGE)
     if all(one.get("roles") == ["ingestion"] for one in founders):
-        raise CommandFailed("no node has the role persistence, which is needed to store records", EXIT_USAGE)
+        raise CommandFailed(
+            "no --node has the role persistence, and one is needed to store records; omit role=ingestion for one of "
+            "them",
+            EXIT_USAGE,
+        )
 
 
 def _host_and_port(text: str, place: str) -> tuple[str, int]:

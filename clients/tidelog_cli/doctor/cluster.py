@@ -53,7 +53,7 @@ async def _reached(node: Node) -> Finding:
                     times_s.append(time.monotonic() - began_s)
         except (OSError, TimeoutError, UnicodeError) as error:
             why = str(error) or f"no answer within {CONNECT_S:g} s"
-            remedy = "start it; open TCP and UDP of its port in firewalls; check advertise_host"
+            remedy = "start the node; allow TCP and UDP of its port in firewalls; check its advertise_host"
             return Finding(check, "failure", f"cannot connect to {where}: {why}", remedy)
     median_s = statistics.median(times_s)
     found = f"{where}, connected in {1000 * median_s:.2f} ms"
@@ -78,7 +78,7 @@ def _nodes(nodes: Sequence[Node]) -> Iterator[Finding]:
     away = [node.node_id for node in nodes if not node.alive or node.state == NO_ANSWER]
     if away:
         found = f"{len(away)} of {len(nodes)} nodes {'does' if len(away) == 1 else 'do'} not answer: {_named(away)}"
-        yield Finding("nodes", "failure", found, "start them, or remove them")
+        yield Finding("nodes", "failure", found, "start these nodes, or remove them with `tidelog cluster remove`")
     else:
         yield Finding("nodes", "ok", f"all {len(nodes)} nodes answer" if len(nodes) > 1 else "the only node answers")
     if len(nodes) == 2:
@@ -89,7 +89,7 @@ def _nodes(nodes: Sequence[Node]) -> Iterator[Finding]:
         yield Finding("versions of nodes", "warning", ", ".join(software), "finish the upgrade")
     elif software and software[0].rpartition("/")[2] != VERSION:
         found = f"nodes run {software[0]}, this command is {VERSION}"
-        yield Finding("versions of nodes", "warning", found, "install the same version")
+        yield Finding("versions of nodes", "warning", found, "install the same version on all machines")
     elif software:
         yield Finding("versions of nodes", "ok", software[0])
     low = [node for node in nodes if node.alive and node.state != NO_ANSWER and node.disk_free_bytes < FREE_BYTES_MIN]
@@ -125,7 +125,7 @@ def _partitions(status: ClusterStatus) -> Iterator[Finding]:
         yield Finding("copies", "failure", found, "see `tidelog cluster status` and docs/damage.md")
     if single:
         found = f"{len(single)} topics have one copy: {_named(single)}"
-        yield Finding("topics", "warning", found, "create topics with --replication-factor 3")
+        yield Finding("topics", "warning", found, "add copies with `tidelog topic alter TOPIC --replication-factor 3`")
     if not (missing or short or damaged or single):
         yield Finding("copies", "ok", "every partition has all copies and a quorum")
 

@@ -1,7 +1,7 @@
 """Checks of settings of nodes and gateways, from a file and the environment, for likely mistakes.
 
-Whether settings are valid is checked by the process that uses them. Here they are read without validation, because the
-command may be installed without node and gateway.
+The node or gateway that uses the settings validates them. Here they are read without validation, because the command
+may be installed without the packages of the node and the gateway.
 """
 
 from __future__ import annotations
@@ -72,13 +72,16 @@ def _node_smells(settings: Settings) -> Iterator[Finding]:
     data = str(settings.get("data", ""))
     if any(data == each or data.startswith(f"{each}/") for each in TEMPORARY):
         yield Finding(
-            check, "warning", f"data = {data} may be deleted by the system", "move it, for example to /var/lib/tidelog"
+            check,
+            "warning",
+            f"data = {data} is in a temporary directory, which the system may empty",
+            "move the data, for example to /var/lib/tidelog",
         )
     if str(settings.get("replication_factor_default", "3")) == "1" and (
         settings.get("bootstrap") or settings.get("seeds")
     ):
         found = "replication_factor_default = 1 in a cluster: the loss of one disk loses topics"
-        yield Finding(check, "warning", found, "set it to 3")
+        yield Finding(check, "warning", found, "set replication_factor_default to 3")
     if str(settings.get("scrub_bytes_per_s", "1")) == "0":
         yield Finding(check, "warning", "scrub_bytes_per_s = 0: damage is only detected by reads", "use the default")
 
@@ -87,10 +90,12 @@ def check_gateway_settings(settings: Settings, processors: int) -> Iterator[Find
     """Check whether there are more workers than processors."""
     workers = str(settings.get("workers", "1"))
     if workers.isdigit() and int(workers) > max(1, processors):
-        found = f"workers = {workers} with {processors} processors: further workers use memory without a gain"
+        found = (
+            f"workers = {workers} with {processors} processors: further workers use memory and serve no more requests"
+        )
         yield Finding("gateway settings", "warning", found, f"set workers to at most {processors}")
 
 
 def is_true(value: object) -> bool:
-    """Return whether a setting is true, in a file or a variable."""
+    """Return whether a setting from a file or an environment variable is true."""
     return str(value).lower() in {"true", "1", "yes", "on"}

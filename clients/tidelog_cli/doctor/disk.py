@@ -18,14 +18,14 @@ SYNC_BYTES: Final = 4096
 WRITE_BYTES: Final = 32 << 20
 PIECE_BYTES: Final = 1 << 20
 BUDGET_S: Final = 5.0
-"""Time limit of all syncs; on a very slow disk fewer syncs are enough."""
+"""Time limit of the measurement; on a very slow disk fewer syncs are measured."""
 
 FREE_SHARE_MIN: Final = 0.1
 FREE_BYTES_MIN: Final = 5 << 30
 SYNC_SLOW_S: Final = 0.02
 SYNC_FAILING_S: Final = 0.25
 SYNC_UNLIKELY_S: Final = 0.000_01
-"""Faster syncs do not reach a disk."""
+"""A median below this is too fast for a disk."""
 
 REMOTE: Final = ("nfs", "cifs", "smb", "9p", "fuse", "afs", "ceph", "gluster", "lustre")
 VOLATILE: Final = ("tmpfs", "ramfs")
@@ -39,7 +39,10 @@ def check_data(data: Path) -> Iterator[Finding]:
         yield Finding("data directory", "warning", f"{data} does not exist; checking {folder}", f"create {data}")
     elif not os.access(data, os.W_OK | os.X_OK):
         yield Finding(
-            "data directory", "failure", f"{data} cannot be written by this user", "run as the node's user, or chown it"
+            "data directory",
+            "failure",
+            f"{data} cannot be written by this user",
+            "run this command as the node's user, or change the directory's owner with chown",
         )
         return
     else:
@@ -49,7 +52,9 @@ def check_data(data: Path) -> Iterator[Finding]:
     try:
         yield from _speed(folder)
     except OSError as error:
-        yield Finding("sync", "failure", f"cannot write to {folder}: {error.strerror}", "free space, or check the disk")
+        yield Finding(
+            "sync", "failure", f"cannot write to {folder}: {error.strerror}", "free disk space, or check the disk"
+        )
 
 
 def _nearest(path: Path) -> Path:
@@ -78,18 +83,24 @@ def file_system_finding(kind: str) -> Finding:
     """Check whether a type of file system is suitable for a log."""
     if kind.startswith(VOLATILE):
         return Finding(
-            "file system", "warning", f"{kind}: records are lost when the machine stops", "use a file system on a disk"
+            "file system",
+            "warning",
+            f"{kind}: records are lost when the machine stops",
+            "set data to a directory on a disk",
         )
     if kind.startswith(REMOTE):
         return Finding(
             "file system",
             "warning",
             f"{kind}: locks and syncs of network and user-space file systems are unreliable",
-            "use a local disk with ext4 or XFS",
+            "set data to a directory on a local disk with ext4 or XFS",
         )
     if kind.startswith(LAYERED):
         return Finding(
-            "file system", "warning", f"{kind}: the data is lost with the container", "mount a volume for the data"
+            "file system",
+            "warning",
+            f"{kind}: the data is lost with the container",
+            "mount a volume, and set data to a directory in it",
         )
     return Finding("file system", "ok", kind or "unknown")
 
@@ -129,14 +140,14 @@ def sync_finding(times_s: list[float]) -> Finding:
         return Finding(
             "sync",
             "warning",
-            f"{found}: too fast for a disk, so syncs may be ignored",
-            "unless this is a memory file system, check for eatmydata, nobarrier, or a cache without a battery",
+            f"{found}: too fast for a disk, so the disk may ignore syncs",
+            "if this is a disk, look for eatmydata, the mount option nobarrier, or a write cache without a battery",
         )
     if median_s >= SYNC_SLOW_S or slowest_s >= SYNC_FAILING_S:
         return Finding(
             "sync",
             "warning",
-            f"{found}: with flush=always each publish waits for one",
+            f"{found}: with flush=always each publish waits for a sync",
             "use an SSD that is not busy with other programs, or flush=interval with several copies",
         )
     return Finding("sync", "ok", found)

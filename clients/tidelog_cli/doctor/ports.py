@@ -24,7 +24,7 @@ class Port(NamedTuple):
 
 
 def ports_of(node: Settings, gateway: Settings) -> list[Port]:
-    """Return the configured ports; 0 is chosen by the system and not checked.
+    """Return the configured ports, except 0, for which the system chooses a port.
 
     Raises:
         CommandFailed: a setting is not a port.
@@ -63,7 +63,7 @@ async def check_ports(ports: list[Port]) -> AsyncIterator[Finding]:
                 f"port {port.number}", "ok", f"{port.what}: {where} is in use, as expected while the process runs"
             )
         else:
-            found = f"{port.what}: {where} is in use by something that does not answer HTTP"
+            found = f"{port.what}: {where} is in use by a process that does not answer HTTP"
             yield Finding(f"port {port.number}", "warning", found, "stop that process, or choose another port")
 
 

@@ -44,7 +44,7 @@ class CodecChoice(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The exported offsets of a topic, and those that were deleted before they were exported."""
+    """The offsets of a topic to export, and offsets that were deleted before they were exported."""
 
     source: Source
     ranges: Sequence[OffsetRange]
@@ -64,20 +64,22 @@ def export(
         str, typer.Option(metavar="WHERE", help="Start: earliest, a time, or a duration before now (7d).")
     ] = "earliest",
     compression: Annotated[CodecChoice, typer.Option(help="Compression of columns.")] = CodecChoice.ZSTD,
-    file_records: Annotated[int, typer.Option(min=1, help="Offsets per file in a directory.")] = FILE_RECORDS,
+    file_records: Annotated[int, typer.Option(min=1, help="Number of offsets per file in a directory.")] = FILE_RECORDS,
     group_records: Annotated[
-        int, typer.Option(min=1, help="Rows per row group, which has at most 64 MiB.")
+        int, typer.Option(min=1, help="Maximum number of rows of a row group, which also has at most 64 MiB.")
     ] = GROUP_RECORDS,
     columns: Annotated[
         bool,
-        typer.Option("--columns", help="A FILE with one column for each JSON field, as `tidelog sql` shows them."),
+        typer.Option(
+            "--columns", help="Write one FILE with a column for each field of JSON values, as `tidelog sql` shows them."
+        ),
     ] = False,
     sample: Annotated[
         int | None,
         typer.Option(
             min=1,
             max=1_000_000,
-            help="With --columns: records from which the columns are inferred.",
+            help="With --columns: number of records from which the columns are inferred.",
             show_default=f"{SAMPLE_RECORDS}",
         ),
     ] = None,

@@ -25,7 +25,7 @@ from tidelog_cli.base.failures import CommandFailed
 FILE_SCHEMA: Final = schema_of([name for name in TABLE_SCHEMA.names if name != "topic"])
 """The columns of an exported file."""
 ROW_GROUP_BYTES: Final = 64 << 20
-"""A row group is written when it has this size, regardless of its rows; bounds memory."""
+"""A row group is written when it has this size, however few rows it has, which bounds memory."""
 Codec = Literal["none", "snappy", "gzip", "lz4", "zstd"]
 
 _NAME: Final = re.compile(r"(\d{5})-(\d{20})\.parquet")
@@ -125,7 +125,7 @@ class ExportedFile:
 
 @contextlib.contextmanager
 def exclusive(directory: Path) -> Iterator[None]:
-    """Create a directory and lock it against other exports; removes partial files of killed ones.
+    """Create a directory and lock it against other exports; partial files of killed exports are removed.
 
     Raises:
         CommandFailed: another export has the lock.

@@ -19,7 +19,7 @@ from tidelog_cli.base.output import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOpti
 from tidelog_cli.records.publishing import AcksChoice, AcksOption, CompressionOption, Piece, publish_all
 
 PIECE_BYTES: Final = 4 << 20
-"""Approximate size of one read."""
+"""Approximate size of one read from a file."""
 PIECE_RECORDS: Final = 8192
 BUFFER_BYTES: Final = 1 << 20
 """Read buffer of a column; by default, Arrow prefetches all row groups of a file."""
@@ -37,10 +37,13 @@ def import_(
     *,
     keep_partitions: Annotated[
         bool,
-        typer.Option("--keep-partitions/--by-key", help="Publish to the original partition, or to that of the key."),
+        typer.Option(
+            "--keep-partitions/--by-key", help="Publish to the partition in the file, or to the partition of the key."
+        ),
     ] = True,
     keep_timestamps: Annotated[
-        bool, typer.Option("--keep-timestamps/--now", help="Keep each record's timestamp, or set that of the import.")
+        bool,
+        typer.Option("--keep-timestamps/--now", help="Keep each record's timestamp, or set the time of the import."),
     ] = True,
     compression: CompressionOption = None,
     acks: AcksOption = AcksChoice.QUORUM,
@@ -82,7 +85,7 @@ def check_partitions(files: Sequence[Path], partitions: int, topic: str) -> None
     """Refuse records of partitions that a topic does not have, before anything is published.
 
     Raises:
-        CommandFailed: there are such records; or a file is not Parquet, unreadable, or without values.
+        CommandFailed: the topic lacks such a partition; or a file is not Parquet, unreadable, or without values.
     """
     for path in files:
         with _opened(path) as file, _reading(path):

@@ -86,7 +86,7 @@ class Reading:
         """Advance the position of a partition by the first `count` records of `batch`, which were written."""
         end = self.ends.get(batch.partition)
         if end is not None and batch.batch.base_offset >= end:
-            return  # the batch is beyond the end
+            return  # the batch begins beyond the end offset
         self.unbegun.discard(batch.partition)
         whole = count == len(batch)
         self.positions[batch.partition] = batch.batch.end_offset if whole else batch.batch.offset_list()[count]
@@ -112,7 +112,9 @@ def consume(
         str | None,
         typer.Option(help="Start at the group's positions and commit; with --follow share the topic with its members."),
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more records at the end.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="At the end of the topic, wait for more records.")
+    ] = False,
     max_records: Annotated[int | None, typer.Option("--max", min=1, help="Stop after this many records.")] = None,
     key: Annotated[str | None, typer.Option(help="Only records with this key.")] = None,
     tag: Annotated[str | None, typer.Option(help="Only records with this tag.")] = None,
@@ -122,7 +124,9 @@ def consume(
     ] = False,
     value: Annotated[
         ValueForm | None,
-        typer.Option(help="With --json: show values as JSON if they are (the default), as text, or as base64."),
+        typer.Option(
+            help="With --json: show values as JSON if they are valid JSON (the default), as text, or as base64."
+        ),
     ] = None,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
@@ -218,11 +222,11 @@ async def _check_range(client: Client, topic: str, positions: Mapping[int, int],
     """Check that an offset in `--from` is within the partitions.
 
     Raises:
-        CommandFailed: it is outside some of them, which would print nothing or wait for a long time.
+        CommandFailed: the offset is outside some partitions, of which nothing would be printed for a long time or ever.
     """
     asked = [partition for partition, position in positions.items() if position == begin]
     found: dict[int, Offset] = {}
-    with contextlib.suppress(TimeoutError):  # unknown without a quorum, which `Ends` reports
+    with contextlib.suppress(TimeoutError):  # without a quorum the end is unknown, which `Ends` reports
         async with asyncio.timeout(START_WAIT_S):
             found = await client.list_offsets(topic, "latest", asked) if asked else {}
     bounds = {p: (offset.log_start_offset, offset.high_watermark) for p, offset in sorted(found.items())}
@@ -304,5 +308,7 @@ def write_out(batch: ConsumedBatch, count: int, sink: ByteSink, form: ValueForm 
     while rest:
         taken = sink.write(rest)
         if taken is None:
-            raise CommandFailed("standard output is non-blocking (O_NONBLOCK); append `| cat`")
+            raise CommandFailed(
+                "standard output is non-blocking (O_NONBLOCK), so output could be lost; append `| cat` to the command"
+            )
         rest = rest[taken:]

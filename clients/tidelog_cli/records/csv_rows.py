@@ -1,9 +1,9 @@
 """Read CSV as Arrow record batches: a JSON object for each row, with the types that the command line gives its columns.
 
-A column is text unless `--type` says otherwise: types that are guessed turn `007` into 7 and `1.10` into 1.1. Numbers
-keep every digit, because their text goes into the JSON as it is. An unquoted empty field is null, `""` is empty text. A
-file with a column `value` has one record in each row instead: `value`, `key` and `tag`, as text.
-Rejected: Arrow's inference of types, which looks at the first block only.
+A column is text unless `--type` sets another type: inferred types would turn `007` into 7 and `1.10` into 1.1. Numbers
+keep every digit, because their text is copied into the JSON. An unquoted empty field is null, `""` is empty text. A
+file with a column `value` has one record in each row instead: `value`, `key` and `tag`, as text. Rejected: Arrow's
+inference of types, which looks at the first block only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
 from tidelog_proto.text.json_text import BYTE_ORDER_MARK
 
 BLOCK_BYTES: Final = 1 << 20
-"""Text parsed at once, and the longest row."""
+"""Bytes of text that are parsed at once; also the maximum length of a row."""
 HEADER_BYTES_MAX: Final = 64 << 10
 _RECORD_COLUMNS: Final = frozenset({"value", "key", "tag"})
 _INTEGER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)")
@@ -52,7 +52,7 @@ def types_of(given: Sequence[str]) -> dict[str, ColumnType]:
     """Return column -> type for arguments such as `delay=integer`.
 
     Raises:
-        CommandFailed: one has another form, names no type, or repeats a column.
+        CommandFailed: an argument has another form, an unknown type, or repeats a column.
     """
     found: dict[str, ColumnType] = {}
     for text in given:
@@ -71,7 +71,7 @@ class Rows(NamedTuple):
 
     Attributes:
         fields: each column as text.
-        records: the records that they are: `value`, and where the file has it `key` and `tag`.
+        records: the rows as records: `value`, and `key` and `tag` if the file has these columns.
     """
 
     fields: pa.RecordBatch
@@ -82,7 +82,8 @@ def rows_of(stream: ByteReader, types: Mapping[str, ColumnType]) -> Iterator[Row
     """Yield the rows of a CSV stream, some at a time.
 
     Raises:
-        CommandFailed: it is not CSV, or a field is not of its column's type; names the row, counted from the header.
+        CommandFailed: the stream is not CSV, or a field is not of its column's type; the message has the row, where the
+            header is 1.
     """
     reader = _Blocks(stream)
     names = _names(reader)
@@ -111,7 +112,7 @@ def _parsed(reader: _Blocks, names: list[str]) -> Iterator[pa.RecordBatch]:
     """Yield the rows after the header, all columns as text.
 
     Raises:
-        CommandFailed: they are not CSV.
+        CommandFailed: the stream is not CSV.
     """
     if reader.is_at_end():
         return
@@ -170,7 +171,7 @@ def _names(reader: _Blocks) -> list[str]:
     """Take the header row from a stream and return the names of the columns.
 
     Raises:
-        CommandFailed: it is missing, too long, not UTF-8, or has an empty or repeated name.
+        CommandFailed: the header row is missing, too long, not UTF-8, or has an empty or repeated name.
     """
     row = reader.first_row()
     try:
@@ -184,7 +185,7 @@ def _names(reader: _Blocks) -> list[str]:
 
 
 class _Blocks(RawIOBase):
-    """A stream whose reads are full until its end, after its first row was taken."""
+    """A stream of which the header row is read first; then each read returns the full size until the end."""
 
     def __init__(self, stream: ByteReader) -> None:
         super().__init__()
@@ -198,7 +199,7 @@ class _Blocks(RawIOBase):
         """Take the first row, without a byte order mark.
 
         Raises:
-            CommandFailed: it is longer than `HEADER_BYTES_MAX`, or the input is empty.
+            CommandFailed: the row is longer than `HEADER_BYTES_MAX`, or the input is empty.
         """
         head = b""
         while (end := _row_end(head)) < 0 and len(head) <= HEADER_BYTES_MAX and (more := self._stream.read(8192)):
@@ -212,7 +213,7 @@ class _Blocks(RawIOBase):
         return row
 
     def is_at_end(self) -> bool:
-        """Whether nothing follows."""
+        """Whether the stream has no more bytes."""
         if not self._ahead:
             self._ahead = self._stream.read(BLOCK_BYTES) or b""
         return not self._ahead
@@ -229,7 +230,7 @@ class _Blocks(RawIOBase):
 
 
 def _row_end(text: bytes) -> int:
-    """Return where the first row ends, after its line end; -1 if it does not."""
+    """Return the index after the first row's line end; -1 if the text has no complete row."""
     at = -1
     while (at := text.find(b"\n", at + 1)) >= 0:
         if text.count(b'"', 0, at) % 2 == 0:

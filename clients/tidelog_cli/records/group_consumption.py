@@ -65,7 +65,8 @@ async def follow_as_member(
             left -= count
             if left == 0:
                 behind = batch.batch.end_offset if count == len(batch) else batch.batch.offset_list()[count]
-                with contextlib.suppress(MemberFencedError):  # another member prints it again
+                # The partition was revoked: another member prints the batch.
+                with contextlib.suppress(MemberFencedError):
                     await consumer.commit({TopicPartition(topic, batch.partition): behind})
                 await consumer.abort()  # the rest of the batch is not committed
                 return

@@ -1,9 +1,9 @@
-"""Conversion of input into Arrow record batches, in bounded pieces.
+"""Conversion of input into Arrow record batches of bounded size.
 
 Arrow splits text into lines, so that small lines cost no Python object per record. A batch has a `value` column and, if
 requested, `key` and `timestamp`. A Parquet or Arrow file with a `value` column is used as it is; other files become one
 JSON object per row. The format `records` has all fields of records: see `json_records.py`.
-Rejected: reading whole files (memory), and detecting the format by content (surprises).
+Rejected: reading whole files, which takes memory, and detecting the format by content, which may detect a wrong one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CHUNK_BYTES: Final = 1 << 20
 """Size of one read of text."""
 
 LINE_BYTES_MAX: Final = 8 << 20
-"""Longer lines are refused, which bounds memory; well below the limit of a batch."""
+"""Maximum length of a line, which bounds memory; well below the limit of a batch."""
 
 ROWS_PER_BATCH: Final = 8192
 """Rows of a Parquet or Arrow file that are read at once."""
@@ -217,13 +217,13 @@ def rows_as_records(batches: Iterable[pa.RecordBatch], fields: Fields = NO_FIELD
             if _has_rests(added["timestamp"]):
                 tell_once(f"column {fields.timestamp!r}: timestamps are truncated to microseconds")
         if "value" in names:
-            # Source columns of keys and timestamps are replaced by the columns made from them.
+            # The converted keys and timestamps replace their source columns.
             gone = {fields.key, fields.timestamp, *added} & {*names}
             kept = {name: rows.column(name) for name in names if name not in gone}
         else:
             documents = _python_rows(rows)
             sent = [finite(row) for row in documents]
-            if sent != documents:  # NaN is not equal to itself, so rows with one differ
+            if sent != documents:  # NaN is not equal to itself, so a column with a NaN differs from itself
                 tell_once(
                     "NaN and infinities are published as null, which JSON cannot represent; to keep them, publish a "
                     "`value` column of bytes"
@@ -234,7 +234,7 @@ def rows_as_records(batches: Iterable[pa.RecordBatch], fields: Fields = NO_FIELD
 
 
 def _whole_lines(stream: ByteReader) -> Iterator[bytes]:
-    """Yield pieces that end at the end of a line, without that newline, as soon as they are complete."""
+    """Yield whole lines as soon as they are complete, several at a time, without the last newline."""
     pending: list[bytes] = []
     pending_bytes = 0
     while chunk := stream.read(CHUNK_BYTES):
@@ -372,7 +372,7 @@ def _as_timestamps(column: AnyArray, name: str) -> AnyArray:
     if pa.types.is_timestamp(column.type) or pa.types.is_integer(column.type):
         if column.null_count:
             raise _without_time(name, column.null_count)
-        return column  # the client converts and validates these
+        return column  # the client converts and validates other types of timestamps
     return _stamps(column.to_pylist(), name)
 
 

@@ -49,7 +49,8 @@ def produce(
         typer.Option(
             "--type",
             metavar="COLUMN=TYPE",
-            help="Type of a CSV column: integer, number, boolean or text (the default); may be given again.",
+            help="Type of a CSV column: integer, number, boolean or text (the default); may be repeated for other "
+            "columns.",
         ),
     ] = None,
     header: Annotated[
@@ -88,10 +89,10 @@ def produce(
 
 
 def _formats(names: list[str], file_format: Format | None, fields: Fields) -> list[tuple[str, Format]]:
-    """Return each name with its format; all are checked before any is read.
+    """Return each file name with its format; all are checked before a file is read.
 
     Raises:
-        CommandFailed: a format is not supported, or not with the given options.
+        CommandFailed: a format is not supported, or not with these options.
     """
     found = [(name, file_format or (Format.LINES if name == "-" else format_of(Path(name)))) for name in names]
     return [(name, _checked(one, fields)) for name, one in found]
@@ -135,7 +136,7 @@ def _refuse_both(given: dict[str, str | None]) -> None:
 
 
 def _refuse_no_text(given: dict[str, str | None]) -> None:
-    """Refuse arguments that are not UTF-8, whose bytes Python keeps as lone surrogates."""
+    """Refuse arguments that are not UTF-8, which Python represents with lone surrogates."""
     for name, value in given.items():
         try:
             (value or "").encode()

@@ -120,7 +120,7 @@ def publish_all(
     """
 
     async def work(client: Client) -> Published:
-        check(await client.topic(topic))  # refuses an unknown topic even if there are no records
+        check(await client.topic(topic))  # so that an unknown topic is refused even without records
         async with client.producer(
             topic, acks=acks.value, compression=None if compression is None else compression.value
         ) as producer:
@@ -154,7 +154,7 @@ async def _publish(producer: Producer, pieces: AsyncIterator[Piece], progress: P
             _show(progress, shown, published)
     except (CommandFailed, OSError, TidelogError, TypeError, ValueError) as error:
         with contextlib.suppress(TidelogError):
-            while in_flight:  # these are in flight and may still be acknowledged
+            while in_flight:  # batches in flight may still be acknowledged
                 await _settle(in_flight, published)
         raise CommandFailed(
             f"{describe(error)} ({published.records:,} records were acknowledged before)", exit_code_of(error)

@@ -68,5 +68,7 @@ def with_tombstones(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatc
 def _header(text: str) -> dict[str, Any]:
     name, equals, value = text.partition("=")
     if not name or not equals:
-        raise CommandFailed(f"--header {text!r} is not NAME=VALUE", EXIT_USAGE)
+        raise CommandFailed(
+            f"--header {text!r} is not NAME=VALUE; write for example --header source=import", EXIT_USAGE
+        )
     return {"key": name, "value": value.encode()}

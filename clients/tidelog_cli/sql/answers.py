@@ -29,7 +29,7 @@ from tidelog_proto.process.standard_streams import is_unicode
 TABLE_ROWS: Final = 1000
 """Default number of rows in a table, which is held in memory."""
 CELL_CHARS: Final = 200
-"""Characters of a text that a table shows."""
+"""Maximum number of characters of a cell in a table."""
 
 
 class StatementError(CommandFailed):
@@ -91,7 +91,7 @@ def print_csv(answer: Answer, limit: int | None, *, is_more: bool = False) -> No
         writer.writerow([_csv_cell(plain(value)) for value in row])
         if is_unicode(sys.stdout):
             sys.stdout.write(text.getvalue())
-        else:  # CSV has no escapes for characters outside the encoding
+        else:  # because CSV has no escapes for characters outside the encoding
             sys.stdout.buffer.write(text.getvalue().encode())
         text.seek(0)
         text.truncate()
@@ -136,7 +136,7 @@ def json_of(value: Any) -> str:
     """Return the result of `plain` as JSON text; decimals keep all digits."""
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False)
-    except TypeError:  # it contains a decimal
+    except TypeError:  # `json.dumps` cannot encode a Decimal
         return _json_of_decimals(value)
 
 

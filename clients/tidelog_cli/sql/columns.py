@@ -10,8 +10,8 @@ The kind of the values is detected from a sample of records, unless `--values` s
 exactly, see `FieldKind`; nested values, or values of several kinds, are shown as JSON text. A value of another kind is
 null in its column; the column `value` has all of it. A number that the type would round is an error.
 
-Engines parse JSON numbers as doubles. So they are given each number as a string, marked by a random prefix
-(`SafeNumbers`), and convert the digits to the column's type in SQL that both engines support (`select_list`).
+Engines parse JSON numbers as doubles. So each number is passed to the engine as a string with a random prefix
+(`SafeNumbers`), and SQL that both engines support converts the digits to the column's type (`select_list`).
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ RECORD_COLUMNS: Final = tuple(name for name in TABLE_SCHEMA.names if name != "to
 FIELDS_MAX: Final = 1000
 """Largest number of fields of JSON values that become columns."""
 DECIMAL_DIGITS: Final = 38
-"""Digits of the widest exact type of both engines."""
+"""Digits of the widest exact numeric type that both engines have."""
 SHORT_CHARS: Final = 15
-"""A double represents any number of this many characters without an exponent."""
+"""A double represents any number of at most this many characters without an exponent."""
 NUMBER: Final = "-?(0|[1-9][0-9]*)([.][0-9]+)?([eE][-+]?[0-9]+)?"
 """A JSON number as a regular expression without backslashes, which engines interpret differently."""
 _LONG_MAX: Final = (1 << 63) - 1
@@ -89,7 +89,7 @@ class Shape:
         values: kind of the values.
         text_keys: whether all sampled keys are UTF-8.
         fields: fields of JSON values that become columns, by name.
-        hidden: fields that do not, because a column has their name or there are too many.
+        hidden: fields that do not become columns, because a column has their name or there are too many fields.
         scales: digits after the decimal point of DECIMAL fields.
     """
 
@@ -237,7 +237,7 @@ def shape_of(batches: Iterable[tuple[Iterable[bytes | None], Iterable[bytes | No
 
 
 def _columns(seen: Mapping[str, _Seen]) -> tuple[dict[str, FieldKind], list[str]]:
-    """Return the fields that become columns, and the others."""
+    """Return the fields that become columns, and the hidden ones."""
     taken = {name.lower() for name in RECORD_COLUMNS}
     fields: dict[str, FieldKind] = {}
     hidden: list[str] = []

@@ -116,7 +116,8 @@ def sql(
         shown, more = partial(print_csv, limit=limit), partial(print_csv, limit=limit, is_more=True)
     elif as_json:
         shown = more = partial(print_json_lines, limit=limit)
-    if _SHOW_TABLES.fullmatch(statement):  # an engine only knows the topics of earlier statements
+    # An engine only lists the topics of earlier statements, so all topics are provided.
+    if _SHOW_TABLES.fullmatch(statement):
         if follow:
             raise CommandFailed(NOTHING_TO_FOLLOW, EXIT_USAGE)
         shown(Answer(["name"], ((name,) for name in topics.names())))
@@ -167,7 +168,7 @@ def _follow(
         try:
             names = _answer(asked, statement, topics, show)
         except CommandFailed:
-            if not topics.empty:  # the missing column may be a field of future records
+            if not topics.empty:  # the missing column may be a field of records that are published later
                 raise
             topics.wait_for_more()
             continue

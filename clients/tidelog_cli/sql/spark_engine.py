@@ -1,7 +1,7 @@
 """The Spark engine, in a local session of this process: topics are temporary views, created when Spark misses a table.
 
-Spark does not report all tables of a statement, only the first missing one. So each is created when it is missing, and
-the statement is analysed again.
+Spark does not report all tables of a statement, only the first missing one. So the view of each missing table is
+created when Spark reports it, and the statement is analysed again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 TABLES_MAX: Final = 64
-"""Topics per statement."""
+"""Maximum number of topics per statement."""
 _READS: Final = re.compile(
     r"(\s|\(|--[^\n]*\n|/\*.*?\*/)*(select|with|from|values|describe|explain)\b", re.IGNORECASE | re.DOTALL
 )
@@ -38,7 +38,8 @@ NUMBERS: Final = SafeNumbers()
 _STRICT: Final = {"allowSingleQuotes": "false", "allowNonNumericNumbers": "false"}
 _STRING: Final = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _BEFORE_NUMBER: Final = rf'[^-0-9"]*+(?:{_STRING}[^-0-9"]*+)*+'
-"""The pattern for DuckDB with possessive quantifiers, because Java uses a stack frame for each repetition otherwise."""
+"""DuckDB's pattern with possessive quantifiers, because Java uses a stack frame for each repetition of other
+quantifiers."""
 _PAIR: Final = r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _HALF: Final = r"\\u[dD][89a-fA-F]"
 
@@ -251,7 +252,7 @@ def _explained() -> Iterator[None]:
 
     try:
         yield
-    except Py4JJavaError as error:  # while reading rows; its own text is the Java stack
+    except Py4JJavaError as error:  # raised while rows are read; its text contains a Java stack
         cause = error.java_exception
         while cause.getCause() is not None:
             cause = cause.getCause()
@@ -271,7 +272,7 @@ def last_said(message: str) -> str:
     """Return the essential line of an error: the exception of a Python task, or a Java message without its class."""
     message = message.strip()
     if _TRACEBACK in message:
-        lines = message.rpartition(_TRACEBACK)[2].splitlines()  # after the chained exceptions
+        lines = message.rpartition(_TRACEBACK)[2].splitlines()  # follows the chained exceptions
         found = [line for line in lines if line.strip() and not line.startswith((" ", "\t"))]
         return found[0].strip() if found else message.splitlines()[0]
     return _CONDITION.sub("", message).splitlines()[0].strip()

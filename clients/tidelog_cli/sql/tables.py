@@ -21,9 +21,9 @@ from tidelog_cli.base.offset_extents import Extent
 from tidelog_cli.sql.columns import Shape, ValueKind, shape_of
 
 LISTED_MAX: Final = 20
-"""Topics listed in an error."""
+"""Maximum number of topics that an error lists."""
 SAMPLED_PARTITIONS_MAX: Final = 8
-"""Partitions of a topic that are sampled: the largest ones."""
+"""Maximum number of partitions of a topic that are sampled, the largest first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from tidelog_cli.top.sampling import Sample
 Cell = str | int | float | None
 NAME_CHARS: Final = 60
 ROWS_MAX: Final = 500
-"""Rows shown in a table; filter to see others."""
+"""Maximum number of rows shown in a table."""
 
 TABS: Final[dict[str, tuple[str, ...]]] = {
     "nodes": ("node", "address", "zone", "state", "owns", "records/s", "connections", "data", "disk free", "up"),

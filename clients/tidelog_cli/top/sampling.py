@@ -16,7 +16,7 @@ from tidelog import Client, ClusterStatus, GroupInfo
 from tidelog.errors import TidelogError
 
 GROUPS_MAX: Final = 100
-"""Groups whose lag is sampled."""
+"""Maximum number of groups whose lag is sampled."""
 AT_ONCE: Final = 4
 
 
@@ -57,7 +57,7 @@ async def take_sample(client: Client) -> Sample:
         async with turns:
             try:
                 rows = await client.groups.lag(group)
-            except TidelogError:  # it was deleted, or access is denied
+            except TidelogError:  # the group was deleted, or access to it is denied
                 return None
         return {topic: sum(row.lag for row in rows if row.topic == topic) for topic in {row.topic for row in rows}}
 

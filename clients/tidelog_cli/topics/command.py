@@ -51,7 +51,7 @@ def create(
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     **settings: Any,
 ) -> None:
-    """Create a topic; settings that are not given get the node's defaults."""
+    """Create a topic; settings without an option get the node's defaults."""
 
     async def work(client: Client) -> Topic:
         return await client.create_topic(name, exist_ok=exist_ok, **settings)
@@ -132,9 +132,11 @@ def describe(
 def alter(
     name: NameArgument, *, as_json: JsonOption = False, bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP, **changes: Any
 ) -> None:
-    """Change settings of a topic; those that are not given stay."""
+    """Change settings of a topic; settings without an option do not change."""
     if not changes:
-        raise CommandFailed("nothing to change: give at least one option, see `tidelog topic alter --help`", EXIT_USAGE)
+        raise CommandFailed(
+            "no setting to change: give at least one option, see `tidelog topic alter --help`", EXIT_USAGE
+        )
     topic = with_client(bootstrap, lambda client: client.alter_topic(name, **changes))
     if as_json:
         print_json(topic_document(topic))

@@ -14,14 +14,14 @@ from tidelog_cli.base.quantities import duration_ms, duration_or_none_ms, durati
 from tidelog_proto.topic_settings import ALTERABLE, TOPIC_SETTINGS, TopicSetting, Unit
 
 INDEX_PREFIX: Final = "index_"
-"""`--index` sets all settings with this prefix."""
+"""Prefix of the settings that `--index` sets."""
 _INDEXED: Final = tuple(name.removeprefix(INDEX_PREFIX) for name in ALTERABLE if name.startswith(INDEX_PREFIX))
 
 
 def with_setting_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command with an option for each setting that can be set, which it takes as `**settings`.
+    """Return a command with an option for each setting that can be set, passed as `**settings`.
 
-    A setting that is not given is missing from `settings`.
+    A setting without an option is missing from `settings`.
     """
     signature = inspect.signature(command, eval_str=True)
     own = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
@@ -42,7 +42,7 @@ def with_setting_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def option_names(setting: TopicSetting) -> list[str]:
-    """Return the names of a setting's option: of a time also the setting's own name, which has the unit."""
+    """Return the names of a setting's option; a duration also has the name of the setting, which includes the unit."""
     full = "--" + setting.name.replace("_", "-")
     if setting.name.startswith(INDEX_PREFIX):
         return ["--index"]

@@ -100,7 +100,7 @@ class LocalSecurity:
         return ("--config", str(self.certs / f"{name}.toml"))
 
     def node_environ(self) -> Mapping[str, str]:
-        """Return the environment of a node, without this process's variables that may be meant for another cluster."""
+        """Return the environment of a node, without variables of this process that could belong to another cluster."""
         return _allowed(_NODE, NODE_VARIABLES, os.environ)
 
     def gateway_environ(self) -> Mapping[str, str]:
@@ -204,7 +204,7 @@ def secure(data: Path, node_ids: Sequence[str]) -> LocalSecurity:
             _write_key(made.admin_key)
         ca, ca_key = paths(made.certs, CA)
         if not ca.exists():
-            ca_key.unlink(missing_ok=True)  # left by a start that ended before the certificate was written
+            ca_key.unlink(missing_ok=True)  # removes a key of a start that ended before the certificate was written
             new_ca(made.certs, name="Tidelog on this machine", days=CA_DAYS)
         for node_id in node_ids:
             new_certificate(made.certs, "node", node_id, HOSTS, days=DAYS, replace=True)
@@ -233,7 +233,7 @@ def _tls(certs: Path, name: str) -> dict[str, str]:
 
 
 def _allowed(section: str, settings: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment in which only variables of the given settings are kept of Tidelog's.
+    """Return the environment without Tidelog's variables, except those of the given settings.
 
     Variables override the settings file, and the terminal may have some for another cluster.
     """
