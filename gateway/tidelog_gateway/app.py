@@ -86,11 +86,11 @@ IDLE_POLL_US: Final = 0
 """The client sleeps while it waits for nodes: polling would take the time in which more requests gather for a batch."""
 
 CLOSE_S: Final = 1.0
-"""Minimum time at the end of the process to deliver records of requests that were abandoned."""
+"""Minimum time at the end of the process to deliver the pending records of requests that did not finish."""
 
 UNCOUNTED_SHARE: Final = 8
 """An eighth of the response budget is reserved for memory that is not counted: overhead of the allocator, and answers
-of nodes that are larger than was requested."""
+of nodes that exceed the requested size."""
 
 _CORS: Final[dict[str, Any]] = {
     "allow_methods": ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"],
@@ -102,7 +102,7 @@ _CORS: Final[dict[str, Any]] = {
     "expose_headers": [REQUEST_ID_HEADER, "Retry-After", "WWW-Authenticate", *PLACE_HEADERS],
     "max_age": 600,
 }
-"""CORS options for pages of `allowed_origins`. Credentials in cookies do not exist."""
+"""CORS options for pages of `allowed_origins`. The gateway uses no cookies."""
 
 OpenClient = Callable[[GatewaySettings], AbstractAsyncContextManager[Client]]
 
@@ -121,7 +121,7 @@ async def open_client(settings: GatewaySettings, context: Context | None = None)
         yield client
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
-                await client.close()  # drops the rest when it times out
+                await client.close()  # drops the records that are pending when it times out
 
 
 def callers_of(own: Gateway, kept: ProducerLimit) -> CallerCache:
@@ -192,7 +192,7 @@ def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client, p
 
     app = _routed(lifespan)
     install_schema(app, settings)
-    # Before the framework's own middlewares, which a request that a lane answers does not need.
+    # Runs before the framework's own middlewares, which requests on a fast path do not need.
     pipeline = app.middleware_stack = RequestPipeline(
         app.build_middleware_stack(),
         settings=settings,
@@ -217,7 +217,7 @@ def _routed(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]) ->
         version=VERSION,
         summary="HTTP and WebSocket in front of a Tidelog cluster.",
         lifespan=lifespan,
-        openapi_url=None,  # `docs_page` has the route
+        openapi_url=None,  # `docs_page` serves these routes
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,

@@ -25,7 +25,8 @@ from tidelog_proto.wire.loopback import is_loopback
 log = logging.getLogger(__name__)
 
 RESERVED_DESCRIPTORS: Final = 128
-"""For connections to nodes, files that are open for a moment, and connections that are accepted only to be refused."""
+"""Descriptors besides those of client connections: connections to nodes, briefly opened files, and connections that are
+accepted only to be refused."""
 BOOTSTRAP: Final = "TIDELOG_BOOTSTRAP"
 _SECRET_FILES: Final = {
     API_KEY_FILE_VARIABLE: "the API key",
@@ -68,7 +69,7 @@ def gateway(
         ),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(help="Processes that serve the port.", show_default="1", metavar="N")
+        int | None, typer.Option(help="Number of processes that serve the port.", show_default="1", metavar="N")
     ] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file with a table `gateway`.")] = None,
 ) -> None:
@@ -97,8 +98,8 @@ def gateway(
         raise typer.Exit(2) from error
     settings = _with_descriptor_limit(settings)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        # Until the server handles signals itself, Ctrl-C ends the process without an exception: libraries would report
-        # an exception in the middle of building data models as an error of their own.
+        # Until the server handles signals itself, Ctrl-C ends the process without an exception: libraries that are
+        # interrupted while they build data models would report an error of their own.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     leave_no_core_files()
     try:

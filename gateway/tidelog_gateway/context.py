@@ -35,7 +35,7 @@ from tidelog_proto.names import check_group_name, check_topic_name
 from tidelog_proto.process.fair_scheduler import Turns
 
 UNKNOWN_SHARE: Final = 4
-"""WebSockets that have not authenticated yet may be a quarter of all, in addition to the others."""
+"""Divisor of `ws_connections_max` that gives the number of additional slots for unauthenticated WebSockets."""
 
 
 @dataclass(slots=True)
@@ -152,8 +152,8 @@ def media_type_of(request: Request) -> str:
     """Return the body's media type in lower case, without parameters; "" when it is missing.
 
     Raises:
-        Problem: 415, the body is compressed: no limit counts the memory that decoding takes, and storing the compressed
-            bytes would store another value than the client meant.
+        Problem: 415, the body is compressed: no limit counts the memory for decoding it, and if it were stored
+            compressed, the record would have another value than the client sent.
     """
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding != "identity":
@@ -190,7 +190,7 @@ def require_utf8(request: Request, media_type: str = "application/json") -> None
 
 
 FORM: Final = "application/x-www-form-urlencoded"
-"""The default of `curl -d`."""
+"""The media type that `curl -d` sends by default."""
 
 
 def unsupported_media_type(given: str, *accepted: str) -> Problem:

@@ -1,7 +1,8 @@
 """`/v1/api-keys` and `/v1/rules`: API keys and access rules, with the caller's permissions.
 
 Nodes are asked on behalf of the caller, never with the gateway's own key. A gateway without authentication therefore
-refuses these routes, whatever its own key may do. Only the answer that creates a key has its secret; no log has it.
+refuses these routes, even if its own key has the permission. A key's secret is only in the answer to its creation, and
+never logged.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ class KeyCreate(BaseModel):
     expires_ms: Annotated[
         int | None, Field(ge=1, le=TIMESTAMP_MS_MAX, description="Expiry, in ms since 1970; null: never.")
     ] = None
-    note: Annotated[str, Field(max_length=_NOTE_CHARS_MAX, description="The purpose of the key.")] = ""
+    note: Annotated[
+        str, Field(max_length=_NOTE_CHARS_MAX, description="A description of the key, such as its purpose.")
+    ] = ""
 
 
 class KeyView(BaseModel):
@@ -94,12 +97,12 @@ class RuleCreate(BaseModel):
     operations: Annotated[list[Operation], Field(min_length=1, max_length=_OPERATIONS_MAX)]
     resource: Resource
     name: Annotated[
-        str, Field(max_length=GROUP_NAME_BYTES_MAX, description="Of the topic or group; empty for the cluster.")
+        str, Field(max_length=GROUP_NAME_BYTES_MAX, description="Name of the topic or group; empty for the cluster.")
     ] = ""
-    prefix: Annotated[bool, Field(description="`name` is a prefix of the names of topics or groups.")] = False
-    deny: Annotated[bool, Field(description="Denies the operations; a denial overrides what other rules allow.")] = (
-        False
-    )
+    prefix: Annotated[bool, Field(description="Whether `name` is a prefix of the names of topics or groups.")] = False
+    deny: Annotated[
+        bool, Field(description="Whether the rule denies the operations; a denial overrides rules that allow them.")
+    ] = False
 
 
 class RuleView(RuleCreate):

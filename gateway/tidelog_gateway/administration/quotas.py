@@ -28,7 +28,7 @@ router = APIRouter(prefix="/v1", tags=["access"], route_class=JsonRoute)
 LIMIT_MAX: Final = 2**63 - 1
 _UNLIMITED: Final = "unlimited"
 _PREFIX_CHARS: Final = 16
-"""Length of `role:` or `address:` before a name."""
+"""Maximum length of the prefix of a name, `role:` or `address:`."""
 
 Subject = Annotated[
     str,
@@ -52,7 +52,7 @@ def _limit(value: Any, handler: Callable[[Any], Any]) -> Any:
 _Limit = Annotated[
     Annotated[int, Field(ge=0, le=LIMIT_MAX)] | Literal["unlimited"] | None,
     WrapValidator(_limit),
-    Field(description="null: not limited by this quota; unlimited: not limited, whatever broader quotas set."),
+    Field(description="null: this quota sets no limit; unlimited: no limit, overriding broader quotas."),
 ]
 
 
@@ -91,9 +91,9 @@ class UsageView(BaseModel):
     connections: int
     waiting: Annotated[int, Field(description="Throttled connections.")]
     in_flight_bytes: int
-    throttled_s: Annotated[float, Field(description="Total time for which its requests were throttled.")]
-    produce_debt_s: Annotated[float, Field(description="Time until it may write again.")]
-    consume_debt_s: Annotated[float, Field(description="Time until it may read again.")]
+    throttled_s: Annotated[float, Field(description="Total time for which the caller's requests were throttled.")]
+    produce_debt_s: Annotated[float, Field(description="Time until the caller may write again.")]
+    consume_debt_s: Annotated[float, Field(description="Time until the caller may read again.")]
 
 
 class UsagesView(BaseModel):

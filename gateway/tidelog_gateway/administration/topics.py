@@ -59,7 +59,7 @@ class TopicCreate(_Settings):
 
 
 class TopicAlter(_Settings):
-    """Changes to a topic. Settings that are missing or null stay; `partitions` can only be raised."""
+    """Changes to a topic. Settings that are missing or null do not change; `partitions` can only be raised."""
 
 
 class NextDeletionView(BaseModel):
@@ -67,8 +67,10 @@ class NextDeletionView(BaseModel):
 
     below: Annotated[int, Field(description="The end offset of the segment.")]
     size_bytes: int
-    at_ms: Annotated[int | None, Field(description="When its newest record expires; null: no limit by time.")]
-    bytes_more: Annotated[int | None, Field(description="Bytes to append until it is deleted; null: no such limit.")]
+    at_ms: Annotated[int | None, Field(description="When the segment's newest record expires; null: no limit by time.")]
+    bytes_more: Annotated[
+        int | None, Field(description="Bytes to append until the segment is deleted; null: no limit by size.")
+    ]
 
 
 class PartitionView(BaseModel):
@@ -82,17 +84,19 @@ class PartitionView(BaseModel):
     high_watermark: int
     size_bytes: int
     state: str
-    oldest_append_ms: Annotated[int | None, Field(description="Append time of its oldest record; null: empty.")]
+    oldest_append_ms: Annotated[
+        int | None, Field(description="Append time of the oldest record; null: the partition is empty.")
+    ]
     newest_append_ms: int | None
     next_deletion: Annotated[NextDeletionView | None, Field(description="null: retention deletes nothing.")]
-    unindexed_bytes: Annotated[int, Field(description="Bytes without an index, which searches scan.")]
+    unindexed_bytes: Annotated[int, Field(description="Bytes that are not indexed yet, which searches scan.")]
 
 
 class TopicView(_DescribedSettings):
     """A topic and its configuration."""
 
     name: str
-    topic_id: Annotated[str, Field(description="32 hexadecimal digits; a topic that is created again has another.")]
+    topic_id: Annotated[str, Field(description="32 hexadecimal digits; a recreated topic has another id.")]
     partitions: int
 
 
@@ -111,15 +115,18 @@ class FiguresView(BaseModel):
     idle: Annotated[int, Field(description="Partitions that are not open; the sums leave them out.")]
     unavailable: Annotated[int, Field(description="Partitions that accept no records.")]
     under_replicated: Annotated[int, Field(description="Partitions with an incomplete copy.")]
-    records_per_s: Annotated[float | None, Field(description="Over the last half minute; null: not known.")]
-    bytes_per_s: Annotated[float | None, Field(description="Growth; negative if more was deleted.")]
+    records_per_s: Annotated[float | None, Field(description="Rate over the last 30 s; null: unknown.")]
+    bytes_per_s: Annotated[
+        float | None, Field(description="Growth rate of the size; negative if more is deleted than appended.")
+    ]
 
 
 class ListedTopicView(TopicView):
     """A topic in a list."""
 
     figures: Annotated[
-        FiguresView | None, Field(description="With `figures=true`; null: the topic has not been sampled.")
+        FiguresView | None,
+        Field(description="Sums over the partitions, with `figures=true`; null: the topic has not been sampled."),
     ] = None
 
 
@@ -150,7 +157,9 @@ async def list_topics(
     gateway: GatewayDep,
     limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 100,
     cursor: CursorQuery = None,
-    figures: Annotated[bool, Query(description="Also sums over the partitions, sampled every few seconds.")] = False,
+    figures: Annotated[
+        bool, Query(description="Whether to return sums over the partitions, which are sampled every few seconds.")
+    ] = False,
 ) -> Response:
     """List topics by name, a page at a time. Concurrent creations and deletions do not disturb the paging."""
     after = "" if cursor is None else name_in(cursor)

@@ -24,10 +24,11 @@ from tidelog_proto.auth.api_key import KEY_PREFIX
 
 TOKEN_CHARS_MAX: Final = 16_384
 CHALLENGE: Final = 'Bearer realm="tidelog"'
-"""Without Basic: browsers would ask for a password and send it with every request, also those of foreign pages."""
+"""The scheme Basic is not offered, because browsers would ask for a password and send it with every request, also those
+of foreign pages."""
 
 USER_CHARS_MAX: Final = 2_048
-"""Length of the base64 of `user:password`."""
+"""Maximum length of the base64 of `user:password`."""
 
 _HOW: Final = "send Authorization: Bearer KEY"
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/=-]+")
@@ -92,12 +93,12 @@ def credentials_of(token: str) -> pb.Credentials:
     """Parse an API key, which has a known prefix, or a token of an issuer.
 
     Raises:
-        Problem: 401, it is malformed.
+        Problem: 401, the key or token is malformed.
     """
     if len(token) > TOKEN_CHARS_MAX:
         raise unauthenticated(f"the token is longer than {TOKEN_CHARS_MAX} characters")
     if not _TOKEN.fullmatch(token):
-        raise unauthenticated(f"the bearer token has characters that tokens never have; {_HOW}")
+        raise unauthenticated(f"the bearer token has characters other than A-Z a-z 0-9 - . _ ~ + / =; {_HOW}")
     return pb.Credentials(api_key=token) if token.startswith(KEY_PREFIX) else pb.Credentials(token=token)
 
 
@@ -105,7 +106,7 @@ def _of_basic(text: str) -> UserPassword:
     """Parse the base64 of `user:password` in UTF-8 (RFC 7617).
 
     Raises:
-        Problem: 401, it is malformed.
+        Problem: 401, the text is malformed.
     """
     if len(text) > USER_CHARS_MAX:
         raise unauthenticated(f"the Basic credentials are longer than {USER_CHARS_MAX} characters")
@@ -129,7 +130,7 @@ def user_password(user: str, password: str) -> UserPassword:
             raise unauthenticated("the password is empty; send user:password")
         return UserPassword(user, password, Password(user, password))
     except InvalidRequestError as error:
-        raise unauthenticated("the user's name is invalid") from error
+        raise unauthenticated("the user's name is invalid; send the name of an existing user") from error
 
 
 def refuse_secrets_in(query: bytes) -> None:

@@ -18,7 +18,7 @@ from tidelog_proto.auth.host_header import HostNames
 
 ANY_HOST: Final = "*"
 UNCHECKED_PATHS: Final = frozenset({"/livez", "/readyz"})
-"""Health probes, which may use any name; a page learns nothing from the answer."""
+"""Paths of health probes, which may use any host name; their answers reveal nothing to a page."""
 
 _SHOWN_CHARS: Final = 200
 _KNOWN_MAX: Final = 64
@@ -41,7 +41,7 @@ class HostCheck:
         """Values of `Host` that have passed the check."""
 
     def is_known(self, host: bytes | None) -> bool:
-        """Whether the only `Host` of a request is known to pass; check others with `refuse_foreign_host`."""
+        """Whether this single `Host` of a request has passed the check before; else call `refuse_foreign_host`."""
         return self._any or host in self._known
 
     def refuse_foreign_host(self, headers: Headers, path: str) -> None:
@@ -52,7 +52,7 @@ class HostCheck:
         """
         if self._any or path in UNCHECKED_PATHS:
             return
-        for host in headers.getlist("host"):  # HTTP/1.0 allows a request without it; no browser sends one
+        for host in headers.getlist("host"):  # HTTP/1.0 allows a request without `Host`; browsers always send it
             if not self.is_allowed(host):
                 raise Problem(
                     421,

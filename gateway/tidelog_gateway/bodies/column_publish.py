@@ -1,4 +1,4 @@
-"""Publishes columns without making rows of them; the answer has ranges of offsets."""
+"""Publishes columns without converting them to rows; the answer has ranges of offsets."""
 
 from __future__ import annotations
 
@@ -36,9 +36,11 @@ class PieceErrorView(BaseModel):
 class ColumnsView(BaseModel):
     """The answer to columns: the ranges of their offsets. Rows of one partition are stored in their order."""
 
-    records: Annotated[int, Field(description="Rows of the request.")]
+    records: Annotated[int, Field(description="Number of rows of the request.")]
     ranges: list[RangeView]
-    errors: Annotated[list[PieceErrorView] | None, Field(description="Absent: every row is stored.")] = None
+    errors: Annotated[
+        list[PieceErrorView] | None, Field(description="Errors by partition; absent if every row is stored.")
+    ] = None
     duplicates: int | None = None
 
 
@@ -48,7 +50,7 @@ async def publish_columns(
     """Publish columns, and return the answer (a `ColumnsView`) and its status.
 
     Raises:
-        TidelogError: all of them failed; the first one's error.
+        TidelogError: all records failed; the error of the first one.
         ProtocolError: the topic's name is invalid.
     """
     check_topic_name(topic)

@@ -1,8 +1,8 @@
-"""The end of each row of a CSV body, found by array operations, and the faults of its quoting.
+"""Finds the end of each row of a CSV body with array operations, and checks the quoting.
 
 The grammar is RFC 4180 in UTF-8, applied strictly: a field is either quoted from its first to its last character or has
 no quote, rows end in LF or CR LF, and a quote inside a quoted field is doubled. The quoting is checked before any field
-is decoded, so an unclosed quote costs a pass over the bytes but never a field of the body's size.
+is decoded, so an unclosed quote costs one pass over the bytes, and no field of the size of the body is decoded.
 """
 
 from __future__ import annotations
@@ -86,10 +86,10 @@ def _check_quotes(data: Any, places: Any, opening: Any, row_of: Callable[[int], 
     is_last = (last == len(data) - 1) | _END[after] | (after == _QUOTE)
     middle, trailed = first[~is_first], last[~is_last]
     if len(middle) and not (len(trailed) and trailed[0] < middle[0]):
-        detail = "a quote in an unquoted field; quote the whole field and double the quotes inside"
+        detail = "the row has a quote in an unquoted field; quote the whole field and double the quotes inside"
         raise row_fault(row_of(int(middle[0])), detail)
     if len(trailed):
-        detail = "text after a closing quote; double a quote that belongs to the field"
+        detail = "the row has text after a closing quote; double a quote that belongs to the field"
         raise row_fault(row_of(int(trailed[0])), detail)
 
 
@@ -99,4 +99,6 @@ def _check_returns(data: Any, places: Any, row_of: Callable[[int], int]) -> None
     wrong = (after != _LF) | (places == len(data) - 1)
     if wrong.any():
         row = row_of(int(places[wrong][0]))
-        raise row_fault(row, "a carriage return without a line feed; quote the field")
+        raise row_fault(
+            row, "the row has a carriage return without a line feed; quote the field, or end the row with CR LF"
+        )

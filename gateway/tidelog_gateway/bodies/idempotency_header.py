@@ -30,7 +30,7 @@ _SHOWN_CHARS_MAX: Final = 40
 
 
 def key_in(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
-    """Return the key of a request; None where it has none.
+    """Return the key of a request; None if the header is missing.
 
     Raises:
         Problem: 400, the header is repeated or malformed.
@@ -39,7 +39,7 @@ def key_in(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
     if not given:
         return None
     if len(given) > 1:
-        raise _no_key(f"the request has {len(given)} of them; send one")
+        raise _no_key(f"the request has {len(given)} such headers; send one")
     key = given[0]
     if len(key) > KEY_CHARS_MAX:
         raise _no_key(f"it must have at most {KEY_CHARS_MAX} characters, got {len(key)}")
@@ -50,7 +50,7 @@ def key_in(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
 
 
 def refuse_key(form: str) -> Problem:
-    """Return the 400 for a key with a form of body whose records are not published all at once."""
+    """Return the 400 for a key with a form of body whose records are published as they arrive."""
     return Problem(
         400,
         "idempotency_key_unsupported",
@@ -65,7 +65,7 @@ async def publish_keyed(
     """Publish the records of a request with an `Idempotency-Key`, unless they are stored already.
 
     Raises:
-        Problem: 422, the key belongs to another request; as the pace of the request.
+        Problem: 422, the key belongs to another request; errors of `pace`.
         TidelogError: all records failed with the same error.
     """
     caller = gateway.caller
@@ -91,7 +91,7 @@ async def publish_keyed(
 
 
 def _decides(name: bytes) -> bool:
-    """Whether a header is part of the published record: those of a CloudEvent in binary mode are."""
+    """Whether a header is part of the published record, as the headers of a CloudEvent in binary mode are."""
     return name.startswith(b"ce-")
 
 

@@ -1,8 +1,8 @@
-"""Large JSON bodies: their limits are checked before they are parsed, and they are parsed in pieces.
+"""Large JSON bodies: limits are checked before parsing, and parsing yields to the event loop.
 
 A body of records is first scanned for its structure (`json_structure`): the number of records, and of values in each. A
-body that exceeds a limit is refused before any object is made of it. Then its records are parsed in pieces of a few
-milliseconds, between which other requests run, until `ERRORS_SHOWN_MAX` faults are found. A small body is one piece.
+body that exceeds a limit is refused before any object is made of it. Then its records are parsed in parts that take a
+few milliseconds, between which other requests run, until `ERRORS_SHOWN_MAX` faults are found. A small body is one part.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tidelog_gateway.records_in import Records, parse_body
 from tidelog_proto.limits import KIB
 
 VALUES_MAX: Final = 64_000
-"""JSON values that are parsed at once: those of one record, of one WebSocket message, or of the body of another
-request. Takes some 15 ms of the event loop; a larger document can be sent as a string (`value_encoding` utf8)."""
+"""Maximum number of JSON values that are parsed at once: in one record, one WebSocket message, or the body of another
+request. Parsing them takes some 15 ms; a larger document can be sent as a string (`value_encoding` utf8)."""
 AT_ONCE_BYTES: Final = 16 * KIB
-"""A body of up to this size is parsed at once: it has at most some 8,000 values."""
+"""Maximum size of a body that is parsed at once; it has at most about 8,000 values."""
 MEMBERS_MAX: Final = 100
-"""Members of one validated object. No model has as many, and each unknown member is a fault."""
+"""Maximum number of members of a validated object. No model has as many members, and each unknown one is a fault."""
 PIECE_BYTES: Final = 256 * KIB
 PIECE_VALUES: Final = 5_000
 PIECE_RECORDS: Final = 500
@@ -40,7 +40,7 @@ class ListPiece(NamedTuple):
     Attributes:
         first: the number of the first element.
         text: of the elements, with the commas between them.
-        members: number of members in the text, repeated ones included; an empty object counts as one.
+        members: number of members in the text, including repeated ones; an empty object counts as one.
     """
 
     first: int
@@ -91,7 +91,7 @@ async def list_pieces(
     pace: Pace,
     path: Sequence[str] = ("records",),
 ) -> AsyncIterator[ListPiece]:
-    """Yield the elements of a JSON list in pieces.
+    """Yield the elements of a JSON list in parts.
 
     Args:
         body: a JSON text.
@@ -171,24 +171,26 @@ async def _elements(  # noqa: PLR0917 - see `list_pieces`
         member_count = int(sums[-1]) if len(sums) else member_count
         count += len(divides)
         if count > records_max:
-            # The exact number would need a scan of the rest.
+            # Not the exact number, which needs a scan of the rest.
             raise invalid([{"pointer": pointer(path), "detail": f"at most {records_max} records, got more"}])
         if len(closing):
             if end.match(body, int(found.places[stop - 1]) + 1) is None:
-                raise invalid([{"pointer": "", "detail": "unexpected text after the list of records"}])
+                raise invalid(
+                    [{"pointer": "", "detail": "the body has text after the list of records; end it with ]}"}]
+                )
             break
     else:
-        raise invalid([{"pointer": "", "detail": "the body is not JSON: its list of records does not end"}])
+        raise invalid([{"pointer": "", "detail": "the body is not JSON: its list of records has no closing bracket"}])
     elements = _Elements(np.concatenate(ends), np.concatenate(values), np.concatenate(members))
     many = f"at most {VALUES_MAX} JSON values in one record; send a larger document as a string"
     _check_each(elements.values, VALUES_MAX, many, path)
-    # Members are counted by the commas between them, one less than the members.
+    # An object has one comma less than members.
     _check_each(elements.commas, MEMBERS_MAX - 1, f"a record has at most {MEMBERS_MAX} members", path)
     return elements
 
 
 def _pieces(elements: _Elements, start: int) -> Iterator[_Piece]:
-    """Divide the elements into pieces of at least one element."""
+    """Divide the elements into parts of at least one element."""
     at, count = 0, len(elements.ends)
     values_before = commas_before = 0
     while at < count:
@@ -206,7 +208,7 @@ def _pieces(elements: _Elements, start: int) -> Iterator[_Piece]:
 
 
 def _shifted(problem: Problem, first: int) -> list[Mapping[str, str]]:
-    """Return the faults of a piece whose first record has the number `first` in the body."""
+    """Return the faults of a part whose first record has the number `first` in the body."""
 
     def moved(where: str) -> str:
         _, *path = where.split("/")
@@ -220,7 +222,7 @@ def _shifted(problem: Problem, first: int) -> list[Mapping[str, str]]:
 
 
 def joined(parts: list[Records], now_us: int) -> Records:
-    """Join the records of all pieces; a column that only some pieces use is filled with its default in the others."""
+    """Join the records of all parts; a column that is missing in some parts is filled with its default there."""
     if len(parts) == 1:
         return parts[0]
     records = Records([value for part in parts for value in part.values])

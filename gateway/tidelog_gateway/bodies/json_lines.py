@@ -1,4 +1,4 @@
-"""JSON lines with one record each: splitting a body into lines as it arrives, and parsing them in pieces."""
+"""JSON lines with one record each: splits a body into lines as it arrives, and parses several lines at a time."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class LineBuffer:
         self._parts: list[bytes] = []
 
     def feed(self, data: bytes) -> Iterator[list[Line]]:
-        """Yield the lines that end in `data`, in pieces."""
+        """Yield the lines that end in `data`, several at a time."""
         last = data.rfind(b"\n")
         if last < 0:
             self._keep(data)
@@ -68,7 +68,7 @@ class LineBuffer:
     def _pieces(self, whole: bytes) -> Iterator[list[Line]]:
         at = 0
         while at <= len(whole):
-            # Each byte of a stretch may be a line, so lines are made of one stretch at a time.
+            # Every byte may end a line, so only a bounded number of bytes is split at a time.
             end = whole.find(b"\n", min(at + PIECE_BYTES, len(whole)))
             stretch = whole[at:] if end < 0 else whole[at:end]
             at = len(whole) + 1 if end < 0 else end + 1
@@ -80,7 +80,7 @@ class LineBuffer:
 
 
 class ParsedLines(NamedTuple):
-    """The records of valid lines, in their order, and the faults of the others.
+    """The records of valid lines in their order, and the faults of invalid lines.
 
     Attributes:
         records: of the valid lines; None without any.

@@ -1,10 +1,10 @@
 """Publishes a body of JSON lines of any length while it arrives, and answers each line when it is stored.
 
-The reader parses the lines that have arrived in the caller's turn and gives them to the producer. The writer waits for
-the outcomes in the order of the lines and sends them. Between the two are at most `PIECES_MAX` pieces. While the client
-does not read its answer, or the log does not answer, the body is not read further, so TCP flow control slows the client
-down. An invalid line is answered with its error, and the stream continues. The last line of the answer reports whether
-the whole body was processed.
+The reader task parses lines when the fair scheduler gives the caller a turn, and passes them to the producer. The
+writer task waits for the outcomes in the order of the lines and sends them. At most `PIECES_MAX` groups of lines are
+between the two. While the client does not read its answer, or the log does not answer, the body is not read further, so
+TCP flow control slows the client down. An invalid line is answered with its error, and the stream continues. The last
+line of the answer reports whether the whole body was processed.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from tidelog_gateway.problems import Problem, from_error
 from tidelog_gateway.publish import Outcome, publish_each
 
 PIECES_MAX: Final = 8
-"""Pieces of one stream that are being stored at a time."""
+"""Maximum number of groups of lines of one stream that are being stored."""
 ROOM_LOOK_S: Final = 0.05
 FAULTS_MAX: Final = 1_000
-"""Invalid lines after which a stream ends: reporting one costs more than storing a record, and a body in another form
-has only invalid lines."""
+"""Number of invalid lines after which a stream ends: reporting one costs more than storing a record, and a body in
+another form has only invalid lines."""
 
 Receipts = Literal["all", "errors"]
 _SendBody = Callable[[bytes], Awaitable[None]]
@@ -93,7 +93,7 @@ class LineStream(Response):
         self._count = self._stored = self._faults = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer until the body ends, or something ends the stream.
+        """Answer until the body or the stream ends.
 
         Raises:
             Problem: the stream ended before anything was answered.
@@ -152,7 +152,7 @@ class LineStream(Response):
         """Return the next part of the body, None after its end.
 
         Raises:
-            Problem: the client is silent for too long, or something else ended the stream.
+            Problem: no data arrived for too long, or the stream was ended.
             _ClientGoneError: the client has gone.
         """
         if self._is_whole:
@@ -172,7 +172,7 @@ class LineStream(Response):
         if self._over.done():
             raise self._over.result()
         if writing.done():
-            writing.result()  # ends early only with an exception
+            writing.result()  # the task ends before the body only with an exception
         if not receiving.done():
             detail = f"no data arrived for {timeout_s:g} s; send an empty line to keep the stream open"
             raise Problem(408, "request_timeout", detail, retryable=True, headers={"Connection": "close"})
@@ -186,7 +186,7 @@ class LineStream(Response):
         return data
 
     async def _accept(self, lines: list[Line], writing: asyncio.Task[None]) -> None:
-        """Parse lines and start to publish them, after the lines before them."""
+        """Parse lines and start to publish them, in the order of the body."""
         await self._wait_for_turn()
         while lines:
             some, lines = _up_to(lines, min(PIECE_BYTES, self._gateway.settings.body_bytes_max))
@@ -211,7 +211,7 @@ class LineStream(Response):
                 raise Problem(422, "invalid_request", detail)
 
     async def _hold(self) -> None:
-        """Reserve room for the received part of the body; wait for it while earlier lines are being stored.
+        """Reserve room for the received part of the body; wait while earlier lines are being stored.
 
         Raises:
             Problem: 429, no room for `ROOM_WAIT_S`.
@@ -221,7 +221,7 @@ class LineStream(Response):
             return
         try:
             async with asyncio.timeout(ROOM_WAIT_S):
-                # Polled: other requests also free room, without a notification.
+                # Polled, because other requests free room without a notification.
                 while not self._arrival.hold(self._piece_bytes + self._lines.held_bytes):  # noqa: ASYNC110
                     await asyncio.sleep(ROOM_LOOK_S)
         except TimeoutError as error:
@@ -265,7 +265,7 @@ class LineStream(Response):
         try:
             await self._write_all(send_body)
         except BaseException:
-            # The reader may wait for a free piece; it looks at this task next.
+            # The reader may be waiting for this task to finish a group.
             for _ in range(PIECES_MAX):
                 self._free.release()
             raise
@@ -302,7 +302,7 @@ class LineStream(Response):
         return b"".join(lines)
 
     def _end_line(self, problem: Problem | None) -> bytes:
-        """Return the last line: whether the whole body was processed, and if not, why."""
+        """Return the last line of the answer: whether the whole body was processed, or the error."""
         end: dict[str, Any] = {
             "done": problem is None,
             "records": self._count,
@@ -315,7 +315,7 @@ class LineStream(Response):
 
 
 def _receipt(number: int, partition: int, offset: int) -> bytes:
-    if offset < 0:  # dropped as a duplicate
+    if offset < 0:  # the node dropped the record as a duplicate
         return b'{"line":%d,"partition":%d}\n' % (number, partition)
     return b'{"line":%d,"partition":%d,"offset":%d}\n' % (number, partition, offset)
 

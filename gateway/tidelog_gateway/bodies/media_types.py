@@ -50,7 +50,7 @@ def form_of(request: Request) -> str:
     headers = request.headers
     for name in _DECIDING:
         if len(headers.getlist(name)) > 1:
-            raise invalid([{"parameter": name, "detail": "is given more than once: send one"}])
+            raise invalid([{"parameter": name, "detail": "is given more than once: send it once"}])
     media_type = media_type_of(request)
     if "ce-specversion" in headers:
         return BINARY_CLOUDEVENT

@@ -1,4 +1,4 @@
-"""W3C trace context of a request: `traceparent` and `tracestate`, which become headers of the records it publishes.
+"""W3C trace context of a request (`traceparent`, `tracestate`), which becomes headers of the published records.
 
 A record with its own `traceparent` keeps it, and gets no `tracestate` either. As the W3C recommends, an invalid
 `traceparent` is ignored, and so is a `tracestate` without a valid `traceparent`.

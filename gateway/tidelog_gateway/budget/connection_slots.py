@@ -14,7 +14,7 @@ from typing import Final
 from tidelog_proto.auth.client_address import counted_address
 
 ADDRESS_SHARE: Final = 4
-"""Unless the settings limit it, one address may have all but a quarter of the connections."""
+"""One address may have all connections except one in this many, unless the settings set a limit."""
 
 
 class ConnectionSlot:
@@ -47,7 +47,7 @@ class ConnectionSlots:
         self._taken = 0
         self._taken_by: dict[str, int] = {}
         self._idle: dict[str, dict[ConnectionSlot, None]] = {}
-        """Idle connections by address, those first that have waited longest."""
+        """Idle connections by address, the longest waiting first."""
         self._by_idle_count: dict[int, dict[str, None]] = {}
         """Addresses by their number of idle connections."""
         self._largest = 0
@@ -57,7 +57,7 @@ class ConnectionSlots:
         return self._taken
 
     def take(self, address: str, give_way: Callable[[], object]) -> ConnectionSlot | None:
-        """Return a slot, if needed that of an idle connection; None when no slot is free and no connection is idle."""
+        """Return a free slot, or the slot of an idle connection; None when no slot is free or idle."""
         network = counted_address(address)
         if self._taken_by.get(network, 0) >= self._address_most:
             idle = self._idle.get(network)
@@ -121,4 +121,4 @@ class ConnectionSlots:
         if now:
             self._by_idle_count.setdefault(now, {})[network] = None
         if now > self._largest or self._largest not in self._by_idle_count:
-            self._largest = now  # the count grew by one, or the last address of the largest count lost one
+            self._largest = now  # the count grew by one, or the last address with the largest count lost a connection
