@@ -52,11 +52,11 @@ RECORDS_DEFAULT: Final = 500
 
 NATIVE_BYTES_MIN: Final = 64 * KIB
 NATIVE_BYTES_PER_RECORD: Final = 2 * KIB
-"""How much to request from the node for each record that may be returned: an estimate, so that a reader of few records
-does not transfer megabytes each time. If it is too low, the answer only has fewer records."""
+"""Bytes to request from the node for each record that may be returned: an estimate, so that a request for few records
+does not transfer megabytes. If it is too low, the answer has fewer records."""
 
 WAITING_BYTES: Final = 16 * KIB
-"""How much a request that waits for records asks of the node and reserves in the response budget."""
+"""Bytes that a request that waits for records requests from the node and reserves in the response budget."""
 
 LOOK_S: Final = 1.0
 """How long a request without `wait_ms` scans the log for matching records."""
@@ -121,8 +121,12 @@ async def fetch_records(  # noqa: PLR0917 # query parameters are parameters
     timestamp: TimestampQuery = None,
     from_: Annotated[Literal["earliest", "latest"] | None, Query(alias="from")] = None,
     max_records: Annotated[int | None, Query(ge=1)] = None,
-    max_bytes: Annotated[int | None, Query(ge=1, description="Payload bytes; a single record may exceed it.")] = None,
-    wait_ms: Annotated[int, Query(ge=0, description="How long to wait for a record at the end of the log.")] = 0,
+    max_bytes: Annotated[
+        int | None, Query(ge=1, description="Maximum payload in bytes; a single record may exceed it.")
+    ] = None,
+    wait_ms: Annotated[
+        int, Query(ge=0, description="Longest wait for a record at the end of the log, in milliseconds.")
+    ] = 0,
     key: KeyQuery = None,
     key_encoding: KeyEncodingQuery = "utf8",
     tag: TagQuery = None,
@@ -136,7 +140,12 @@ async def fetch_records(  # noqa: PLR0917 # query parameters are parameters
     media_type = media_type_of(request, value_encoding)
     if sum(start is not None for start in (offset, timestamp, from_)) > 1:
         raise invalid(
-            [{"parameter": "offset", "detail": "is one of several starts; send only offset, timestamp or from"}]
+            [
+                {
+                    "parameter": "offset",
+                    "detail": "is one of several start positions; send only one of offset, timestamp and from",
+                }
+            ]
         )
     start = offset if offset is not None else await _start(gateway, topic, partition, timestamp, from_)
     wanted = Wanted(parse_key(key, key_encoding) if key is not None else None, tag)
@@ -217,7 +226,7 @@ async def _json(
         if answer.fits(held_bytes + size_bytes):
             gateway.metrics.http_records_out.inc(written.records)
             return written.data
-        # The size is known only now: it is discarded, and built again when there is room for it.
+        # The answer's size is known only now: the answer is discarded, and built again when there is room for it.
         read.written.pop(limits, None)
         del written
         await answer.reserve(held_bytes + size_bytes)

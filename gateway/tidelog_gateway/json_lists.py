@@ -1,4 +1,4 @@
-"""Answers with a long list: encoded in pieces, between which other requests run."""
+"""Answers with a long list, which are encoded in parts between which other requests run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidelog_gateway.context import Gateway, json_response
 from tidelog_gateway.pace import pace_of
 
 PIECE_ITEMS: Final = 400
-"""Takes some 2 ms of the event loop."""
+"""Number of items that are encoded at once, in some 2 ms."""
 
 T = TypeVar("T")
 

@@ -42,7 +42,8 @@ TimestampQuery = Annotated[
     str | None,
     Query(
         max_length=40,
-        description="Milliseconds since 1970, or ISO 8601 with a time zone; the first record that is not older.",
+        description="Return the first record at or after this time: milliseconds since 1970, or ISO 8601 with a time "
+        "zone.",
     ),
 ]
 
@@ -54,8 +55,15 @@ class OffsetView(BaseModel):
     log_start_offset: int
     high_watermark: int
     next_offset: int
-    found: Annotated[bool, Field(description="False if all records are older; next_offset is the end then.")]
-    timestamp_ms: Annotated[int | None, Field(description="With `timestamp`: the timestamp of the record found.")]
+    found: Annotated[
+        bool,
+        Field(
+            description="Whether a record at or after `timestamp` exists; if not, next_offset is the end of the log."
+        ),
+    ]
+    timestamp_ms: Annotated[
+        int | None, Field(description="With `timestamp`: the timestamp of the record at next_offset.")
+    ]
 
 
 class OffsetsView(BaseModel):
@@ -233,7 +241,7 @@ def parse_timestamp(text: str, parameter: str = "timestamp") -> int:
         return int(text) * 1000
     try:
         moment = datetime.fromisoformat(text)
-        # Not converted to UTC first: some valid times would exceed the year 9999.
+        # Not converted to UTC first, because some valid times would exceed the year 9999.
         since_us = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
     except (ValueError, TypeError, OverflowError):
         since_us = -1

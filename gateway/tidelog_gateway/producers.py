@@ -3,13 +3,14 @@
 Callers never share a producer, because nodes check the permissions of a batch for one caller. Without authentication
 there is one caller.
 
-A producer is created at the first publish to a topic and closed when it is among the least recently used, of all
-callers together. One in use is not closed: it is retired, and its last user closes it.
+A producer is created at the first publish to a topic, and dropped as the least recently used when all callers together
+have too many. A dropped producer that is in use is retired: its last request closes it.
 
 Requests are accepted one after the other, each as a whole, in the order in which they began. The records of a client
 are therefore stored in its order, also while the topic's owner is unknown or the buffer is full. A request takes its
-place in the queue before anything that may wait, and keeps it when its topic was recreated and it continues with a new
-producer (`QueuePlace.again`): the new producer accepts no later request until all that began with the old one are done.
+place in the queue before its first await, and keeps it when its topic was recreated and it continues with a new
+producer (`QueuePlace.again`): the new producer accepts no later request until all requests that began with the old
+producer are accepted.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ class _Entry:
         earlier: retired producers of the topic that were still in use when this one was created.
         later: producers created while this one was in use.
         users: requests that use it.
-        coming: a heap of those that it has not accepted yet.
-        awaited: those of them that wait for their turn.
+        coming: a heap of the requests that it has not accepted yet.
+        awaited: the requests in `coming` that wait for their turn.
     """
 
     topic: str
@@ -196,7 +197,7 @@ class Producers:
     async def store_at_once(self, topic: str, rows: RecordLists) -> PendingRows | None:
         """Accept records at once if no request waits in the topic's queue, and wait for their outcomes.
 
-        Return None if they could not be accepted at once; then they were not.
+        Return None, without accepting them, if they cannot be accepted at once.
 
         Raises:
             TidelogError: the producer has failed or is closed.
@@ -244,7 +245,7 @@ class Producers:
                 await _close(entry.topic, entry.producer)
 
     async def forget(self, topic: str, producer: Producer | None = None) -> None:
-        """Retire the topic's producer, whose topic was deleted; with `producer` only if it is still that one."""
+        """Retire the producer of a deleted topic; with `producer`, only if that is still the topic's producer."""
         entry = self._entries.get(topic)
         if entry is not None and producer in {None, entry.producer}:
             del self._entries[topic]

@@ -18,8 +18,8 @@ class RouteCost(NamedTuple):
         largest: the largest request.
         largest_ms: its time on the event loop's thread, in milliseconds, rounded up.
         bound: the limits that are checked before the work starts.
-        paced: whether the gateway works in pieces, in the caller's turn, instead of in one piece for each answer of a
-            node.
+        paced: whether the gateway works in short time slices, in the caller's turn, instead of processing each answer
+            of a node at once.
     """
 
     largest: str

@@ -129,16 +129,18 @@ async def publish_records(  # noqa: PLR0917 # query parameters are parameters
     gateway: GatewayDep,
     topic: TopicPath,
     request: Request,
-    key: Annotated[str | None, Query(max_length=KEY_CHARS_MAX, description="Of a raw body.")] = None,
+    key: Annotated[str | None, Query(max_length=KEY_CHARS_MAX, description="Key of a raw body's record.")] = None,
     key_encoding: Annotated[KeyEncoding, Query(description="Encoding of `key`, for a raw body.")] = "utf8",
-    tag: Annotated[str | None, Query(max_length=TAG_BYTES_MAX, description="Of a raw body.")] = None,
+    tag: Annotated[str | None, Query(max_length=TAG_BYTES_MAX, description="Tag of a raw body's record.")] = None,
     partition: Annotated[
         int | None,
         Query(
             ge=0, lt=PARTITIONS_MAX, description="Partition of a raw body's record, or of all rows of an Arrow stream."
         ),
     ] = None,
-    timestamp_ms: Annotated[int | None, Query(ge=0, le=TIMESTAMP_MS_MAX, description="Of a raw body.")] = None,
+    timestamp_ms: Annotated[
+        int | None, Query(ge=0, le=TIMESTAMP_MS_MAX, description="Timestamp of a raw body's record.")
+    ] = None,
     header: Annotated[
         list[Annotated[str, Field(max_length=HEADER_CHARS_MAX)]] | None,
         Query(

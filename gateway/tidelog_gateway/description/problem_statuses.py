@@ -1,6 +1,7 @@
 """The problem statuses of each operation of the API, for its description.
 
-The tests of bad requests and of the schema fail for a status that is missing here. 500 is not listed: it is a bug.
+The tests of bad requests and of the schema fail for a status that is missing here. 500 is not listed, because it is a
+bug of the gateway.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from typing import Final
 from tidelog_gateway.auth.authentication import OPEN_PATHS
 
 _ANY: Final = frozenset({400, 408, 413, 421, 429, 503})
-"""Faults of framing, incomplete bodies, limits of memory and connections, and a foreign `Host`."""
+"""Statuses of any operation: faults of framing, incomplete bodies, limits of memory and connections, and a foreign
+`Host`."""
 _API: Final = frozenset({403, 406, 422, 504})
 _CHANGING: Final = frozenset({"post", "put", "patch", "delete"})
 

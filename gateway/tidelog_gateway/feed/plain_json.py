@@ -1,4 +1,4 @@
-"""JSON encoder for small plain batches that does not use pyarrow; `plain_columns.py` has the reason.
+"""JSON encoder for small plain batches without pyarrow, whose calls cost more than these batches (`plain_columns.py`).
 
 The result is equal to that of `whole_batch`, which encodes all other batches.
 """
@@ -15,7 +15,7 @@ from tidelog_proto.batch.record_batch import RecordBatch, plain_columns_of
 from tidelog_proto.limits import KIB
 
 PLAIN_RECORDS_MAX: Final = 100
-"""For larger batches pyarrow is faster."""
+"""Maximum number of records; for larger batches pyarrow is faster."""
 
 
 def plain_json(batch: RecordBatch) -> TakenJson | None:

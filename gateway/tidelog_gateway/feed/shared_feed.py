@@ -1,9 +1,9 @@
 """Shared feed: reads one topic for all subscriptions that follow it, and encodes each batch once.
 
 A feed is a subscription without a client: it has positions, makes resume tokens and bounds its messages as each of its
-followers would. It reads while at least one follower has taken all pieces and has credit, so it is not faster than the
-fastest follower. Its read-ahead and its kept pieces are counted in the budget for outgoing data; it drops the pieces
-when other connections need the budget.
+followers would. It reads while at least one follower has taken all entries of the ring and has credit, so it is not
+faster than the fastest follower. Its read-ahead and the ring are counted in the response budget; the entries are
+dropped when other connections need the budget.
 
 A small batch is encoded and pushed within the call that receives it from the node, because a switch to the reading task
 costs as much as encoding. This work is bounded per millisecond (`AT_ONCE_MAX`), so that one turn of the event loop
@@ -46,18 +46,18 @@ from tidelog_proto.limits import KIB, MIB
 log = logging.getLogger(__name__)
 
 RING_BYTES: Final = 1 * MIB
-"""Memory of the encoded pieces that a feed keeps for followers that are behind."""
+"""Maximum memory of the ring of a feed, from which followers that are behind are served."""
 
 WHOLE_BYTES: Final = 64 * KIB
-"""Batches of up to this size are encoded as one piece, without a search for places to split them."""
+"""Batches of up to this size are encoded as one message, without a search for places to split them."""
 
 COUNTED_BYTES: Final = 4 * KIB
-"""Step in which kept pieces are counted in the budget; one update costs as much as encoding a record."""
+"""Step in which the ring's memory is counted in the budget; one update costs as much as encoding a record."""
 
 AT_ONCE_S: Final = 0.001
 AT_ONCE_MAX: Final = PUSHES_MAX
-"""Limit of the work within calls that receive batches, per `AT_ONCE_S` of the loop's clock (uvloop advances it once per
-turn). The unit is a push; a batch counts as `BATCH_PUSHES` plus one for each KiB."""
+"""Limit of the work that is done within calls that receive batches, per `AT_ONCE_S` of the loop's clock (uvloop
+advances the clock once per iteration). The unit is a push; a batch counts as `BATCH_PUSHES` plus one for each KiB."""
 BATCH_PUSHES: Final = 5
 
 NOTHING: Final = TakenJson(b"[]", 0, 0)
@@ -70,7 +70,7 @@ class SharedFeed:
     Args:
         client: the client of the followers' caller.
         settings: limits of messages.
-        outgoing: the budget for outgoing data.
+        outgoing: the response budget.
         scope: topic and filter.
         positions: partition -> next offset of the first follower.
         metrics: counts pushed records.
@@ -109,11 +109,11 @@ class SharedFeed:
         self._stirred = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._always_fits_bytes = settings.ws_batch_bytes_max // 2 - BATCH_MEMBERS_BYTES - TOKEN_GROWTH_CHARS
-        """Records of up to this length fit a message with any resume token, which is at most half of the message."""
+        """Maximum length of records that fit a message with any resume token, which is at most half of the message."""
         self._loop = asyncio.get_running_loop()
         self._at_once_at = 0.0
         self._at_once_left = 0
-        """Work that is still allowed within calls that receive batches in the interval that began at `_at_once_at`."""
+        """Remainder of `AT_ONCE_MAX` in the interval that began at `_at_once_at`."""
 
     # ------------------------------------------------------------------------------------------ followers
 
@@ -185,7 +185,7 @@ class SharedFeed:
             consumer.at_once(self._take_at_once)
             while await self._take(await consumer.next_batch()):
                 if consumer.has_arrivals:
-                    await asyncio.sleep(0)  # give other tasks a turn
+                    await asyncio.sleep(0)  # yields to other tasks
                 await self._wanted()
 
     def _take_at_once(self, partition: int, batch: RecordBatch) -> bool:
@@ -228,7 +228,7 @@ class SharedFeed:
         try:
             return whole_batch(batch, self._protocol.records_bytes_max(_SID))
         except ProtocolError:
-            return None  # the reading task runs into the same error and handles it
+            return None  # the reading task gets the same error and handles it
 
     async def _take(self, consumed: ConsumedBatch | None) -> bool:
         """Add one batch to the ring, split by the limits of a message; False: restart reading at the positions."""
@@ -296,7 +296,7 @@ class SharedFeed:
         return is_more
 
     def _count(self) -> None:
-        """Count the kept pieces in the budget, in steps of `COUNTED_BYTES`; drop them if the budget has no room."""
+        """Count the ring's memory in the budget, in steps of `COUNTED_BYTES`; drop the entries if there is no room."""
         counted_bytes = -(-self.ring.held_bytes // COUNTED_BYTES) * COUNTED_BYTES
         more_bytes = counted_bytes - self._ring_bytes
         if more_bytes > 0 and not self._outlet.take(more_bytes):
@@ -307,7 +307,7 @@ class SharedFeed:
         self._ring_bytes = counted_bytes
 
     def _release_pieces(self) -> int:
-        """Drop the pieces because another connection needs the budget; return the freed bytes."""
+        """Drop the ring's entries because another connection needs the budget; return the freed bytes."""
         self.ring.drop_pieces()
         freed_bytes = self._ring_bytes
         self._count()

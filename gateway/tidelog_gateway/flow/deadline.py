@@ -25,7 +25,7 @@ def timeout_ms_in(headers: Iterable[tuple[bytes, bytes]]) -> int:
     """Return the time limit of a request that has the header.
 
     Raises:
-        Problem: 400, it is repeated or invalid.
+        Problem: 400, the header is repeated or invalid.
     """
     given = [value for name, value in headers if name == HEADER]
     text = given[0].strip().decode("latin-1")

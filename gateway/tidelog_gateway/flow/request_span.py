@@ -1,7 +1,7 @@
 """A span for each HTTP request. Import it only if `otel` is on.
 
-It is a child of the caller's span (`traceparent`) and current during the request, so that the spans of nodes are its
-children. Probes of health and metrics have none.
+The span is a child of the caller's span (`traceparent`) and current during the request, so that the spans of nodes are
+its children. Probes of health and metrics have no span.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class RequestSpans:
         trace_contexts.use(lambda: traceparent_of(trace.get_current_span()))
 
     def begin(self, scope: Scope) -> RequestSpan | None:
-        """Begin the span of a request; None if the route has none."""
+        """Begin the span of a request; None for a route without spans."""
         if scope["path"] in _WITHOUT:
             return None
         caller = trace_in(scope["headers"])

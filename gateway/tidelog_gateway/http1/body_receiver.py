@@ -38,7 +38,7 @@ class BodyReceiver(asyncio.BufferedProtocol):
         self._connection = connection
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the signature is asyncio's
-        """Return the rest of the buffer."""
+        """Return the unfilled part of the buffer."""
         return self._place
 
     def buffer_updated(self, nbytes: int) -> None:

@@ -1,8 +1,8 @@
-"""Response body with records, encoded piece by piece from fetched batches.
+"""Response body with records, encoded slice by slice from fetched batches.
 
-Decoded and encoded bytes are counted in the budget for outgoing data before they are produced, except those of one
-piece, whose size is known only afterwards. Pieces take turns with those of other callers. Encoding stops when the
-client has disconnected.
+Decoded and encoded bytes are counted in the response budget before they are produced, except those of one slice, whose
+size is known only afterwards. Slices take turns with the work of other callers. Encoding stops when the client has
+disconnected.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tidelog_proto.batch.record_schema import columns_at
 from tidelog_proto.limits import MIB
 
 DECODED_APART_BYTES: Final = 1 * MIB
-"""Larger compressed batches are decoded in a thread, because Arrow releases the GIL while it decodes."""
+"""Size from which compressed batches are decoded in a thread, because Arrow releases the GIL while it decodes."""
 
 
 class Fault(NamedTuple):
@@ -56,7 +56,7 @@ class RecordsBody:
         record_format: format of the body.
         encoding: encoding of all values; None: chosen for each value.
         answer: counts held bytes in the budget.
-        pace: waits for the turn of the next piece.
+        pace: waits for the turn of the next slice.
         records_max: limit of the number of records.
         bytes_max: limit of the payload; the first record may exceed it.
         written_max: approximate limit of the encoded bytes; the first record may exceed it.
@@ -64,7 +64,7 @@ class RecordsBody:
     Attributes:
         records: number of encoded records.
         fault: the record that ended the body; None if no value was refused.
-        pace: waits for the turn of the next piece.
+        pace: waits for the turn of the next slice.
     """
 
     def __init__(
@@ -129,7 +129,8 @@ class RecordsBody:
         Raises:
             Problem: 503.
         """
-        await self.reserve(self._written_bytes)  # the parts and the joined body exist at the same time
+        # twice the size, because the parts and the joined body exist at the same time
+        await self.reserve(self._written_bytes)
         return b"".join([*self._parts, self._format.end(members)])
 
     async def _take_batch(self, partition: int, batch: RecordBatch, held_bytes: int) -> int:
@@ -157,12 +158,12 @@ class RecordsBody:
                 count = end
                 break
         if count < columns.num_rows:
-            self.bytes_left = 0  # the next record does not fit
+            self.bytes_left = 0  # the limits allow no further record
             return int(columns.column("offset")[count].as_py())
         return batch.end_offset
 
     def _pieces(self, ends: Any, count: int) -> Iterator[tuple[int, int]]:
-        """Yield the bounds of pieces of the first `count` rows; a row larger than a piece is a piece of its own."""
+        """Yield the bounds of slices of the first `count` rows; a row larger than a slice is a slice of its own."""
         first = 0
         while first < count:
             before = int(ends[first - 1]) if first else 0

@@ -161,7 +161,7 @@ class ArrowFormat:
     media_type = ARROW
 
     def __init__(self, encoding: ValueEncoding | None) -> None:
-        assert encoding != "base64", "the caller refuses it"
+        assert encoding != "base64", "the caller refuses base64 for Arrow"
         self.piece_bytes = MIB if encoding is None else PIECE_BYTES
         self.piece_records = BATCH_RECORDS_MAX if encoding is None else PIECE_RECORDS
         self._is_text = encoding is not None

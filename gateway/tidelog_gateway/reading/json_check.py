@@ -33,7 +33,7 @@ async def first_not_json(texts: Any, pace: Pace) -> int | None:
 
     Args:
         texts: a column of text of at most `PIECE_BYTES`, or a single row.
-        pace: waits for the turn of the next piece.
+        pace: waits for the turn of the next slice.
     """
     rows = pc.fill_null(texts, "null")
     if not len(rows) or await _are_json(rows, pace):
@@ -74,12 +74,12 @@ async def _are_json(rows: Any, pace: Pace) -> bool:
 
 async def _has_half_pair(text: bytes, pace: Pace) -> bool:
     """Return whether a text that is otherwise JSON has the escape of an unpaired surrogate."""
-    text += b" " * _PAIR_BYTES  # padding, so that the pattern can look for a low surrogate after the last escape
+    text += b" " * _PAIR_BYTES  # padding, so that the pattern can search for a low surrogate after the last escape
     at = 0
     while len(text) - at >= _PAIR_BYTES:
         end = min(len(text), at + STRETCH_BYTES)
         found = _WHOLE_PAIRS.match(text, at, end)
-        assert found is not None, "no escapes match as well"
+        assert found is not None, "the pattern also matches a text without escapes"
         if end - found.end() >= _PAIR_BYTES:
             return True
         at = found.end()

@@ -16,7 +16,7 @@ RECORD_TYPES: Final = (JSON, NDJSON, CSV, ARROW)
 
 _QUALITY: Final = re.compile(r"q=(0(?:\.\d{0,3})?|1(?:\.0{0,3})?)", re.ASCII)
 RANGES_MAX: Final = 100
-"""Media ranges of an Accept header that are evaluated; further ones are ignored."""
+"""Maximum number of media ranges of an Accept header that are evaluated; further ones are ignored."""
 
 
 def preferred(accept: str, offered: Sequence[str]) -> str | None:

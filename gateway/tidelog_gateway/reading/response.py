@@ -28,10 +28,11 @@ PARTITION_HEADERS: Final[tuple[str, ...]] = (
 NEXT_CURSOR_HEADER: Final = "Tidelog-Next-Cursor"
 CAUGHT_UP_HEADER: Final = "Tidelog-Caught-Up"
 PLACE_HEADERS: Final = (*PARTITION_HEADERS, NEXT_CURSOR_HEADER, CAUGHT_UP_HEADER)
-"""Headers with the position of the next read, for formats whose body cannot have it."""
+"""Headers with the position of the next read, for formats whose body cannot contain it."""
 
 WRITTEN_SHARE: Final = 4
-"""The body has at most a quarter of a connection's budget: it exists twice at the end, in addition to the batches."""
+"""The body may use this fraction of a connection's budget, because at the end it exists twice, in addition to the
+batches."""
 
 ValueEncodingQuery = Annotated[
     ValueEncoding | None,

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from tidelog_proto.limits import KIB
 
 PIECE_BYTES: Final = 128 * KIB
-"""Payload that is encoded in one turn of the event loop, about 2 to 8 ms."""
+"""Maximum payload of a slice, which is encoded at once, in about 2 to 8 ms."""
 PIECE_RECORDS: Final = 2_000
 
 _SHORT_ESCAPES: Final = {8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r"}
@@ -24,7 +24,7 @@ _ESCAPES: Final = {
     ord('"'): '\\"',
     **{code: _SHORT_ESCAPES.get(code, f"\\u{code:04x}") for code in range(32)},
 }
-"""Character -> its escape in a JSON string; the backslash must be replaced first."""
+"""Character -> its escape in a JSON string; in the order of replacement: the backslash is first."""
 
 
 def lengths_of(column: Any) -> Any:

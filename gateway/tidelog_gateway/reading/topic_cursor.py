@@ -16,7 +16,7 @@ from tidelog_gateway.resume_tokens import ResumeTokens, Scope, positions_in
 from tidelog_proto.limits import KIB, PARTITIONS_MAX
 
 CURSOR_CHARS_MAX: Final = HEAD_BYTES_MAX - 8 * KIB
-"""Limit of a cursor in a request's URL: leaves 8 KiB of the head to everything else."""
+"""Limit of a cursor in a request's URL: leaves 8 KiB of the head for the other fields."""
 HEADER_CHARS_MAX: Final = 6_000
 """Limit of a cursor in a response header: clients and proxies accept lines of 8 KiB."""
 

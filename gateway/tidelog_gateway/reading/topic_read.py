@@ -21,7 +21,7 @@ from tidelog_gateway.reading.topic_cursor import Cursor, cursor_in, cursor_text
 from tidelog_gateway.resume_tokens import Scope
 
 FETCHES_MAX: Final = 256
-"""Fetches for one response, which ends at the limit."""
+"""Maximum number of fetches for one response."""
 GAPS_SHOWN_MAX: Final = 20
 
 
@@ -175,9 +175,9 @@ class TopicRead:
         ]
         number, offset = next(iter(gone.items()))
         detail = (
-            f"partition {number}: offset {offset} is gone, the log begins at {beyond[number]}"
+            f"partition {number}: offset {offset} was deleted, the log begins at {beyond[number]}"
             + (f"; the same applies to {len(gone) - 1} more partitions" if len(gone) > 1 else "")
-            + "; to skip the lost records, continue with next_cursor"
+            + "; to skip the deleted records, continue with next_cursor"
         )
         cursor = cursor_text(self.scope, beyond, self.first)
         raise Problem(410, "offset_out_of_range", detail, extra={"gaps": gaps, "next_cursor": cursor})

@@ -66,7 +66,9 @@ async def read_topic(  # noqa: PLR0917 # query parameters are parameters
     timestamp: TimestampQuery = None,
     from_: Annotated[Literal["earliest", "latest"] | None, Query(alias="from")] = None,
     max_records: Annotated[int | None, Query(ge=1)] = None,
-    max_bytes: Annotated[int | None, Query(ge=1, description="Payload bytes; the first record may exceed it.")] = None,
+    max_bytes: Annotated[
+        int | None, Query(ge=1, description="Maximum payload in bytes; the first record may exceed it.")
+    ] = None,
     wait_ms: Annotated[int, Query(ge=0, description="Longest wait for a record at the end of the log.")] = 0,
     key: KeyQuery = None,
     key_encoding: KeyEncodingQuery = "utf8",
@@ -86,7 +88,8 @@ async def read_topic(  # noqa: PLR0917 # query parameters are parameters
     begin = Begin(cursor, parse_timestamp(timestamp) if timestamp is not None else from_ or "earliest")
     limits = limits_of(gateway, max_records, max_bytes)
     body = body_of(gateway, request, media_type, value_encoding, numbered=True, limits=limits)
-    if gateway.caller is not None:  # an empty topic is not fetched, so no node would check the permission
+    # checked here, because an empty topic is not fetched, and only a fetch makes a node check the permission
+    if gateway.caller is not None:
         await gateway.client.security.check("consume", "topic", topic)
     read = await TopicRead.opened(gateway, topic, wanted, begin)
     await read.take(body)
@@ -119,7 +122,7 @@ async def _wait(gateway: Gateway, request: Request, read: TopicRead, wait_s: flo
         nonlocal arrived
         del size_bytes
         arrived = True
-        return False  # the record is dropped here and read again after memory was reserved for it
+        return False  # the record is dropped, and read again after memory was reserved for it
 
     async def first_batch() -> None:
         scope = read.scope
