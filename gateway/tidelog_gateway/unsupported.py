@@ -40,7 +40,7 @@ async def refuse_unsupported(request: Request) -> None:
         raise Problem(
             400,
             "idempotency_key_unsupported",
-            f"only POST {KEYED_ROUTE} supports Idempotency-Key; a retry of this request would be carried out again: "
+            f"only POST {KEYED_ROUTE} supports Idempotency-Key; a retry of this request would be executed again: "
             "leave the header out",
         )
     require_accepted(request, offered_by(route))
@@ -118,7 +118,7 @@ def refuse_unknown(given: QueryParams, known: set[str], lists: Collection[str] =
     Args:
         given: by the request.
         known: all names.
-        lists: names of those that may be repeated.
+        lists: names of parameters that may be repeated.
 
     Raises:
         Problem: 422, with their names.
@@ -127,7 +127,7 @@ def refuse_unknown(given: QueryParams, known: set[str], lists: Collection[str] =
     errors = [
         {
             "parameter": name,
-            "detail": _unknown(name, known) if name not in known else "is given more than once; send one",
+            "detail": _unknown(name, known) if name not in known else "is given more than once; send it once",
         }
         for name, count in counts.items()
         if name not in known or (count > 1 and name not in lists)

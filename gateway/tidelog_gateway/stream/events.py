@@ -1,6 +1,6 @@
 """Encoding of server-sent events (HTML standard, section 9.2).
 
-The data of an event is one JSON object on one line. It never contains a line break: JSON escapes them, and bytes that
+The data of an event is one JSON object on one line. It contains no line break: JSON escapes line breaks, and bytes that
 are not UTF-8 are encoded as base64.
 """
 
@@ -45,7 +45,7 @@ def batch_event(partition: int, records: Any, next_offset: int, token: str | Non
 
 @dataclass(frozen=True, slots=True)
 class EventEncoder:
-    """Encodes a piece of a shared feed as an event in a chunk of its own (RFC 9112, 7.1)."""
+    """Encodes a message of a shared feed as an event in a chunk of its own (RFC 9112, 7.1)."""
 
     surface: str = "stream"
     always_token: bool = True

@@ -1,7 +1,7 @@
 """`/ui`: the page and its files, which are part of this package.
 
 Paths are relative, so that the page works under a prefix that a proxy removes. Browsers revalidate each file by its
-`ETag`, so that a newer gateway never runs with the older page's modules.
+`ETag`, so that after an upgrade no browser uses modules of the older page.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ async def file(gateway: GatewayDep, name: str, if_none_match: Annotated[str | No
     """Return one of the page's files."""
     _refuse_switched_off(gateway)
     if name not in _files():
-        raise Problem(404, "not_found", f"the page has no file {name!r}")
+        raise Problem(404, "not_found", f"the page has no file {name!r}; open /ui")
     return _answer(name, if_none_match)
 
 
@@ -91,11 +91,11 @@ def _answer(name: str, if_none_match: str | None) -> Response:
 
 
 def _is_current(held: str, etag: str) -> bool:
-    """Compare weakly, as RFC 9110 (13.1.2) requires."""
+    """Return whether `If-None-Match` matches the file, by the weak comparison that RFC 9110 (13.1.2) requires."""
     tags = {tag.strip().removeprefix("W/") for tag in held.split(",")}
     return "*" in tags or etag in tags
 
 
 def _refuse_switched_off(gateway: GatewayDep) -> None:
     if gateway.settings.ui == "off":
-        raise Problem(404, "not_found", "this gateway serves no page; its operator has set ui = off")
+        raise Problem(404, "not_found", "this gateway serves no page, because ui = off in its settings; set ui = on")

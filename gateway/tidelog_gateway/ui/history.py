@@ -15,11 +15,11 @@ from typing import Final, NamedTuple
 from tidelog.model import TopicFigures
 
 POINTS: Final = 360
-"""Number of samples: one hour at one each 10 s."""
+"""Number of samples: one hour with one sample each 10 s."""
 TOPICS_MAX: Final = 5_000
-"""Topics with samples, 9 KB each; of more topics, the first ones by name."""
+"""Maximum number of topics with samples, 9 KB each; if there are more topics, the first ones by name."""
 RATE_MS: Final = 30_000
-"""Period of a topic's rate, if there are samples of that age."""
+"""Period over which a topic's rate is computed, if there are samples of that age."""
 
 _UNKNOWN: Final = -1
 
@@ -30,8 +30,9 @@ class GatewayCounters(NamedTuple):
     Attributes:
         requests: HTTP requests answered.
         published: records acknowledged.
-        delivered: records handed to readers.
-        publishes_below: HTTP publishes that took at most so many seconds, by bound, the bounds ascending.
+        delivered: records sent to readers.
+        publishes_below: number of HTTP publishes that took at most so many seconds,
+            by ascending bounds.
     """
 
     requests: float = 0
@@ -91,7 +92,7 @@ class History:
         self._topics: dict[str, _Topic] = {}
         self._gateway: list[GatewayCounters] = []
         self._totals: list[tuple[float | None, int]] = []
-        """Records a second and bytes of all topics, for each sample."""
+        """Records per second and size of all topics, for each sample."""
         self.newest: Mapping[str, TopicFigures] = {}
         """Figures of the newest sample by topic name."""
 
@@ -129,7 +130,7 @@ class History:
         return kept.rate(self._place(self._rate_from), self._place(count - 1), seconds)
 
     def topic_points(self, topic: str) -> tuple[list[Rate | None], list[int | None]]:
-        """Return the rate before each sample and the size at it; None where it is unknown."""
+        """Return for each sample the rate since the sample before and the size; None for unknown values."""
         kept = self._topics.get(topic)
         count = len(self._times_ms)
         if kept is None:
@@ -139,7 +140,7 @@ class History:
         return rates, [None if size == _UNKNOWN else size for size in sizes]
 
     def total_points(self) -> tuple[list[float | None], list[int]]:
-        """Return records a second of all topics before each sample, and the bytes of all at it.
+        """Return for each sample the records per second since the sample before, and the size, of all topics.
 
         A topic with an unknown rate does not count.
         """
@@ -153,7 +154,7 @@ class History:
         return found
 
     def _total(self) -> tuple[float | None, int]:
-        """Return records a second before the newest sample, None for the first one, and the bytes at it."""
+        """Return the records per second up to the newest sample (None for the first one), and the size at it."""
         newest = len(self._times_ms) - 1
         size = sum(figures.size_bytes for figures in self.newest.values())
         if newest == 0:
@@ -162,7 +163,7 @@ class History:
         return sum(step.records_per_s for step in steps if step is not None), size
 
     def _first_of_rate(self) -> int:
-        """Return the oldest sample of the last `RATE_MS`, and at least the one before the newest."""
+        """Return the oldest sample of the last `RATE_MS`, or the one before the newest if that is older."""
         newest = len(self._times_ms) - 1
         first = bisect_left(self._times_ms, self._times_ms[-1] - RATE_MS)
         return max(0, min(first, newest - 1))
@@ -184,8 +185,8 @@ class GatewayPoint(NamedTuple):
         requests_per_s: HTTP requests answered.
         published_per_s: records acknowledged.
         delivered_per_s: records handed to readers.
-        publish_p50_ms: the histogram's upper bound of half of the HTTP publishes; None without any.
-        publish_p99_ms: the same for 99 %.
+        publish_p50_ms: the histogram's upper bound of 50 % of the HTTP publishes; None without publishes.
+        publish_p99_ms: the histogram's upper bound of 99 % of the HTTP publishes; None without publishes.
     """
 
     requests_per_s: float
@@ -207,7 +208,7 @@ def _point(before: GatewayCounters, after: GatewayCounters, seconds: float) -> G
 
 
 def _quantile_ms(below: Mapping[float, float], share: float) -> float | None:
-    """Return the lowest finite bound in ms of a share of the observations; None without any."""
+    """Return the lowest finite bound in ms that covers a share of the observations; None without observations."""
     total = max(below.values(), default=0)
     if total <= 0:
         return None

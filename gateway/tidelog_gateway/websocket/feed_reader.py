@@ -1,6 +1,6 @@
-"""Reader of a shared feed for one subscription, which takes pieces by itself while it is behind the feed.
+"""Reader of a shared feed for one subscription, which takes entries of the ring by itself while it is behind.
 
-Each message spends credit. Pieces are never split: if the credit does not cover the next piece, the subscription leaves
+Each message spends credit. Entries are not split: if the credit does not cover the next entry, the subscription leaves
 the feed and reads by itself.
 """
 
@@ -95,7 +95,9 @@ class FeedReader:
         try:
             while not follower.lost:
                 if self._lag is not None and (not follower.wants() or await self._lag.is_due()):
-                    return  # a feed whose followers have no credit does not read, so the topic's end may be beyond it
+                    # a feed whose followers have no credit does not read, so the end of the topic may be beyond its
+                    # position
+                    return
                 piece = feed.ring.next_for(follower)
                 self._take_positions(follower)
                 if piece is None:
@@ -108,7 +110,7 @@ class FeedReader:
                     await self._sender.send_made(size_bytes, partial(self._made, piece))
                     feed.ring.taken(follower, piece)
                 elif follower.wants():
-                    return  # the credit covers a part of the piece
+                    return  # the credit covers a part of the entry
                 else:
                     await self._wait(follower)
         finally:
@@ -118,7 +120,7 @@ class FeedReader:
             self._make_tokens()
 
     async def _wait(self, follower: Follower) -> None:
-        """Wait for a piece to take, or for credit."""
+        """Wait for an entry of the ring, or for credit."""
         self._woken.clear()
         if not follower.lost:
             await self._woken.wait()
@@ -129,7 +131,7 @@ class FeedReader:
         self._woken.set()
 
     def _take_positions(self, follower: Follower) -> None:
-        """Share the positions of the follower: its own, or those of the ring, which advance with each piece."""
+        """Use the positions of the follower: its own, or those of the ring, which advance with each entry."""
         self._subscription.positions = follower.positions
         if follower.in_step:
             self._has_own_tokens = False
@@ -144,7 +146,7 @@ class FeedReader:
             self._woken.set()
 
     def _made(self, piece: Piece) -> Mapping[str, Any]:
-        """Return the message of a piece, and advance the position past it."""
+        """Return the message of an entry, and advance the position past it."""
         self._make_tokens()
         sid, size_bytes = self._sid, len(piece.data)
         self._subscription.spend(piece.records, piece.payload_bytes)
@@ -159,4 +161,4 @@ class FeedReader:
             return
         self._has_own_tokens = True
         self._subscription.tokens = ResumeTokens(self._scope, self._subscription.positions)
-        self._subscription.since_token_bytes = INTEGER_MAX  # unknown, so the next message has a token
+        self._subscription.since_token_bytes = INTEGER_MAX  # the newest token is unknown, so the next message has one

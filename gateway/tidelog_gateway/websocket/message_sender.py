@@ -1,4 +1,4 @@
-"""Sender of a WebSocket's messages, one at a time, each counted in the budget for outgoing data.
+"""Sender of a WebSocket's messages, one at a time, each counted in the response budget.
 
 A message is built only after most of the previous ones have left the transport, so a connection holds one message,
 regardless of the number of its subscriptions. The maximum size of a message is reserved before it is built; its actual
@@ -49,7 +49,7 @@ class MessageSender(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FrameEncoder:
-    """Encodes a piece as the WebSocket frame of a batch message, without masking and compression."""
+    """Encodes a message of a shared feed as a WebSocket frame, without masking and compression."""
 
     sid: int
     surface: str = "websocket"

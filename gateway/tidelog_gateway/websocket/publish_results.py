@@ -7,7 +7,7 @@ from typing import Any, Final
 import orjson
 
 SHORT_DETAIL: Final = "as above"
-"""Replaces a detail; the first result with the same code has the full text."""
+"""Text that replaces a repeated detail; the first result with the same code has the full text."""
 
 
 def bounded_answer(answer: dict[str, Any], *, bytes_max: int) -> dict[str, Any]:

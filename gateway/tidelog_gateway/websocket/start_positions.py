@@ -13,7 +13,7 @@ from tidelog_gateway.resume_tokens import Scope, positions_in
 from tidelog_gateway.websocket.messages import AtTime, Sub
 
 PARTITIONS_SHOWN_MAX: Final = 20
-"""Limit of the partitions in an error message."""
+"""Maximum number of partitions that an error message lists."""
 
 
 class StartPositions(NamedTuple):
@@ -75,7 +75,8 @@ async def _missing_positions(gateway: Gateway, sub: Sub, missing: list[int]) -> 
     found = await gateway.client.list_offsets(sub.topic, _at(start), missing)
     positions = {number: found[number].offset for number in missing}
     if sub.group is not None and start != "earliest":
-        # Best effort: the caller may lack the permission, and a group with members accepts commits of members only.
+        # Errors are ignored: the caller may lack the permission, and a group with members accepts commits of members
+        # only.
         with contextlib.suppress(GroupNotEmptyError, ForbiddenError):
             await gateway.client.commit(sub.group, sub.topic, positions)
     return positions
@@ -102,8 +103,8 @@ def _check_start(number: int, offset: int, log: Offset) -> None:
     bounds = {"log_start_offset": log.log_start_offset, "high_watermark": log.high_watermark}
     if offset < log.log_start_offset:
         text = (
-            f"partition {number}: offset {offset} is gone, the log begins at {log.log_start_offset}; to skip the lost "
-            f'records, continue with "resume":{{"{number}":{log.log_start_offset}}}'
+            f"partition {number}: offset {offset} was deleted, the log begins at {log.log_start_offset}; to skip the "
+            f'deleted records, continue with "resume":{{"{number}":{log.log_start_offset}}}'
         )
         raise Problem(410, "offset_out_of_range", text, extra={**bounds, "partition": number})
     if offset > log.high_watermark:

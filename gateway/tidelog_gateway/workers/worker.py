@@ -31,7 +31,7 @@ ORPHAN_EXTRA_S: Final = 5.0
 def main(arguments: Sequence[str]) -> int:
     """Serve until the parent stops the worker, or has ended; return the exit code."""
     number, control_fd, lifeline, *listener_fds = map(int, arguments)
-    signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # so that it may write to the parent's terminal
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # the worker shares the parent's terminal
     leave_no_core_files()
     control = socket.socket(fileno=control_fd)
     begin = _begin(control)
