@@ -221,7 +221,7 @@ class HttpConnection(asyncio.Protocol):
             problem = Problem(400, "malformed_request", str(error), headers={"Connection": "close"})
             if self._exchange is None or not self._body_is_coming():
                 self._answer_and_close(problem)
-            # refused already: the client would take a second answer for the answer to its next request
+            # Refused already: the client would take a second answer for the answer to its next request.
             elif self._exchange.response_complete:
                 self.transport.close()
             else:

@@ -23,7 +23,7 @@ from tidelog.model import Record
 from tidelog_proto.batch.record_batch import RecordBatch
 
 JSON_BYTES_PER_BYTE: Final = 6
-"""Maximum growth of a byte in JSON: a control character is written as \\u and four digits."""
+"""Maximum factor by which a byte grows in JSON: a control character is written as \\u and four digits."""
 JSON_BYTES_PER_RECORD: Final = 300
 JSON_MEMBERS_BYTES: Final = 100
 """Average size of the names and numbers of one record, in bytes."""
@@ -137,7 +137,7 @@ class BatchReader:
         self._json_ratio = len(data) / _json_estimate(sizes[count - 1], count)
         if len(data) > json_bytes_max and count > 1:
             rows = rows_of(*self._next(count))
-            # each length includes the comma or bracket
+            # Each length includes the comma or bracket.
             ends = list(accumulate(len(orjson.dumps(row)) + 1 for row in rows))
             count = max(1, bisect_right(ends, json_bytes_max - 1))
             data = orjson.dumps(rows[:count])

@@ -134,7 +134,7 @@ def consume(
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Read a partition from its beginning as Arrow columns; --records or --seconds set how much is stored first."""
+    """Read a partition from its beginning as Arrow columns; --records or --seconds limit the records stored first."""
     _refuse_foreign(nodes, bootstrap, secure=secure)
     plan = bench.Plan(size, batch_records, rounds, seconds, records, data, bootstrap, secure=secure)
     _show(bench.consume, plan, flush, as_json=as_json)
@@ -198,7 +198,9 @@ def partitions(
     count: Annotated[int, typer.Option("--partitions", min=1, max=PARTITIONS_MAX, help="Partitions of the topic.")] = (
         10_000
     ),
-    used: Annotated[int, typer.Option("--used", min=1, help="Number of partitions that get a record.")] = 1_000,
+    used: Annotated[
+        int, typer.Option("--used", min=1, help="Number of partitions that get a record at the end.")
+    ] = 1_000,
     size: SizeOption = 100,
     batch_records: BatchOption = 1_000,
     rounds: RoundsOption = 3,
@@ -305,7 +307,7 @@ def fair(
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Publish at a low rate: alone, during a flood by another principal, with a quota, and with a flood elsewhere."""
+    """Publish at a low rate: alone, during a flood of the node without and with a quota, and of another node."""
     plan = FairnessPlan(
         connections=connections,
         batch_bytes=batch_bytes,
@@ -390,7 +392,7 @@ def _print(plan: bench.Plan, results: list[Result], *, as_list: bool, as_json: b
 async def _measure_all(measure: Measure, plan: bench.Plan, flushes: tuple[FlushName, ...]) -> list[Result]:
     results = []
     for flush in flushes:
-        # A line, not a spinner: drawing would take processor time from the benchmark in this process.
+        # A line without a spinner, which would take processor time from the benchmark in this process.
         sys.stderr.write(f"measuring with flush={flush}, {plan.rounds} rounds of product and probe ...\n")
         sys.stderr.flush()
         results.append(await measure(plan, flush))

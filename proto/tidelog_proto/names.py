@@ -15,7 +15,7 @@ AUDIT_TOPIC: Final = "__audit"
 INTERNAL_PREFIX: Final = "__"
 
 _SHOWN_CHARS: Final = 60
-"""Characters of an invalid name that a message shows."""
+"""Maximum number of characters of an invalid name that a message quotes."""
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 
@@ -26,13 +26,15 @@ def check_topic_name(name: str) -> None:
         ProtocolError: INVALID_TOPIC, with the rule that the name violates.
     """
     if not 1 <= len(name) <= TOPIC_NAME_CHARS_MAX:
-        raise _invalid(f"a topic name has 1 to {TOPIC_NAME_CHARS_MAX} characters, got {len(name)}")
+        raise _invalid(f"a topic name must have 1 to {TOPIC_NAME_CHARS_MAX} characters, got {len(name)}")
     if not _TOPIC.fullmatch(name):
         raise _invalid(f"{name!r} is not a topic name: use only A-Z a-z 0-9 . _ -")
     if name in {".", ".."}:
-        raise _invalid(f"{name!r} is not a topic name: it denotes a directory")
+        raise _invalid(f"{name!r} is not a topic name, because it denotes a directory: choose another name")
     if name.startswith(INTERNAL_PREFIX):
-        raise _invalid(f"{name!r}: names that begin with {INTERNAL_PREFIX} are reserved for internal topics")
+        raise _invalid(
+            f"{name!r}: names that begin with {INTERNAL_PREFIX} are reserved for internal topics; choose another name"
+        )
 
 
 def may_begin_topic_name(text: str) -> bool:

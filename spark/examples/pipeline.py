@@ -35,11 +35,12 @@ PACE_S: Final = 0.4
 """Time in which a day of flights is published, unless publishing takes longer."""
 START_S: Final = 180.0
 END_S: Final = 420.0
-"""Time limits for the start of the queries, and for reading all records."""
+"""Time limits in seconds for the start of the queries, and for reading all records."""
 STARTS_MAX: Final = 3
-"""Spark allows its Python workers ten seconds to start, which a busy machine may exceed."""
+"""Maximum number of starts of the queries: on a busy machine, Spark's Python workers may need more than ten seconds to
+start, which is Spark's limit."""
 CLOSING_DAYS: Final = 4
-"""Days after the last flight of an event that closes all other days; its own day is never closed."""
+"""Days after the last flight at which a final event closes all other days; the day of that event is never closed."""
 
 
 @dataclass(slots=True)
@@ -66,8 +67,8 @@ def look(bootstrap: str) -> Found:
 
 def problems(found: Found, events: Sequence[Event]) -> list[str]:
     """Return the errors in the results; empty if they are right."""
-    wrong = [f"{window} is stored {count} times" for window, count in found.windows.items() if count > 1]
-    wrong += [f"trip {trip} is stored {count} times" for trip, count in found.trips.items() if count > 1]
+    wrong = [f"{window} is stored {count} times, expected once" for window, count in found.windows.items() if count > 1]
+    wrong += [f"trip {trip} is stored {count} times, expected once" for trip, count in found.trips.items() if count > 1]
     for window, (least, most) in expected(list(events)).items():
         if not least <= found.flights.get(window, 0) <= most:
             wrong.append(f"{window} has {found.flights.get(window, 0)} flights, not {least} to {most}")

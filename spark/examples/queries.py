@@ -3,8 +3,8 @@
     delays     number and mean delay of a carrier's departures of a day, once when the day is closed
     caught_up  each landed flight with the minutes it caught up in the air: a join of departures and arrivals
 
-Both write each row to a topic exactly once, however often this program is killed: the sink uses the query's id and the
-micro-batch's number, which are in the checkpoint.
+Both queries write each row to a topic exactly once, however often this program is killed: the sink uses the query's id
+and the micro-batch's number, which are in the checkpoint.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Addresses, TLS and credentials for the cluster, from options, a context and the environment.
 
-They are read where the query is planned, and pickled for the tasks together with the contents of files, because tasks
-may run without these files and variables. A task first tries to read the file of a key, token or password itself, so
-that renewed credentials are used if all machines have the file.
+They are read on the driver, where the query is planned, and pickled for the tasks together with the contents of files,
+because the files and variables may be missing on the machines of the tasks. A task first tries to read the file of a
+key, token or password itself, so that renewed credentials are used if all machines have the file.
 
 Secrets are only accepted in files, not as options: Spark shows options in plans, in its UI and in its event log.
 """
@@ -58,7 +58,7 @@ class Access:
 
     @property
     def client_options(self) -> ClientOptions:
-        """The arguments of a client except the addresses."""
+        """The options of a client except the addresses."""
         return {"client_id": _CLIENT_ID, "credentials": self.credentials, "tls": self.tls or False}
 
 
@@ -126,5 +126,5 @@ def _path(name: str, options: Mapping[str, str]) -> Path:
         raise OptionError(f"option {name!r} is not a valid path: it contains a null character.")
     try:
         return Path(text).expanduser().absolute()
-    except RuntimeError as error:  # unknown user
+    except RuntimeError as error:  # `expanduser` does not know the user
         raise OptionError(f"option {name!r} is not a valid path: {error}") from error

@@ -17,7 +17,7 @@ from pyspark_tidelog.option_values import did_you_mean
 from pyspark_tidelog.options import COLUMN_NAMES
 
 TIMESTAMP_TYPE_CREATE_TIME: Final = 0
-"""Kafka's value for a timestamp that was set by the producer."""
+"""Kafka's `timestampType` of timestamps that producers set."""
 
 _HEADER: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 

@@ -12,14 +12,14 @@ from typing import Final, Literal, NamedTuple
 Side = Literal["reading", "writing"]
 
 THE_SAME: Final = "the same"
-"""Equivalent of an option with the same name here."""
+"""Marks an option that has the same name and meaning here."""
 _PREFIX: Final = "kafka."
 _NONE: Final = "none: "
 _BEFORE: Final[dict[Side | None, str]] = {"writing": "a sink's "}
 
 
 class Moved(NamedTuple):
-    """Options of Kafka with one equivalent.
+    """Options of Kafka's source or sink that have the same equivalent here.
 
     Attributes:
         names: the options; `*` matches any part.
@@ -120,7 +120,7 @@ MOVED: Final = (
     ),
     OTHERS,
 )
-"""The first matching entry is used."""
+"""In order; the first matching entry is used."""
 
 
 def hint_of(name: str, side: Side) -> str:

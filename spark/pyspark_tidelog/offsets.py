@@ -33,7 +33,7 @@ from pyspark_tidelog.options import (
 from tidelog.requests.offset_ranges import OffsetRange
 
 TASKS_MAX: Final = 100_000
-"""Tasks of a load or a micro-batch, which Spark's driver keeps in memory."""
+"""Maximum number of tasks of a load or a micro-batch, because Spark's driver keeps them in memory."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -192,10 +192,10 @@ def select_present(selection: Selection, topics: Mapping[str, int]) -> list[Topi
 def split(
     ranges: Sequence[OffsetRange], min_partitions: int | None, max_records: int | None = None
 ) -> list[OffsetRange]:
-    """Split `ranges` into at least `min_partitions` pieces of similar size, each with at most `max_records`.
+    """Split `ranges` into at least `min_partitions` ranges of similar size, each with at most `max_records`.
 
     Raises:
-        OptionError: there would be more pieces than Spark can plan.
+        OptionError: there would be more ranges than Spark can plan.
     """
     pieces = _at_least(ranges, min_partitions)
     if max_records is None:
@@ -210,10 +210,10 @@ def split(
 
 
 def _at_least(ranges: Sequence[OffsetRange], min_partitions: int | None) -> list[OffsetRange]:
-    """Split `ranges` into at least `min_partitions` pieces of similar size, but at most one per record.
+    """Split `ranges` into at least `min_partitions` parts of similar size, but at most one per record.
 
-    Every range has at least one piece; larger ones get more, by largest remainder, so that the number of pieces is
-    exact if it exceeds the number of ranges. The pieces cover the ranges exactly, in order.
+    Every range has at least one part; larger ranges have more, by largest remainder, so that the number of parts is
+    exact if it exceeds the number of ranges. The parts cover the ranges exactly, in order.
     """
     total = sum(map(len, ranges))
     wanted = min(min_partitions or 0, total)
@@ -221,7 +221,7 @@ def _at_least(ranges: Sequence[OffsetRange], min_partitions: int | None) -> list
         return list(ranges)
     shares = [len(r) * wanted / total for r in ranges]
     counts = [max(1, len(r) * wanted // total) for r in ranges]
-    # Rounding down may leave pieces to distribute; the minimum of one piece per range may have used too many. Both are
+    # Rounding down may leave parts to distribute; the minimum of one part per range may have used too many. Both are
     # corrected at the ranges that are farthest from their exact share.
     while (missing := wanted - sum(counts)) > 0:
         order = sorted(range(len(ranges)), key=lambda i: counts[i] - shares[i])
@@ -235,7 +235,7 @@ def _at_least(ranges: Sequence[OffsetRange], min_partitions: int | None) -> list
 
 
 def _pieces(whole: OffsetRange, count: int) -> list[OffsetRange]:
-    assert 1 <= count <= len(whole), "a piece has at least one record"
+    assert 1 <= count <= len(whole), "a part has at least one record"
     cuts = [whole.start + len(whole) * i // count for i in range(count + 1)]
     return [replace(whole, start=start, end=end) for start, end in itertools.pairwise(cuts)]
 
@@ -290,7 +290,8 @@ def _for_exactly(
     extra = sorted(set(flat) - set(partitions))
     if missing or extra:
         said = [f"lacks {', '.join(map(str, missing[:8]))}"] if missing else []
-        said += [f"names {', '.join(map(str, extra[:8]))}, not chosen or unknown"] if extra else []
+        if extra:
+            said.append(f"has {', '.join(map(str, extra[:8]))}, which are not chosen or do not exist")
         raise OptionError(
             f"option {name!r} {' and '.join(said)}: it must name exactly the chosen partitions "
             "(-2 means the earliest offset, -1 the latest)."

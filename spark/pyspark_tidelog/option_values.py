@@ -11,7 +11,7 @@ from typing import Final
 from pyspark_tidelog.errors import OptionError
 
 NUMBER_MAX: Final = (2**63 - 1) // 1000
-"""Largest number of milliseconds whose microseconds fit a long; also exceeds all offsets."""
+"""Largest number of milliseconds that fits a long in microseconds; larger than all offsets."""
 
 _DURATION: Final = re.compile(r"(\d{1,9})\s*(ms|s|m|min|h)?", re.ASCII)
 _UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
@@ -34,7 +34,9 @@ def per_partition(name: str, text: str, wanted: str, *, lowest: int) -> dict[str
             if not partition.isdecimal() or len(partition) > len(str(NUMBER_MAX)):
                 raise OptionError(f"option {name!r}: {partition!r} is not a partition of {topic!r}; give {wanted}.")
             if not is_int(number) or not lowest <= number <= NUMBER_MAX:
-                raise OptionError(f"option {name!r}: {number!r} for {topic!r} {partition} is out of range.")
+                raise OptionError(
+                    f"option {name!r}: {number!r} for {topic!r} {partition} is out of range; give {wanted}."
+                )
             numbers[int(partition)] = number
         result[topic] = numbers
     return result

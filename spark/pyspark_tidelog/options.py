@@ -94,7 +94,7 @@ _FOREIGN: Final = {
     "topics": "subscribe",
     "path": "subscribe",
 }
-"""Option names of other sources; `.load("name")` sets `path`."""
+"""Option names of other sources and their equivalents; `.load("name")` sets `path`."""
 _VERBATIM: Final = frozenset({"key", "tag"})
 """Options whose values keep leading and trailing whitespace, which may belong to the key or tag."""
 
@@ -212,7 +212,9 @@ def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadO
     max_offsets = count(options, "maxOffsetsPerTrigger", NUMBER_MAX)
     min_offsets = count(options, "minOffsetsPerTrigger", NUMBER_MAX)
     if max_offsets and min_offsets and min_offsets > max_offsets:
-        raise OptionError("option 'minOffsetsPerTrigger' exceeds 'maxOffsetsPerTrigger': no batch would ever start.")
+        raise OptionError(
+            "option 'minOffsetsPerTrigger' exceeds 'maxOffsetsPerTrigger': no batch would ever start; raise the latter."
+        )
     return ReadOptions(
         access=access,
         selection=_selection(options),
@@ -239,7 +241,7 @@ def parse_columns(given: Mapping[str, str]) -> tuple[str, ...]:
     """Return the columns for the options of a batch read or a stream: Spark asks before it creates either.
 
     Raises:
-        OptionError: the options are invalid for both; the error is for the kind that they resemble.
+        OptionError: the options are invalid for both; the error is that of the kind of read that they resemble.
     """
     names = {name.lower() for name in given}
     streaming = any(name.lower() in names for name in STREAM_ONLY)

@@ -23,7 +23,7 @@ from tidelog import Client
 from tidelog.produce.work import Work
 
 AT_ONCE: Final = 64
-"""Tasks that are checked concurrently; their stored rows are searched together, once."""
+"""Number of tasks that are checked together, with one search for their stored rows."""
 
 
 def tasks_to_look_at(begun: Mapping[int, Sequence[Begun]], tasks: int) -> dict[str, list[int]]:
@@ -39,7 +39,8 @@ def tasks_to_look_at(begun: Mapping[int, Sequence[Begun]], tasks: int) -> dict[s
             writers.setdefault(one.topic, {})[number] = one
     found = {}
     for topic, wrote in sorted(writers.items()):
-        # An earlier attempt counts even if a task was first: older versions did not use the registry.
+        # An earlier attempt counts even if a task was the first in the registry, because older versions did not use the
+        # registry.
         if not any(one.is_first for one in wrote.values()) or any(one.was_tried for one in wrote.values()):
             end = max(tasks, *(one.tasks for one in wrote.values()))
             found[topic] = [number for number in range(end) if number not in wrote]

@@ -75,7 +75,7 @@ def rows_by_place(batch: pa.RecordBatch, topic: str | None) -> Iterator[Rows]:
     Raises:
         OptionError: a row has no topic.
     """
-    # Unused columns are dropped: rows without keys need no grouping by partition.
+    # Columns with only nulls are dropped, so that rows without keys are not grouped by partition.
     columns = batch.select([name for name in batch.schema.names if name in _OF_RECORDS and _is_used(batch, name)])
     if batch.num_rows == 0:
         return

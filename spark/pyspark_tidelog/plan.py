@@ -87,7 +87,7 @@ def make_plan(options: ReadOptions, client: LogClient, narrowed: Narrowed = EVER
     partitions = select(options.selection, {name: topic.partition_count for name, topic in topics.items()})
     starting = _look_up(client, options.starting, partitions, "startingOffsetsByTimestamp")
     ending = _look_up(client, options.ending, partitions, "endingOffsetsByTimestamp")
-    # Last, so that the offsets above are within the bounds of topics that are being written.
+    # Requested last, so that the offsets above are within the bounds even if the topics are written meanwhile.
     bounds = _bounds(client, partitions)
     ranges, warnings = resolve(options, bounds, starting=starting, ending=ending)
     ranges = _not_before(client, narrowed.since_us, narrowed.of(ranges))
@@ -96,7 +96,7 @@ def make_plan(options: ReadOptions, client: LogClient, narrowed: Narrowed = EVER
 
 
 def _not_before(client: LogClient, since_us: int | None, ranges: list[OffsetRange]) -> list[OffsetRange]:
-    """Skip records before the first one that is not older; later records may be older again."""
+    """Skip the records before the first one at or after the time; later records may be older again."""
     if since_us is None or not ranges:
         return ranges
     places = [TopicPartition(each.topic, each.partition) for each in ranges]

@@ -65,7 +65,7 @@ def _matching(piece: WireBatch, only: RecordFilter) -> WireBatch:
     for name, value in only._asdict().items():
         if value is not None and piece.rows:
             column = piece.arrays.get(name)
-            if column is None:  # the batch has no such column
+            if column is None:  # the batch does not have the column
                 return piece.slice(0, 0)
             piece = piece.where(pc.equal(column, pa.scalar(value, column.type)))
     return piece

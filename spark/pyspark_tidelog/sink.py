@@ -6,8 +6,8 @@ attempts of its tasks share.
 
 A task is identified by its number, so a repeated micro-batch must have the same tasks. Since 4.2 Spark chooses their
 number after each shuffle of a stateless query by the available cores, unless
-`spark.sql.adaptive.streaming.stateless.enabled` is off. Tasks do not know how many there are; the driver does when they
-are done, and refuses a batch that had others before (`other_tasks.py`).
+`spark.sql.adaptive.streaming.stateless.enabled` is off. Tasks do not know the number of tasks; the driver knows it when
+they are done, and refuses a batch that had other tasks before (`other_tasks.py`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ else:
 
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
-"""Local properties in which Spark gives its tasks the query and the micro-batch."""
+"""Local properties in which Spark passes the query and the micro-batch to its tasks."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class TidelogStreamWriter(DataSourceStreamArrowWriter):
             )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Do nothing: written rows stay, and are found when the batch is repeated."""
+        """Do nothing: written rows remain stored, and are found when the batch is repeated."""
 
 
 def _task() -> TaskContext:

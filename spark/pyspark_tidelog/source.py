@@ -127,7 +127,8 @@ class TidelogReader(DataSourceReader):
     def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
         self._options = options
         self._tasks = RangeReader(options, schema)
-        vars(self)["pushFilters"] = FilterTaker(self._tasks)  # not a method: Spark would refuse an override
+        # An attribute, because Spark would refuse a method that overrides `pushFilters`.
+        vars(self)["pushFilters"] = FilterTaker(self._tasks)
 
     def partitions(self) -> Sequence[RangePartition]:
         """Return the current ranges of this load.

@@ -4,9 +4,9 @@ Rows are compared by content, and by partition and timestamp if the query sets t
 not matter, because Spark does not guarantee one after a shuffle.
 
 A query may set the partition of some rows and leave that of others to their keys. Stored rows do not show which was the
-case. So a row without a partition matches a stored row with its content in any partition, and the exact match stays
-open: for each content at most as many rows match as are stored, and of rows with a partition at most as many as are
-stored there.
+case. So a row without a partition matches a stored row with its content in any partition, without a fixed assignment:
+for each content at most as many rows match as are stored, and of rows with a partition at most as many as are stored in
+that partition.
 
 Rejected: comparing rows in order, which only works for queries without a shuffle.
 """
@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from tidelog_proto.batch.content_hash import CONTENT_KEY_BYTES, ContentHasher
 
 _NUMBERS: Final = 4
-"""Numbers of a row's fingerprint: two for its content, its partition and its timestamp."""
+"""Number of integers in a row's fingerprint: two for the content, one for the partition and one for the timestamp."""
 _PARTITION: Final = 2
 _MARK: Final = pa.binary(8 * _NUMBERS)
 

@@ -50,7 +50,7 @@ TELLS_START: Final = SupportsTriggerAvailableNow.__module__ != __name__
 """Whether this Spark passes the stream's position when it asks for the end of the next micro-batch."""
 
 WARNINGS_MAX: Final = 1_000
-"""Losses that are logged per query."""
+"""Maximum number of losses that are logged per query."""
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -100,12 +100,13 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start is None:
             if self._options.max_offsets or self._options.min_offsets:
                 raise OptionError("'maxOffsetsPerTrigger' and 'minOffsetsPerTrigger' need Spark 4.2 or newer.")
-            # Spark asks for the start later: an end without a named topic would be stored in the checkpoint.
+            # Checked here, because Spark asks for the start later, and an end without a named topic would be stored in
+            # the checkpoint.
             all_named = self._options.fail_on_data_loss
             return _all_of(standing_of(self._options, self._connected(), all_named=all_named)).to_json()
         begin = parse_position(start)
         if self._target is not None and not self._has_begun and _is_ahead(begin, self._target):
-            self._target = self._standing()  # the target was read before the start was known
+            self._target = self._standing()  # the target was determined before the start was known
         self._has_begun = True
         standing = self._target or self._standing()
         end = advance(begin, standing, self._losses(), most=getattr(limit, "max_rows", None))
@@ -183,7 +184,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             _LOG.warning("%s", what)
 
     def _is_too_little(self, begin: StreamPosition, standing: Standing) -> bool:
-        """Return whether to wait for more records; never if Spark only reads the current ones.
+        """Return whether to wait for more records; False if Spark only reads the current ones.
 
         All available records count: a batch whose maximum equals the minimum may be smaller because of rounding.
         """

@@ -54,7 +54,7 @@ def parse_position(given: object) -> StreamPosition:
     """Parse a stored position.
 
     Raises:
-        TidelogSourceError: it is not a position of this source.
+        TidelogSourceError: the text is not a position of this source.
     """
     offsets: dict[TopicPartition, int] = {}
     topic_ids: dict[str, str] = {}
@@ -122,7 +122,7 @@ class Losses:
 
 
 def advance(start: StreamPosition, standing: Standing, losses: Losses, *, most: int | None) -> StreamPosition:
-    """Return the end of the micro-batch that begins at `start`; `start` itself if there is nothing new.
+    """Return the end of the micro-batch that begins at `start`; `start` if there are no new records.
 
     Args:
         start: end of the last micro-batch.

@@ -118,13 +118,13 @@ class TopicWriter:
             await producer.begin()
         except ProducerFencedError as error:
             error.add_note(
-                f"Piece {work.piece} of it was to be written, but another attempt or a later piece has started. The "
-                "pieces of a stream are micro-batches: either two drivers use one checkpoint, or it was restored to an "
-                "earlier state, and later batches are already stored. Use the newest checkpoint, or a new one."
+                f"Micro-batch {work.piece} could not be written, because another attempt or a later batch has "
+                "started: either two drivers use one checkpoint, or it was restored to an earlier state, and later "
+                "batches are already stored. Use the newest checkpoint, or a new one."
             )
             raise
         earlier = producer.earlier
-        assert earlier is not None, "a named producer has an `earlier`"
+        assert earlier is not None, "a named producer that has begun has `earlier`"
         registration = earlier.registration
         begun = Begun(first.topic, was_tried=earlier.exist)
         if registration is not None:

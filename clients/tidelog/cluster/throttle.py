@@ -58,7 +58,7 @@ class Throttle:
         self._in_flight_bytes_max = 0.0
         self._in_flight_bytes = 0
         self._open_at = 0.0
-        """Loop time before which nothing is published, except for the publish of `_test_at`."""
+        """Loop time before which nothing is published, except for the publish of `_check_at`."""
         self._check_at = 0.0
         """Loop time from which one publish is allowed, to test whether the pause is still required."""
         self._serial_until = 0.0

@@ -12,7 +12,7 @@ from tidelog_proto.limits import MIB
 from tidelog_proto.topic_settings import DESCRIBED
 
 UNINDEXED_BYTES_SHOWN: Final = 4 * MIB
-"""Indexes normally lack up to this many bytes of the newest records."""
+"""Indexes normally lack less than this many bytes of the newest records."""
 _UNITS_S: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 

@@ -141,7 +141,7 @@ async def history(
     sampler = gateway.sampler
     if topic is not None:
         check_topic_name(topic)
-        # raises the error of a caller that may not describe the topic
+        # Raises the error of a caller that may not describe the topic.
         await gateway.client.list_offsets(topic, "latest", [0])
     else:
         await gateway.client.nodes()

@@ -72,7 +72,7 @@ class AuthenticatedCaller:
             TidelogError: the credentials have ended.
         """
         if self.over is not None:
-            # a copy, because raising the same exception again extends its traceback
+            # A copy, because raising the same exception again extends its traceback.
             raise type(self.over)(str(self.over))
         self.look()
         return self._ticket

@@ -119,7 +119,7 @@ class _Lists:
         """Add consecutive rows, of which the first has the number `first`."""
         table = _parsed(rows, len(self._names), first)
         if table.num_rows != count:
-            # pyarrow and `row_ends` must find the same rows; otherwise values would get into wrong records.
+            # Pyarrow and `row_ends` must find the same rows; otherwise values would get into wrong records.
             raise row_fault(first, f"{table.num_rows} rows parsed, {count} expected; check the quotes and line ends")
         columns = {name: table.column(number).combine_chunks() for name, number in self._at.items()}
         records = self._records
@@ -169,7 +169,7 @@ class _Lists:
 def _parsed(rows: bytes, column_count: int, first: int) -> pa.Table:
     names = [str(number) for number in range(column_count)]
     if rows.startswith(BYTE_ORDER_MARK):
-        # pyarrow skips a byte order mark at the beginning of its input, but here it belongs to a field.
+        # Pyarrow skips a byte order mark at the beginning of its input, but here it belongs to a field.
         rows = BYTE_ORDER_MARK + rows
     try:
         return arrow_csv.read_csv(

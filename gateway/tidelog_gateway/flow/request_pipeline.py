@@ -208,7 +208,7 @@ class RequestPipeline:
             return
         began_s = time.monotonic()
         state = scope.setdefault("state", {})
-        # other ASGI servers do not pass an output per connection
+        # Other ASGI servers do not pass an output per connection.
         answer = ResponseReservation(
             state.get("outlet") or ConnectionOutput(self._outgoing, self._slow_timeout_s), receive
         )

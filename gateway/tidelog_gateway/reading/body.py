@@ -129,7 +129,7 @@ class RecordsBody:
         Raises:
             Problem: 503.
         """
-        # twice the size, because the parts and the joined body exist at the same time
+        # Twice the size, because the parts and the joined body exist at the same time.
         await self.reserve(self._written_bytes)
         return b"".join([*self._parts, self._format.end(members)])
 

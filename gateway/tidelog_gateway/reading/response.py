@@ -31,8 +31,7 @@ PLACE_HEADERS: Final = (*PARTITION_HEADERS, NEXT_CURSOR_HEADER, CAUGHT_UP_HEADER
 """Headers with the position of the next read, for formats whose body cannot contain it."""
 
 WRITTEN_SHARE: Final = 4
-"""The body may use this fraction of a connection's budget, because at the end it exists twice, in addition to the
-batches."""
+"""Divisor of a connection's budget that gives the limit of a body, which at the end exists twice, besides batches."""
 
 ValueEncodingQuery = Annotated[
     ValueEncoding | None,

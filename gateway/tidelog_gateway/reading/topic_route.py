@@ -88,7 +88,7 @@ async def read_topic(  # noqa: PLR0917 # query parameters are parameters
     begin = Begin(cursor, parse_timestamp(timestamp) if timestamp is not None else from_ or "earliest")
     limits = limits_of(gateway, max_records, max_bytes)
     body = body_of(gateway, request, media_type, value_encoding, numbered=True, limits=limits)
-    # checked here, because an empty topic is not fetched, and only a fetch makes a node check the permission
+    # Checked here, because an empty topic is not fetched, and only a fetch makes a node check the permission.
     if gateway.caller is not None:
         await gateway.client.security.check("consume", "topic", topic)
     read = await TopicRead.opened(gateway, topic, wanted, begin)

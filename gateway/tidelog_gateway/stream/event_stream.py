@@ -93,7 +93,7 @@ class EventStream(Response):
             await asyncio.wait(tasks)
             for task in tasks:
                 if not task.cancelled():
-                    # marks the errors as retrieved: only one of several simultaneous causes is reported
+                    # Marks the errors as retrieved: only one of several simultaneous causes is reported.
                     task.exception()
         return await self._why(delivering, writing, leaving, slow)
 

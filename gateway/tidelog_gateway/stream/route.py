@@ -116,7 +116,7 @@ async def _opened(gateway: Gateway, request: Request, sub: Sub) -> EventStream:
     if gateway.stopping.is_set():
         raise Problem(503, "shutting_down", "this gateway is stopping: connect again", retryable=True)
     _check_room(application, gateway)
-    # checked now, because a node would refuse the read only after the response has begun
+    # Checked now, because a node would refuse the read only after the response has begun.
     if gateway.caller is not None:
         await gateway.client.security.check("consume", "topic", sub.topic)
     answer = reservation_of(request)

@@ -26,7 +26,7 @@ from tidelog_gateway.workers.peers import Peers
 log = logging.getLogger(__name__)
 
 BUSY_SHARE: Final = 50
-"""Factor of the minimum pause after a sample to its duration, so that many partitions are sampled less often."""
+"""The pause after a sample is at least this many times its duration: many partitions are sampled less often."""
 DUTY_POLL_S: Final = 1.0
 """How often a worker checks whether it takes the samples."""
 PUBLISH_ROUTE: Final = "/v1/topics/{topic}/records"

@@ -95,8 +95,8 @@ class FeedReader:
         try:
             while not follower.lost:
                 if self._lag is not None and (not follower.wants() or await self._lag.is_due()):
-                    # a feed whose followers have no credit does not read, so the end of the topic may be beyond its
-                    # position
+                    # A feed whose followers have no credit does not read, so the end of the topic may be beyond its
+                    # position.
                     return
                 piece = feed.ring.next_for(follower)
                 self._take_positions(follower)

@@ -111,7 +111,7 @@ class KafkaLoops:
         )
         producer.list_topics(
             topic, timeout=ANSWER_S
-        )  # load the topic's metadata before the clock starts, as our loops do
+        )  # loads the topic's metadata before the clock starts, as the loops on Tidelog do
         if loop == ONE_BY_ONE:
             return self._one_by_one(producer, topic, records)
         keyed = loop.endswith("keys")

@@ -1,9 +1,9 @@
 """`tidelog bench gateway --workers N`: a gateway with N workers, compared with one process on the same node.
 
-In each round the two run one after the other, in alternating order. N processes create the load, so that a single load
-process does not limit a gateway with several workers. Processor time per request is summed over all processes of a
-gateway, including its parent; that of the node and of the clients is shown as well, because on a machine with few
-processors they compete with the workers.
+In each round the two gateways run one after the other, in alternating order. N processes create the load, so that a
+single load process does not limit a gateway with several workers. Processor time per request is summed over all
+processes of a gateway, including its parent; that of the node and of the clients is shown as well, because on a machine
+with few processors they compete with the workers.
 """
 
 from __future__ import annotations

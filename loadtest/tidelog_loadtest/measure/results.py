@@ -71,8 +71,8 @@ class Result:
         """The product's figure divided by the probe's: rates (1 is the limit), or median latencies."""
         if self.by_latency:
             mine, limit = latency_of(self.product.runs), latency_of(self.probe.runs)
-            assert mine is not None, "a latency run times every record"
-            assert limit is not None, "a latency run times every record"
+            assert mine is not None, "a latency run measures every record"
+            assert limit is not None, "a latency run measures every record"
             return mine.p50 / limit.p50
         return median_rate(self.product.runs) / median_rate(self.probe.runs)
 
@@ -153,7 +153,7 @@ def _cpu_cells(side: Side) -> tuple[str, str]:
 
 
 def _memory_cells(side: Side) -> tuple[str, str]:
-    """Return the same for memory; of several servers the largest."""
+    """Return the cells of the memory of client and server; of several servers the largest."""
     servers = dict(side.memory_bytes())
     client = servers.pop("client")
     return f"{client / _MIB:.0f}", f"{max(servers.values()) / _MIB:.0f}" if servers else "-"

@@ -3,7 +3,7 @@
 The measured principal publishes a few records per second to its own topic and waits for each: without load, while
 another principal floods the node over several connections and ignores throttling, and the same with a quota. In the
 last stage the flood goes to a second node on this machine, which shares only processors, memory and disk with the first
-one: that part of the cost is the machine's, which no node can prevent. The stages alternate in rounds, since a busy
+one: it shows the part of the cost that a node cannot prevent. The stages alternate in rounds, because other load on the
 machine changes the results of each; the output shows medians of the rounds' quantiles, and each p99 compared with the
 one without load.
 

@@ -20,7 +20,7 @@ from tidelog_proto import broker_pb2 as pb
 ANSWER_S: Final = 10.0
 POLL_S: Final = 0.1
 SETTLE_S: Final = 60.0
-"""Time limit for a cluster to recover, plus a hundredth of it per partition."""
+"""Time limit in seconds for a cluster to recover; 1 % of it is added per partition."""
 
 
 class View:
@@ -90,7 +90,7 @@ async def view_of(address: Address) -> AsyncIterator[View]:
 
 
 def unsettled(status: pb.ClusterStatusReply, topic: str, copies: int) -> str:
-    """Return a description of what is still missing for a healthy cluster; empty if it is healthy.
+    """Return the reasons why the cluster is not healthy yet; empty if it is healthy.
 
     In a healthy cluster every node runs, and each partition of the topic has an owner, `copies` replicas, and no
     replica that is catching up.
@@ -122,7 +122,7 @@ async def settled(view: View, topic: str, *, copies: int, partitions: int) -> No
     """Wait until the cluster has recovered, see `unsettled`.
 
     Raises:
-        CommandFailed: timeout; the message describes what is missing.
+        CommandFailed: timeout; the message has the reasons.
     """
 
     async def look() -> str:

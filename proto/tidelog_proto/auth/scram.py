@@ -25,7 +25,7 @@ from tidelog_proto.auth.saslprep import saslprep
 from tidelog_proto.limits import PRINCIPAL_CHARS_MAX
 
 ITERATIONS: Final = 60_000
-"""For new passwords; one guess takes about 50 ms of a core."""
+"""Iterations for new passwords, with which one guess takes about 50 ms of CPU time."""
 ITERATIONS_MIN: Final = 15_000
 ITERATIONS_MAX: Final = 1_000_000
 SCRAM_CHARS_MAX: Final = 4_096
@@ -71,7 +71,7 @@ def salted_password(password: str, salt: bytes, iterations: int) -> bytes:
         ValueError: the password is invalid; the message does not contain it.
     """
     if len(password) > PASSWORD_CHARS_MAX:
-        raise ValueError(f"a password has at most {PASSWORD_CHARS_MAX} characters")
+        raise ValueError(f"a password must have at most {PASSWORD_CHARS_MAX} characters")
     return hashlib.pbkdf2_hmac("sha256", saslprep(password).encode(), salt, iterations)
 
 
@@ -98,7 +98,7 @@ def user_name(name: str) -> str:
     """
     prepared = saslprep(name)
     if len(prepared) > PRINCIPAL_CHARS_MAX:
-        raise ValueError(f"a user name has at most {PRINCIPAL_CHARS_MAX} characters")
+        raise ValueError(f"a user name must have at most {PRINCIPAL_CHARS_MAX} characters")
     return prepared
 
 
@@ -220,7 +220,7 @@ class ClientSide:
 def _matched(pattern: re.Pattern[str], message: str) -> re.Match[str]:
     found = pattern.fullmatch(message) if len(message) <= SCRAM_CHARS_MAX else None
     if found is None:
-        raise ScramError("not a SCRAM message")
+        raise ScramError("the message is not a SCRAM message (RFC 5802)")
     return found
 
 

@@ -1,4 +1,4 @@
-"""Limit of the number of unauthenticated connections; one too many closes the oldest of the most frequent address.
+"""Limit of unauthenticated connections: beyond it, the oldest one of the address with the most connections is closed.
 
 Any host may open connections and send little or nothing, so unauthenticated connections are bounded in number, and each
 in time (`hello_timeout_ms`) and bytes. A connection beyond the bound is accepted, since refusing it would let one
@@ -12,7 +12,7 @@ from typing import Protocol
 
 
 class Stranger(Protocol):
-    """A connection that is counted here."""
+    """An unauthenticated connection."""
 
     def give_way(self) -> None:
         """Close the connection because the limit is exceeded."""

@@ -51,12 +51,12 @@ def read_named(path: Path, what: str, bytes_max: int, *, is_secret: bool = False
     if complaint:
         raise NamedFileError(complaint)
     if len(content) > bytes_max:
-        raise NamedFileError(f"{what} in {path} has more than {bytes_max} bytes")
+        raise NamedFileError(f"{what} in {path} has more than {bytes_max} bytes: is it the right file?")
     return content
 
 
 def _at_once(path: str, flags: int) -> int:
-    """Open a file without blocking: opening a pipe would wait for a writer."""
+    """Open a file without blocking, because opening a pipe would wait for a writer."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
@@ -90,7 +90,7 @@ class Followed(Generic[T]):
         except self._refusal as error:
             if str(error) != self._problem:
                 self._problem = str(error)
-                self._log.error("%s; the content that was read before stays in use", error)
+                self._log.error("%s; the last valid content stays in use", error)
             return False
         self._problem = ""
         if found == self.value:

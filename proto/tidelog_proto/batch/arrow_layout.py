@@ -1,4 +1,4 @@
-"""Validation of the nodes and buffers of a batch's Arrow message against the columns that its flags name.
+"""Validation of the nodes and buffers of a batch's Arrow message against the columns in the header's flags.
 
 Arrow describes an array as a node (length, null count) and its buffers, depth first: a validity bitmap, offsets for
 variable-length types, then data. pyarrow accepts inconsistent counts as long as they do not point outside the body;

@@ -26,7 +26,8 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 TIMESTAMP_TYPE: Final = pa.timestamp("us", "UTC")
 TIMESTAMP_US_MAX: Final = 253_402_300_799_999_999
-"""The last microsecond of the year 9999. Timestamps outside 0 to this are refused: they usually have a wrong unit."""
+"""The last microsecond of the year 9999. Timestamps outside 0 to this value are refused, because they usually have a
+wrong unit."""
 HEADER_TYPE: Final = pa.struct([("key", pa.string()), ("value", pa.binary())])
 HEADERS_TYPE: Final = pa.list_(HEADER_TYPE)
 OFFSET_DELTA: Final = pa.field("offset_delta", pa.uint32())
@@ -79,7 +80,7 @@ def flags_of(schema: pa.Schema) -> int:
 
 
 def import_for_columns() -> None:
-    """Make Arrow import pandas, if installed, in this thread: it does so for the first column of a process.
+    """Make Arrow import pandas, if installed, in this thread and not with the first column of the process.
 
     Called before columns are made in another thread. A fork during an import in that thread would leave the child with
     a module whose import never completes.

@@ -57,7 +57,7 @@ from tidelog_proto.limits import BATCH_BYTES_MAX, DERIVED_EXTRA_BYTES, HEADER_BY
 DERIVED_RECORDS_MAX: Final = 16 * KIB
 DERIVED_WEIGHT_BYTES_MAX: Final = 1 * MIB
 SPAN_MAX: Final = 2**32
-"""Offsets that one batch can cover: its last offset delta is a u32."""
+"""Maximum number of offsets that one batch covers, because its last offset delta is a u32."""
 _DERIVED_BYTES_MAX: Final = BATCH_BYTES_MAX + DERIVED_EXTRA_BYTES
 _COMPRESSED_FROM_BYTES: Final = 1 * KIB
 _WORTH_COMPRESSING: Final = 0.75
@@ -117,7 +117,7 @@ class Deriver:
 
         Raises:
             ProtocolError: BATCH_TOO_LARGE if a producer compressed a record better than any codec here, and it no
-                longer fits a batch. Nothing can be derived then; the sources stay unchanged.
+                longer fits a batch. In this case the sources must be kept unchanged.
         """
         return self._tiled_to(self.end_offset)
 

@@ -54,7 +54,7 @@ MAGIC: Final = int.from_bytes(b"TLRB", "little")
 VERSION: Final = 1
 
 Buffer = bytes | bytearray | memoryview
-"""Input of the codec; a memoryview must be contiguous and of bytes (format "B")."""
+"""Type of encoded bytes; a memoryview must be contiguous and of bytes (format "B")."""
 
 _LAYOUT: Final = struct.Struct("<IBBHIIIIIIQQIIqqQqQQI12xII")
 _MAGIC_AND_LENGTH: Final = struct.Struct("<I4xII")
@@ -124,7 +124,8 @@ _CODECS: Final = tuple(Codec)
 class BatchHeader(NamedTuple):
     """Parsed header of a batch. Offsets and counts are in records, lengths in bytes, timestamps in µs since 1970.
 
-    A named tuple, because one is made for every received batch and a frozen dataclass is six times slower.
+    A named tuple, because a header is created for every received batch, which takes a frozen dataclass six times as
+    long.
     """
 
     flags: int
@@ -208,7 +209,7 @@ class BatchHeader(NamedTuple):
 
 
 _made: Final = tuple.__new__
-"""Creates a header from all its values; the named tuple's own constructors are slower wrappers of this."""
+"""Creates a header from all its values; the named tuple's own constructors call it and are slower."""
 
 _OWNER_INDEX: Final = BatchHeader._fields.index("base_offset")
 _SPAN_INDEX: Final = BatchHeader._fields.index("sequence_span")

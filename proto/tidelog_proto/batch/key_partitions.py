@@ -16,8 +16,8 @@ import pyarrow as pa
 from tidelog_proto.batch.key_hash import murmur3_slices, slices_of
 
 FEW_KEYS: Final = 4_096
-"""Up to this many keys, hashing a list one by one is faster than as a column, which needs some sixty numpy calls
-regardless of its length."""
+"""Number of keys up to which hashing them one by one is faster than as a column, which takes some sixty numpy calls for
+any length."""
 
 _POSITIVE: Final = 0x7FFFFFFF
 

@@ -1,7 +1,7 @@
 """Projection of batches onto the columns that a reader requested, without decoding them.
 
 The buffers of an Arrow message are grouped by column and compressed separately, if at all. The buffers of the requested
-columns are copied behind a new description, and the header gets the flags of these columns and PROJECTED: columns that
+columns are copied after a new description, and the header gets the flags of these columns and PROJECTED: columns that
 it does not name may exist in the log. If the reader needs nothing of the body, only the header is sent.
 
 The body's CRC is computed again, so the old one is checked first; otherwise damaged data would get a valid CRC.
@@ -39,7 +39,7 @@ from tidelog_proto.batch.record_batch import body_of
 from tidelog_proto.limits import KIB
 
 WHOLE_BYTES_MAX: Final = 2 * KIB
-"""Bodies up to this size are sent unchanged: projecting them costs more than sending them."""
+"""Maximum size of a body that is sent unchanged, because projecting it costs more than sending it."""
 _IN_ONE_PIECE: Final = frozenset({Codec.GZIP, Codec.SNAPPY})
 _NUMBER: Final = struct.Struct("<q")
 _PAIR: Final = struct.Struct("<2q")

@@ -1,6 +1,6 @@
 """Complete validation of a batch from an untrusted producer, before a node stores it.
 
-The checks run in this order, cheapest first: header, length, body CRC; features that this build supports;
+The checks run in this order, the fastest first: header, length, body CRC; features that this build supports;
 decompression within the declared size; the message's description against header and flags (`ipc_message.py`,
 `arrow_layout.py`); reading by pyarrow, which validates every offset and UTF-8 string; finally the rules that Arrow does
 not have: tag lengths and the timestamps in the header.

@@ -8,7 +8,8 @@ import resource
 from typing import Final
 
 DESCRIPTORS_MAX: Final = 1 << 20
-"""The soft limit is not raised further: some programs that inherit it loop over all descriptor numbers."""
+"""Maximum to which the soft limit is raised, because some programs that inherit the limit loop over all descriptor
+numbers."""
 REMEDY: Final = "raise the limit of open files (ulimit -n; LimitNOFILE= of systemd; --ulimit nofile= of a container)"
 
 

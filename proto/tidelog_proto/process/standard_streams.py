@@ -16,11 +16,11 @@ from typing import Any, Final, TextIO
 from tidelog_proto.limits import MIB
 
 QUEUE_BYTES_MAX: Final = MIB
-"""Queued bytes of one stream; further writes are dropped and counted."""
+"""Maximum number of queued bytes of one stream; further writes are dropped and counted."""
 DRAIN_S: Final = 1.0
 """How long the end of the process waits for queued writes."""
 _WRITE_BYTES: Final = 4096
-"""Bytes of one write: PIPE_BUF, so that lines of several processes in one pipe do not interleave."""
+"""Maximum size of one write: PIPE_BUF, so that lines of several processes in one pipe do not interleave."""
 
 _dropped_before = 0
 _open: list[QueuedWriter] = []
@@ -29,7 +29,7 @@ _open: list[QueuedWriter] = []
 class OutputLostError(OSError):
     """Standard output cannot be written: it is closed, full, or its reader has closed the pipe.
 
-    It has no `errno`, because the command-line library ends a command on EPIPE before its outcome is reported.
+    The error has no `errno`, because the command-line library ends a command on EPIPE before its outcome is reported.
 
     Attributes:
         reader_gone: whether the reader closed the pipe.
@@ -52,7 +52,8 @@ def open_closed_streams() -> None:
         try:
             os.fstat(descriptor)
         except OSError:
-            # Opened in the wrong direction so that use fails. `open` returns the lowest free number, which is this one.
+            # Opened in the wrong direction, so that use fails. `open` returns the lowest free descriptor, which is this
+            # one.
             os.open(os.devnull, os.O_WRONLY if descriptor == 0 else os.O_RDONLY)
             os.set_inheritable(descriptor, True)
         if getattr(sys, name) is None:
@@ -160,7 +161,7 @@ class QueuedWriter:
                 self._is_writing = False
                 if not is_written:
                     self.dropped += 1
-                    self._reported += 1  # reporting it would fail too
+                    self._reported += 1  # a report to this stream would fail, too
                 self._changed.notify_all()
 
     def _take(self) -> bytes | None:
@@ -171,7 +172,7 @@ class QueuedWriter:
             self._is_writing = True
             if self.dropped > self._reported and self._pending_bytes < self._bytes_max // 2:
                 missing, self._reported = self.dropped - self._reported, self.dropped
-                return f"{missing} writes were dropped here: this stream was not read\n".encode()
+                return f"{missing} writes were dropped here, because this stream was not read fast enough\n".encode()
             data = self._pending.popleft()
             self._pending_bytes -= len(data)
             return data

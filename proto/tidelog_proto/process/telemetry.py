@@ -112,7 +112,9 @@ class Telemetry:
         try:
             self._metrics.export(self._data())
         except Exception:  # an exporter's error must not end the thread
-            log.exception("metrics could not be exported")
+            log.exception(
+                "metrics could not be exported to the OpenTelemetry collector; trying again at the next interval"
+            )
 
     def _data(self) -> export.MetricsData:
         now_ns = time.time_ns()

@@ -71,7 +71,7 @@ def _raw_json(content: bytes | None) -> str | None:
     try:
         return json_text(content)
     except ValueError:
-        return None  # text that only begins like JSON
+        return None  # the text begins like JSON but is not JSON
 
 
 def _put(document: dict[str, Any], field: str, content: bytes | None, *, as_text: bool = True) -> None:

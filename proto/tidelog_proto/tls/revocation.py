@@ -53,7 +53,7 @@ def check_lists(content: bytes, cert: bytes, ca: bytes) -> None:
         )
     authorities = [each for each in x509.load_pem_x509_certificates(ca) if each.subject == own.issuer]
     signers = [each for each in authorities if _has_issued(each, own)] or authorities
-    if signers:  # excludes a CA of the same name, such as the predecessor or successor
+    if signers:  # excludes another CA of the same name, such as its predecessor or successor
         found = [each for each in found if any(_has_signed(signer, each) for signer in signers)]
     if not found:
         raise ValueError(
@@ -73,7 +73,7 @@ def _has_issued(authority: x509.Certificate, one: x509.Certificate) -> bool:
         UnsupportedAlgorithm,
         TypeError,
         ValueError,
-    ):  # signed by another key, or of an unsupported kind
+    ):  # the list is signed by another key, or with an unsupported kind of key
         return False
     return True
 
@@ -81,12 +81,12 @@ def _has_issued(authority: x509.Certificate, one: x509.Certificate) -> bool:
 def _has_signed(authority: x509.Certificate, one: x509.CertificateRevocationList) -> bool:
     try:
         return one.is_signature_valid(cast("CertificateIssuerPublicKeyTypes", authority.public_key()))
-    except (UnsupportedAlgorithm, TypeError, ValueError):  # a key that cannot sign lists
+    except (UnsupportedAlgorithm, TypeError, ValueError):  # keys of this kind cannot sign lists
         return False
 
 
 def revoked_of(content: bytes, shown: Sequence[bytes]) -> list[bool]:
-    """Return for each certificate in DER whether the lists contain it.
+    """Return for each certificate, in DER, whether the lists contain it.
 
     Raises:
         ValueError: as `lists_in`.

@@ -163,7 +163,7 @@ def _ask(loop: asyncio.AbstractEventLoop, answer: asyncio.Future[Found | Excepti
         found = error
     try:
         loop.call_soon_threadsafe(_tell, answer, found)
-    except RuntimeError:  # the loop is closed; its pending lookups would keep it alive
+    except RuntimeError:  # the loop is closed, and its pending lookups would keep it in memory
         _asked.pop(loop, None)
 
 
