@@ -51,7 +51,7 @@ def read_named(path: Path, what: str, bytes_max: int, *, is_secret: bool = False
     if complaint:
         raise NamedFileError(complaint)
     if len(content) > bytes_max:
-        raise NamedFileError(f"{what} in {path} has more than {bytes_max} bytes: is it the right file?")
+        raise NamedFileError(f"{what} in {path} has more than {bytes_max} bytes")
     return content
 
 
