@@ -41,9 +41,9 @@ from tidelog.model import (
     TopicFigures,
     TopicSettings,
 )
-from tidelog.produce.idempotent_requests import KeyedRequests
+from tidelog.produce.custom_partitioners import Partitioner
+from tidelog.produce.idempotent_requests import IdempotentRequests
 from tidelog.produce.partition_queue import BATCH_BYTES_TARGET
-from tidelog.produce.partitioners import Partitioner
 from tidelog.produce.producer import Producer
 from tidelog.produce.producer_options import BUFFER_BYTES_DEFAULT, DELIVERY_TIMEOUT_S_DEFAULT, ProducerOptions
 from tidelog.produce.serializers import Serializer
@@ -128,7 +128,7 @@ class Client:
         """The consumer groups of the cluster."""
         self.security = Security(self._router, self._check_usable)
         """API keys, users, access rules and quotas."""
-        self.keyed_requests = KeyedRequests(self._router, self._check_usable)
+        self.keyed_requests = IdempotentRequests(self._router, self._check_usable)
         """For the gateway only."""
         self._producers: WeakSet[Producer] = WeakSet()
         self._consumers: WeakSet[Consumer] = WeakSet()

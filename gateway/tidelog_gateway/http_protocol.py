@@ -30,7 +30,7 @@ from tidelog_gateway.http1.exchange import Exchange
 from tidelog_gateway.http1.head import CHUNKED, HEAD_BYTES_MAX, Head, HeadError, HeadParser, early_fault, upgrade_fault
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.raw_responses import response_bytes, tls_log
-from tidelog_proto.process.log_rate_limit import SeldomLog
+from tidelog_proto.process.log_rate_limit import RateLimitedLog
 from tidelog_proto.tls.stream import SNIFFED_BYTES, begins_tls
 
 
@@ -64,7 +64,7 @@ class HttpConnection(asyncio.Protocol):
     incoming: RequestBudget
     outgoing: ResponseBudget
     slow_timeout_s: float
-    tls_log: SeldomLog
+    tls_log: RateLimitedLog
     transport: asyncio.Transport
     flow: FlowControl
 

@@ -14,7 +14,7 @@ import orjson
 
 from tidelog_gateway.browser_headers import BROWSER_HEADERS
 from tidelog_gateway.problems import MEDIA_TYPE, Problem
-from tidelog_proto.process.log_rate_limit import SeldomLog
+from tidelog_proto.process.log_rate_limit import RateLimitedLog
 
 _CLIENTS_DOING: Final = frozenset(
     {"Invalid UTF-8 sequence received from client.", "ASGI callable returned without completing handshake."}
@@ -27,12 +27,12 @@ CONNECTION_LOG.setLevel(logging.ERROR)
 CONNECTION_LOG.addFilter(lambda record: record.msg not in _CLIENTS_DOING)
 
 
-def tls_log() -> SeldomLog:
+def tls_log() -> RateLimitedLog:
     """Return the log for connections that fail to agree on TLS, limited to one line a minute.
 
     It helps the operator to find a misconfigured client or gateway, and clients cannot fill the disk with it.
     """
-    return SeldomLog(logging.getLogger("tidelog_gateway.tls"), level=logging.WARNING, lines=1, every_s=60.0)
+    return RateLimitedLog(logging.getLogger("tidelog_gateway.tls"), level=logging.WARNING, lines=1, every_s=60.0)
 
 
 def response_bytes(problem: Problem) -> bytes:

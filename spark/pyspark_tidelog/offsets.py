@@ -197,16 +197,16 @@ def split(
     Raises:
         OptionError: there would be more ranges than Spark can plan.
     """
-    pieces = _at_least(ranges, min_partitions)
+    parts = _at_least(ranges, min_partitions)
     if max_records is None:
-        return pieces
-    counts = [-(-len(piece) // max_records) for piece in pieces]
+        return parts
+    counts = [-(-len(part) // max_records) for part in parts]
     if sum(counts) > TASKS_MAX:
         raise OptionError(
             f"option 'maxRecordsPerPartition': {max_records} would need {sum(counts)} tasks, but the limit is "
             f"{TASKS_MAX}: increase it, or load fewer records at once."
         )
-    return [cut for piece, count in zip(pieces, counts, strict=True) for cut in _pieces(piece, count)]
+    return [cut for part, count in zip(parts, counts, strict=True) for cut in _parts(part, count)]
 
 
 def _at_least(ranges: Sequence[OffsetRange], min_partitions: int | None) -> list[OffsetRange]:
@@ -231,10 +231,10 @@ def _at_least(ranges: Sequence[OffsetRange], min_partitions: int | None) -> list
         order = sorted(range(len(ranges)), key=lambda i: shares[i] - counts[i])
         for i in [i for i in order if counts[i] > 1][:over]:
             counts[i] -= 1
-    return [piece for r, count in zip(ranges, counts, strict=True) for piece in _pieces(r, count)]
+    return [part for r, count in zip(ranges, counts, strict=True) for part in _parts(r, count)]
 
 
-def _pieces(whole: OffsetRange, count: int) -> list[OffsetRange]:
+def _parts(whole: OffsetRange, count: int) -> list[OffsetRange]:
     assert 1 <= count <= len(whole), "a part has at least one record"
     cuts = [whole.start + len(whole) * i // count for i in range(count + 1)]
     return [replace(whole, start=start, end=end) for start, end in itertools.pairwise(cuts)]

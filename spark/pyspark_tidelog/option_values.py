@@ -92,7 +92,7 @@ def flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
 
 def comma_list(text: str) -> tuple[str, ...]:
     """Split a text at commas, without blank parts."""
-    return tuple(part for part in (piece.strip() for piece in text.split(",")) if part)
+    return tuple(part for part in (item.strip() for item in text.split(",")) if part)
 
 
 def is_int(value: object) -> bool:

@@ -24,7 +24,7 @@ from pyspark_tidelog.offsets import (
     times_of,
 )
 from pyspark_tidelog.options import AtTimestamp, Position, ReadOptions
-from pyspark_tidelog.stream_offsets import Losses, Standing, StreamPosition
+from pyspark_tidelog.stream_offsets import Losses, PartitionBounds, StreamPosition
 from tidelog.fetch_options import FetchOptions
 from tidelog.model import Fetched, Offset, Topic
 from tidelog.requests.offset_ranges import OffsetRange
@@ -91,8 +91,8 @@ def make_plan(options: ReadOptions, client: LogClient, narrowed: Narrowed = EVER
     bounds = _bounds(client, partitions)
     ranges, warnings = resolve(options, bounds, starting=starting, ending=ending)
     ranges = _not_before(client, narrowed.since_us, narrowed.of(ranges))
-    pieces = split(ranges, options.min_partitions, options.max_records)
-    return Plan(pieces, {r.topic: topics[r.topic].topic_id for r in ranges}, warnings)
+    task_ranges = split(ranges, options.min_partitions, options.max_records)
+    return Plan(task_ranges, {r.topic: topics[r.topic].topic_id for r in ranges}, warnings)
 
 
 def _not_before(client: LogClient, since_us: int | None, ranges: list[OffsetRange]) -> list[OffsetRange]:
@@ -120,7 +120,7 @@ def starts_of(options: ReadOptions, client: LogClient, losses: Losses) -> Stream
     return StreamPosition(begins, {at.topic: topics[at.topic].topic_id.hex() for at in begins})
 
 
-def standing_of(options: ReadOptions, client: LogClient, *, all_named: bool = False) -> Standing:
+def bounds_of(options: ReadOptions, client: LogClient, *, all_named: bool = False) -> PartitionBounds:
     """Return the current bounds of the chosen partitions, without topics that do not exist.
 
     Raises:
@@ -131,7 +131,7 @@ def standing_of(options: ReadOptions, client: LogClient, *, all_named: bool = Fa
     chosen = select if all_named else select_present
     partitions = chosen(options.selection, {name: topic.partition_count for name, topic in topics.items()})
     bounds = _bounds(client, partitions)
-    return Standing(bounds, {at.topic: topics[at.topic].topic_id.hex() for at in bounds})
+    return PartitionBounds(bounds, {at.topic: topics[at.topic].topic_id.hex() for at in bounds})
 
 
 def _bounds(client: LogClient, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Bounds]:

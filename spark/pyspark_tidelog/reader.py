@@ -54,21 +54,21 @@ def read_batches(
     fetched = fetched_schema(schema, only)
     for batch in fetch_range(wanted, fetch, lost):
         try:
-            piece = wire_batch(batch, fetched)
+            records = wire_batch(batch, fetched)
         except ProtocolError as error:
             raise error_of_read(error, wanted.topic, wanted.partition, batch.base_offset) from error
-        yield from joiner.add(_matching(piece.cut(wanted.start, wanted.end), only))
+        yield from joiner.add(_matching(records.cut(wanted.start, wanted.end), only))
     yield from joiner.finish()
 
 
-def _matching(piece: WireBatch, only: RecordFilter) -> WireBatch:
+def _matching(records: WireBatch, only: RecordFilter) -> WireBatch:
     for name, value in only._asdict().items():
-        if value is not None and piece.rows:
-            column = piece.arrays.get(name)
+        if value is not None and records.rows:
+            column = records.arrays.get(name)
             if column is None:  # the batch does not have the column
-                return piece.slice(0, 0)
-            piece = piece.where(pc.equal(column, pa.scalar(value, column.type)))
-    return piece
+                return records.slice(0, 0)
+            records = records.where(pc.equal(column, pa.scalar(value, column.type)))
+    return records
 
 
 def _lost(wanted: OffsetRange, start: int, end: int, *, fail_on_data_loss: bool) -> None:

@@ -7,7 +7,7 @@ attempts of its tasks share.
 A task is identified by its number, so a repeated micro-batch must have the same tasks. Since 4.2 Spark chooses their
 number after each shuffle of a stateless query by the available cores, unless
 `spark.sql.adaptive.streaming.stateless.enabled` is off. Tasks do not know the number of tasks; the driver knows it when
-they are done, and refuses a batch that had other tasks before (`other_tasks.py`).
+they are done, and refuses a batch that had other tasks before (`changed_tasks.py`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
+from pyspark_tidelog.changed_tasks import refuse_changed_tasks
 from pyspark_tidelog.errors import OptionError, TidelogSourceError
-from pyspark_tidelog.other_tasks import refuse_other_tasks
 from pyspark_tidelog.write_options import WriteOptions
 from pyspark_tidelog.write_task import Begun, write_rows
 from tidelog.produce.work import Work
@@ -119,7 +119,7 @@ class TidelogStreamWriter(DataSourceStreamArrowWriter):
             query = wrote[0].query
             begun = {one.task: one.begun for one in wrote}
             asyncio.run(
-                refuse_other_tasks(self._options, begun, len(messages), lambda number: _work(query, number, batchId))
+                refuse_changed_tasks(self._options, begun, len(messages), lambda number: _work(query, number, batchId))
             )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name

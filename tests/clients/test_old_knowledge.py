@@ -10,7 +10,7 @@ import pytest
 from tests.clients.fake_cluster import ClusterConnection, FakeCluster, running_cluster
 
 from tidelog import Client, TopicPartition
-from tidelog.cluster.metadata_questions import CONFIRM_S
+from tidelog.cluster.metadata_requests import CONFIRM_S
 from tidelog.errors import EpochChangingError, TidelogError, UnknownPartitionError, UnknownTopicError
 from tidelog.produce.open_batch import RecordLists
 from tidelog_proto import broker_pb2 as pb

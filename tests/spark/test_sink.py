@@ -72,7 +72,7 @@ def test_the_driver_looks_for_tasks_that_are_not_these(monkeypatch: pytest.Monke
         assert options.topic == "t"
         looked.append((begun, tasks, work_of(tasks)))
 
-    monkeypatch.setattr(sink, "refuse_other_tasks", refuse)
+    monkeypatch.setattr(sink, "refuse_changed_tasks", refuse)
     begun = Begun("s"), Begun("t", was_tried=True)
     wrote = [sink.Written(2, 0, begun[:1], "q", 2), sink.Written(3, 3, begun[1:], "q", 1), sink.Written(0, 0, (), "q")]
     TidelogStreamWriter(OPTIONS).commit(wrote, 7)

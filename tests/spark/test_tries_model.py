@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 from tests.spark.conftest import Node
 
+from pyspark_tidelog.changed_tasks import refuse_changed_tasks
 from pyspark_tidelog.errors import ChangedRowsError
-from pyspark_tidelog.other_tasks import refuse_other_tasks
 from pyspark_tidelog.write_options import WriteOptions, parse_write_options
 from pyspark_tidelog.write_task import Begun, write_rows
 from tidelog import Client
@@ -93,7 +93,7 @@ class MicroBatch:
         chances = [random.Random(self._chance.random()) for _ in tasks]
         batches = (handed_out(*each) for each in zip(tasks, chances, strict=True))
         begun = await asyncio.gather(*(self._write(number, rows) for number, rows in enumerate(batches)))
-        await refuse_other_tasks(self._options, dict(enumerate(begun)), len(tasks), self._work)
+        await refuse_changed_tasks(self._options, dict(enumerate(begun)), len(tasks), self._work)
 
     def stored(self) -> Counter[Row]:
         found: Counter[Row] = Counter()

@@ -24,8 +24,8 @@ from tidelog.cluster.fallback_replicas import FallbackReplicas, ReadReplica
 from tidelog.cluster.hedged_requests import race, summary
 from tidelog.cluster.known_ends import KnownEnds
 from tidelog.cluster.metadata import Metadata
-from tidelog.cluster.metadata_questions import MetadataQuestions
-from tidelog.cluster.metadata_refresh import Refresher
+from tidelog.cluster.metadata_refresh import MetadataRefresher
+from tidelog.cluster.metadata_requests import MetadataRequests
 from tidelog.cluster.nearest_replica import NearestReplica
 from tidelog.cluster.owner_changes import LOG_AFTER_S, SILENCE_S, Expect, Expectation, OwnerChanges, unless_moved
 from tidelog.cluster.read_epochs import ReadEpochs
@@ -86,10 +86,10 @@ class Router:
         """Producers with unreported failures; kept until the client is closed, which raises one of them."""
         self.caller_tickets = CallerTickets(caller)
         self._bootstrap = bootstrap
-        self._questions = MetadataQuestions(
+        self._requests = MetadataRequests(
             self.metadata, call=self.call, take=self.take_metadata, first_of=self._at_first
         )
-        self._refresher = Refresher(self._questions.ask)
+        self._refresher = MetadataRefresher(self._requests.ask)
         self._watchers: dict[str, set[Callable[[], None]]] = {}
 
     def for_caller(self, caller: Caller) -> Router:
@@ -377,7 +377,7 @@ class Router:
             UnknownTopicError: the topic does not exist.
         """
         if self.metadata.topic(name) is not None:
-            await self._questions.confirm(name)
+            await self._requests.confirm(name)
         return await self.topic(name)
 
     async def topic_with(self, name: str, partitions: Iterable[int]) -> TopicRoute:
@@ -389,7 +389,7 @@ class Router:
         wanted = list(partitions)
         route = await self.topic(name)
         if not all(partition in route.partitions for partition in wanted):
-            await self.refresh(name, sure=True)
+            await self.refresh(name, must_confirm=True)
             route = await self.topic(name)
         missing = [partition for partition in wanted if partition not in route.partitions]
         if missing:
@@ -450,9 +450,9 @@ class Router:
 
         def ask_again(answer: asyncio.Future[None]) -> None:
             if not answer.cancelled() and not isinstance(answer.exception(), ClosedError) and not heard.is_set():
-                self._refresher.want(topic, patient=True).add_done_callback(ask_again)
+                self._refresher.request(topic, awaits_change=True).add_done_callback(ask_again)
 
-        self._refresher.want(topic, patient=True).add_done_callback(ask_again)
+        self._refresher.request(topic, awaits_change=True).add_done_callback(ask_again)
         try:
             async with asyncio.timeout(wait_s):
                 await heard.wait()
@@ -483,16 +483,16 @@ class Router:
 
     def refresh_later(self, topic: str) -> None:
         """Request metadata of a topic in the background."""
-        self._refresher.want(topic, patient=True)
+        self._refresher.request(topic, awaits_change=True)
 
-    async def refresh(self, topic: str, *, fresh: bool = False, sure: bool = False) -> None:
-        """Request metadata of a topic; see `Refresher.want`.
+    async def refresh(self, topic: str, *, fresh: bool = False, must_confirm: bool = False) -> None:
+        """Request metadata of a topic; see `MetadataRefresher.request`.
 
         Raises:
             UnknownTopicError: the topic does not exist.
-            EpochChangingError: with `sure`, the metadata cannot be confirmed.
+            EpochChangingError: with `must_confirm`, the metadata cannot be confirmed.
         """
-        await asyncio.shield(self._refresher.want(topic, fresh=fresh, sure=sure))
+        await asyncio.shield(self._refresher.request(topic, fresh=fresh, must_confirm=must_confirm))
 
     async def close(self) -> None:
         """Cancel refreshes and close the connections."""

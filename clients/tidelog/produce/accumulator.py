@@ -390,7 +390,7 @@ def _split_columns(batch: OpenBatch, partition_count: int, keyless: Callable[[],
     targets: Any = hashed if given is None else given if hashed is None else pc.coalesce(given, hashed)
     grouped = group_by_partition(columns, targets, keyless)
     chunks: list[Chunk] = []
-    for partition, rows, size_bytes in grouped.pieces:
+    for partition, rows, size_bytes in grouped.slices:
         assert partition is not None, "some records have a key or a partition, so each row has a partition"
         chunks.append(ColumnChunk(rows, partition=partition, deadline=batch.deadline, size_bytes=size_bytes))
     return PartitionedChunks(chunks, grouped.order.to_numpy())  # type: ignore[arg-type]  # indexed, and asked for its length

@@ -104,7 +104,7 @@ class _Split(NamedTuple):
     partitions: int
 
 
-class KeyedRequests:
+class IdempotentRequests:
     """Publishes requests with an idempotency key, for the gateway; created by `Client`.
 
     Args:
@@ -415,17 +415,17 @@ def _parts(rows: RecordLists, partitions: int, key: RequestKey) -> list[_Part]:
     order, now_us = grouped.order.to_numpy(), time.time_ns() // 1000
     parts: list[_Part] = []
     at = 0
-    for partition, piece, _ in grouped.pieces:
+    for partition, partition_columns, _ in grouped.slices:
         assert partition is not None, "every record has a partition"
         encoded = encode_batch(
-            piece,
+            partition_columns,
             now_us=now_us,
             producer_id=key.producer_id,
             producer_epoch=_epoch_of(partitions),
             base_sequence=key.digest,
         )
-        parts.append(_Part(partition, order[at : at + piece.num_rows].tolist(), encoded))
-        at += piece.num_rows
+        parts.append(_Part(partition, order[at : at + partition_columns.num_rows].tolist(), encoded))
+        at += partition_columns.num_rows
     return parts
 
 

@@ -22,13 +22,13 @@ from tidelog.produce.accumulator import RecordAccumulator
 from tidelog.produce.batches import RECORD_OVERHEAD_BYTES, Chunk, ColumnChunk, Delivery
 from tidelog.produce.buffer_memory import BufferMemory
 from tidelog.produce.bulk_append import BulkAppender
-from tidelog.produce.column_pieces import ColumnPieces
 from tidelog.produce.delivery_callbacks import DeliveryCallbacks
 from tidelog.produce.earlier_attempts import EarlierAttempts
 from tidelog.produce.expiry import copy_of_error
 from tidelog.produce.open_batch import OnDelivery
 from tidelog.produce.partition_queue import QueueOptions
 from tidelog.produce.partition_queues import PartitionQueues
+from tidelog.produce.partition_slices import PartitionSlicer
 from tidelog.produce.producer_id import make_producer_id
 from tidelog.produce.producer_instances import ProducerInstance
 from tidelog.produce.producer_meter import ProducerMeter
@@ -92,7 +92,7 @@ class Producer:
             settled=self._settled,
             meter=self._meter,
         )
-        self._pieces = ColumnPieces(self._queue_options, self._preparation, self._queues)
+        self._slicer = PartitionSlicer(self._queue_options, self._preparation, self._queues)
         self._sender: Sender | None = None
         self._callbacks: DeliveryCallbacks | None = None
         self._binding = TopicBinding(router, topic, self._instance)
@@ -514,7 +514,7 @@ class Producer:
             # Earlier single records are stored first, and release the memory that their batch does not need.
             if self._accumulator.batch is not None:
                 self._accumulator.drain()
-            for number, columns, size_bytes in self._pieces.split(route, batches, partition, orders, keys):
+            for number, columns, size_bytes in self._slicer.split(route, batches, partition, orders, keys):
                 if not memory.try_reserve(size_bytes, has_turn=has_turn):
                     if not has_turn:
                         await memory.acquire_turn()

@@ -86,7 +86,7 @@ class ProducerInstance:
             written = await write_epoch(self._router, topic_id, [0], self.producer_id, epoch)
             if written.is_new_at(epoch):
                 await self._router.refresh(
-                    self._topic, sure=True
+                    self._topic, must_confirm=True
                 )  # includes every partition that an older instance knew
                 route = await self._router.topic(self._topic)
                 if route.topic_id != topic_id:

@@ -118,9 +118,9 @@ class Receipts(Sequence[Receipt]):
 
     def _at(self, index: int) -> Receipt:
         place = index if self._orders is None else self._place(index)
-        piece = bisect_right(self._ends, place)
-        start = self._ends[piece - 1] if piece else 0
-        delivery = self._deliveries[piece]
+        chunk = bisect_right(self._ends, place)
+        start = self._ends[chunk - 1] if chunk else 0
+        delivery = self._deliveries[chunk]
         return delivery.receipt(place - start)
 
     def _place(self, index: int) -> int:
@@ -137,7 +137,7 @@ class Receipts(Sequence[Receipt]):
 
 
 @dataclass(frozen=True, slots=True)
-class PieceOutcome:
+class ChunkOutcome:
     """The outcome of consecutive records of one partition: their offsets, or an error.
 
     Attributes:
@@ -169,18 +169,18 @@ class PendingReceipts:
         return self._wait().__await__()
 
     @internal
-    async def settled(self) -> list[PieceOutcome]:
+    async def settled(self) -> list[ChunkOutcome]:
         """Wait until each chunk is stored or has failed; failures then count as reported to the caller."""
-        outcomes: list[PieceOutcome] = []
+        outcomes: list[ChunkOutcome] = []
         for delivery, count in self._parts:
             delivery.watched = True
             await delivery.settled()
             if delivery.error is not None:
-                outcomes.append(PieceOutcome(delivery.partition, count, error=copy_of_error(delivery.error)))
+                outcomes.append(ChunkOutcome(delivery.partition, count, error=copy_of_error(delivery.error)))
                 continue
             stored = delivery.stored(count)
             base, dropped = delivery.base_offset, delivery.duplicates
-            outcomes.append(PieceOutcome(delivery.partition, count, base, stored, dropped))
+            outcomes.append(ChunkOutcome(delivery.partition, count, base, stored, dropped))
         return outcomes
 
     async def _wait(self) -> Receipts:

@@ -108,7 +108,7 @@ class BatchJoiner:
         self._max_records = max_records
         self._repeated: dict[str, pa.Array[Any]] = {}
         """The longest array of each constant so far; shorter ones are slices of it, without a copy."""
-        self._pieces: list[WireBatch] = []
+        self._parts: list[WireBatch] = []
         self._rows = 0
         self._bytes = 0
 
@@ -116,31 +116,31 @@ class BatchJoiner:
         """Add a batch and yield the joined batches that are full."""
         start = 0
         while start < batch.rows:
-            piece = batch.slice(start, self._max_records - self._rows)
-            self._pieces.append(piece)
-            self._rows += piece.rows
-            self._bytes += piece.nbytes
-            start += piece.rows
+            part = batch.slice(start, self._max_records - self._rows)
+            self._parts.append(part)
+            self._rows += part.rows
+            self._bytes += part.nbytes
+            start += part.rows
             if self._rows >= self._max_records or self._bytes >= JOINED_BYTES:
                 yield self._joined()
 
     def finish(self) -> Iterator[pa.RecordBatch]:
         """Yield the remaining records, if any."""
-        if self._pieces:
+        if self._parts:
             yield self._joined()
 
     def _joined(self) -> pa.RecordBatch:
         joined = pa.RecordBatch.from_arrays([self._column(field) for field in self._schema], schema=self._schema)
         assert joined.num_rows == self._rows
-        self._pieces, self._rows, self._bytes = [], 0, 0
+        self._parts, self._rows, self._bytes = [], 0, 0
         return joined
 
     def _column(self, field: pa.Field[pa.DataType]) -> pa.Array[Any]:
         if field.name in self._constants:
             return self._constant(field.name)
         if field.name == "offset":
-            return _concatenated([pa.array(piece.offsets) for piece in self._pieces])
-        return _concatenated([_column(piece, field) for piece in self._pieces])
+            return _concatenated([pa.array(part.offsets) for part in self._parts])
+        return _concatenated([_column(part, field) for part in self._parts])
 
     def _constant(self, name: str) -> pa.Array[Any]:
         longest = self._repeated.get(name)
@@ -149,19 +149,19 @@ class BatchJoiner:
         return longest.slice(0, self._rows)
 
 
-def _column(piece: WireBatch, field: pa.Field[pa.DataType]) -> pa.Array[Any]:
+def _column(part: WireBatch, field: pa.Field[pa.DataType]) -> pa.Array[Any]:
     """Return a wire column of a batch, or its default values if the batch does not have it."""
-    column = piece.arrays.get(field.name)
+    column = part.arrays.get(field.name)
     if column is not None:
         column = _without_empty_lists(column) if field.name == "headers" and field.nullable else column
         return column if column.type.equals(field.type, check_metadata=True) else column.cast(field.type)
     if field.name == "timestamp":
-        at: Any = pa.scalar(piece.base_timestamp_us, pa.int64()).cast(field.type)
-        times: pa.Array[Any] = pa.repeat(at, piece.rows)
+        at: Any = pa.scalar(part.base_timestamp_us, pa.int64()).cast(field.type)
+        times: pa.Array[Any] = pa.repeat(at, part.rows)
         return times
     if field.name == "headers" and not field.nullable:
-        return no_headers(piece.rows)
-    return _nulls(piece.rows, field.type)
+        return no_headers(part.rows)
+    return _nulls(part.rows, field.type)
 
 
 def _without_empty_lists(lists: Any) -> pa.Array[Any]:

@@ -172,11 +172,11 @@ class NodeProcess:
         while not line.endswith(b"\n"):
             if not poll.poll(max(0.0, deadline - time.monotonic()) * _MS):
                 raise NodeStartError(self._with_log(f"the node was not ready after {self._start_timeout_s:g} s"))
-            piece = os.read(process.stdout.fileno(), 1 << 12)
-            if not piece:
+            chunk = os.read(process.stdout.fileno(), 1 << 12)
+            if not chunk:
                 code = process.wait()
                 raise NodeStartError(self._with_log(f"the node did not start: it exited with code {code}"))
-            line += piece
+            line += chunk
         assert json.loads(line)["port"] == self.port, "the node listens on the given port"
 
     def _clear_process(self, why: str) -> None:

@@ -29,7 +29,7 @@ from tidelog_cli.base.output import (
     print_table,
 )
 from tidelog_cli.base.session import with_client
-from tidelog_cli.cluster.drain_progress import LOOK_S, counted, tell_drain, tell_fetching, watch
+from tidelog_cli.cluster.drain_progress import LOOK_S, counted, drain_progress_of, fetch_progress_of, watch
 from tidelog_cli.cluster.init import init
 from tidelog_cli.topics.description import topic_document
 from tidelog_cli.topics.replica_status import copies_text
@@ -44,7 +44,7 @@ WARN_DAYS: Final = 30
 DAY_S: Final = 24 * 3600
 NO_ANSWER: Final = "no answer"
 """State of a node that did not answer and is only known from other nodes."""
-_UNTOLD: Final = frozenset({"away", "no owner", "idle"})
+_NOT_OPEN: Final = frozenset({"away", "no owner", "idle"})
 """States of a partition that no reachable node has opened."""
 
 _LOAD: Final = ("uptime_ms", "connections", "in_flight_bytes", "data_bytes", "disk_free_bytes")
@@ -106,8 +106,8 @@ def print_status(cluster: ClusterStatus, *, internal: bool) -> None:
                 partition.owner,
                 partition.epoch,
                 copies_text(partition),
-                ABSENT if is_untold(partition) else partition.high_watermark - partition.log_start_offset,
-                ABSENT if is_untold(partition) else bytes_text(partition.size_bytes),
+                ABSENT if has_unknown_offsets(partition) else partition.high_watermark - partition.log_start_offset,
+                ABSENT if has_unknown_offsets(partition) else bytes_text(partition.size_bytes),
                 partition.state,
             )
             for topic in cluster.topics
@@ -179,10 +179,10 @@ def drain(node: NodeArgument, *, wait: WaitOption = False, bootstrap: BootstrapO
 
     async def work(client: Client) -> None:
         await client.drain_node(node)
-        told = tell_drain(node, await client.cluster_status())
+        told = drain_progress_of(node, await client.cluster_status())
         sys.stdout.write(f"{told.text}\n")
         if wait:
-            await watch(client, lambda cluster: tell_drain(node, cluster), last=told.text)
+            await watch(client, lambda cluster: drain_progress_of(node, cluster), last=told.text)
 
     with_client(bootstrap, work)
 
@@ -221,7 +221,7 @@ def rebalance(*, wait: WaitOption = False, bootstrap: BootstrapOption = DEFAULT_
             while moves:
                 await asyncio.sleep(LOOK_S)
                 moves = await client.rebalance()  # requests it again for partitions that could not move before
-            await watch(client, tell_fetching)
+            await watch(client, fetch_progress_of)
 
     with_client(bootstrap, work)
 
@@ -310,9 +310,9 @@ def version_of(node: Node) -> str:
     return node.software.rpartition("/")[2] or ABSENT
 
 
-def is_untold(partition: Partition) -> bool:
+def has_unknown_offsets(partition: Partition) -> bool:
     """Return whether no reachable node has opened the partition, so that its offsets are unknown."""
-    return partition.state in _UNTOLD
+    return partition.state in _NOT_OPEN
 
 
 def status_document(cluster: ClusterStatus) -> dict[str, Any]:

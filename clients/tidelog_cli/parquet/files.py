@@ -65,7 +65,7 @@ class ExportedFile:
         self._partial = path.with_name(f"{path.name}.{os.getpid()}{_PARTIAL}")
         self._source = source
         self._group_records = group_records
-        self._pieces: list[pa.RecordBatch] = []
+        self._parts: list[pa.RecordBatch] = []
         self._rows = 0
         self._bytes = 0
         self._writer = pq.ParquetWriter(
@@ -98,19 +98,19 @@ class ExportedFile:
             OSError: the disk is full or failed.
         """
         for start in range(0, batch.num_rows, self._group_records):
-            piece = batch.slice(start, self._group_records)
-            if self._rows + piece.num_rows > self._group_records:
+            part = batch.slice(start, self._group_records)
+            if self._rows + part.num_rows > self._group_records:
                 self._write_group()
-            self._pieces.append(piece)
-            self._rows += piece.num_rows
-            self._bytes += piece.nbytes
+            self._parts.append(part)
+            self._rows += part.num_rows
+            self._bytes += part.nbytes
             if self._bytes >= ROW_GROUP_BYTES:
                 self._write_group()
 
     def _write_group(self) -> None:
-        if self._pieces:
-            table = pa.Table.from_batches(self._pieces, schema=FILE_SCHEMA)
-            self._pieces, self._rows, self._bytes = [], 0, 0
+        if self._parts:
+            table = pa.Table.from_batches(self._parts, schema=FILE_SCHEMA)
+            self._parts, self._rows, self._bytes = [], 0, 0
             self._writer.write_table(table, row_group_size=max(1, table.num_rows))
 
     def _finish(self) -> None:

@@ -16,11 +16,11 @@ import typer
 from tidelog import Topic
 from tidelog_cli.base.failures import CommandFailed
 from tidelog_cli.base.output import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption
-from tidelog_cli.records.publishing import AcksChoice, AcksOption, CompressionOption, Piece, publish_all
+from tidelog_cli.records.publishing import AcksChoice, AcksOption, Chunk, CompressionOption, publish_all
 
-PIECE_BYTES: Final = 4 << 20
+READ_BYTES: Final = 4 << 20
 """Approximate size of one read from a file."""
-PIECE_RECORDS: Final = 8192
+READ_RECORDS: Final = 8192
 BUFFER_BYTES: Final = 1 << 20
 """Read buffer of a column; by default, Arrow prefetches all row groups of a file."""
 _RECORD: Final = ("timestamp", "key", "value", "headers", "tag")
@@ -56,13 +56,13 @@ def import_(
     command reports how many records were published.
     """
     files = files_in(sources)
-    pieces = pieces_of(files, keep_partitions=keep_partitions, keep_timestamps=keep_timestamps)
+    chunks = chunks_of(files, keep_partitions=keep_partitions, keep_timestamps=keep_timestamps)
 
     def check(there: Topic) -> None:
         if keep_partitions:
             check_partitions(files, there.partition_count, topic)
 
-    published = publish_all(topic, pieces, acks=acks, compression=compression, bootstrap=bootstrap, check=check)
+    published = publish_all(topic, chunks, acks=acks, compression=compression, bootstrap=bootstrap, check=check)
     published.tell(topic, "imported {} into {}; their offsets are new", as_json=as_json)
 
 
@@ -105,8 +105,8 @@ def check_partitions(files: Sequence[Path], partitions: int, topic: str) -> None
                     )
 
 
-def pieces_of(files: Sequence[Path], *, keep_partitions: bool, keep_timestamps: bool) -> Iterator[Piece]:
-    """Yield the records of files, in pieces of one partition.
+def chunks_of(files: Sequence[Path], *, keep_partitions: bool, keep_timestamps: bool) -> Iterator[Chunk]:
+    """Yield the records of files, in chunks of one partition.
 
     Raises:
         CommandFailed: a file is not Parquet, unreadable, or without values.
@@ -121,10 +121,10 @@ def pieces_of(files: Sequence[Path], *, keep_partitions: bool, keep_timestamps: 
             for batch in file.iter_batches(_rows_at_once(file), columns=columns):
                 records = batch.select(wanted)
                 if not by_partition:
-                    yield Piece(records, None)
+                    yield Chunk(records, None)
                     continue
                 for start, end, partition in _runs(_partitions(batch, path)):
-                    yield Piece(records.slice(start, end - start), partition)
+                    yield Chunk(records.slice(start, end - start), partition)
 
 
 @contextlib.contextmanager
@@ -151,10 +151,10 @@ def _opened(path: Path) -> pq.ParquetFile:
 
 
 def _rows_at_once(file: pq.ParquetFile) -> int:
-    """Return a number of rows of about `PIECE_BYTES`, from the file's metadata."""
+    """Return a number of rows of about `READ_BYTES`, from the file's metadata."""
     groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
     largest = max((group.total_byte_size / max(1, group.num_rows) for group in groups), default=1)
-    return max(1, min(PIECE_RECORDS, int(PIECE_BYTES / max(1, largest))))
+    return max(1, min(READ_RECORDS, int(READ_BYTES / max(1, largest))))
 
 
 def _partitions(batch: pa.RecordBatch, path: Path) -> Any:

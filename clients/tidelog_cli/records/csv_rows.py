@@ -219,12 +219,12 @@ class _Blocks(RawIOBase):
         return not self._ahead
 
     def read(self, size: int = -1, /) -> bytes:
-        pieces, wanted = [self._ahead], size if size >= 0 else BLOCK_BYTES
+        chunks, wanted = [self._ahead], size if size >= 0 else BLOCK_BYTES
         taken = len(self._ahead)
         while taken < wanted and (more := self._stream.read(wanted - taken)):
-            pieces.append(more)
+            chunks.append(more)
             taken += len(more)
-        whole = b"".join(pieces)
+        whole = b"".join(chunks)
         self._ahead = whole[wanted:]
         return whole[:wanted]
 

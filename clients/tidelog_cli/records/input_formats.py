@@ -343,14 +343,14 @@ def _arrow_batches(path: Path) -> Iterator[pa.RecordBatch]:
         if is_file:
             with pa.ipc.open_file(source) as reader:
                 for at in range(reader.num_record_batches):
-                    yield from _pieces(reader.get_batch(at))
+                    yield from _slices(reader.get_batch(at))
         else:
             with pa.ipc.open_stream(source) as stream:
                 for batch in stream:
-                    yield from _pieces(batch)
+                    yield from _slices(batch)
 
 
-def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     for start in range(0, batch.num_rows, ROWS_PER_BATCH):
         yield batch.slice(start, ROWS_PER_BATCH)
 

@@ -16,7 +16,7 @@ from tidelog_cli.base.output import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOpti
 from tidelog_cli.base.times import timestamp_us_of
 from tidelog_cli.records.csv_rows import types_of
 from tidelog_cli.records.input_formats import NO_FIELDS, Fields, Format, format_of, read_file, read_stream
-from tidelog_cli.records.publishing import AcksChoice, AcksOption, CompressionOption, Piece, publish_all
+from tidelog_cli.records.publishing import AcksChoice, AcksOption, Chunk, CompressionOption, publish_all
 from tidelog_cli.records.record_fields import Additions, with_tombstones
 
 
@@ -80,9 +80,9 @@ def produce(
     delimiter = None if key_delimiter is None else key_delimiter.encode()
     fields = Fields(key_field, timestamp_field, delimiter, types_of(column_type or []))
     additions = Additions.of(key=key, timestamp=_timestamp_us(timestamp), headers=header, tag=tag)
-    pieces = additions.to_all(_read_all(_formats(files or ["-"], file_format, fields), fields))
-    batches = with_tombstones(pieces) if tombstones else pieces
-    placed = (Piece(batch, partition) for batch in batches)
+    records = additions.to_all(_read_all(_formats(files or ["-"], file_format, fields), fields))
+    batches = with_tombstones(records) if tombstones else records
+    placed = (Chunk(batch, partition) for batch in batches)
 
     published = publish_all(topic, placed, acks=acks, compression=compression, bootstrap=bootstrap)
     published.tell(topic, "published {} to {}", as_json=as_json)

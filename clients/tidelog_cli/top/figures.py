@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tidelog import ClusterStatus, Partition
-from tidelog_cli.cluster.command import NO_ANSWER, is_untold, state_text
+from tidelog_cli.cluster.command import NO_ANSWER, has_unknown_offsets, state_text
 from tidelog_cli.top.sampling import Sample
 
 _Ends = Mapping[tuple[bytes, int], int]
@@ -130,7 +130,7 @@ def _partition_rows(sample: Sample, before: Sample | None, *, internal: bool) ->
         if topic.name.startswith("__") and not internal:
             continue
         for each in topic.partitions:
-            told = not is_untold(each)
+            told = not has_unknown_offsets(each)
             rate = _rate(each, ends.get((topic.topic_id, each.partition)), passed_s) if told else None
             rows.append(
                 PartitionRow(
@@ -154,7 +154,7 @@ def _ends(status: ClusterStatus) -> _Ends:
         (topic.topic_id, each.partition): each.high_watermark
         for topic in status.topics
         for each in topic.partitions
-        if not is_untold(each)
+        if not has_unknown_offsets(each)
     }
 
 

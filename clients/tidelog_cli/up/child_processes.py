@@ -118,8 +118,8 @@ async def _next_line(process: Process) -> bytes:
 async def _drain(process: Process) -> None:
     """Forward the child's later output, so that it never blocks on a full pipe."""
     assert process.stdout is not None, "stdout is a pipe"
-    while piece := await process.stdout.read(1 << 16):
-        sys.stderr.buffer.write(piece)
+    while chunk := await process.stdout.read(1 << 16):
+        sys.stderr.buffer.write(chunk)
         sys.stderr.flush()
 
 

@@ -18,7 +18,7 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
-from tidelog_gateway.bodies.json_body import list_pieces
+from tidelog_gateway.bodies.json_body import list_parts
 from tidelog_gateway.bodies.repeated_members import Opaque, Path, refuse_repeats
 from tidelog_gateway.problems import Problem, invalid, pointer
 from tidelog_gateway.records_in import Records
@@ -148,15 +148,15 @@ async def _events(
     def place_of(number: int) -> tuple[str, ...]:
         return prefix if prefix is not None else (str(number),)
 
-    async for first, piece, member_count in list_pieces(
+    async for first, part, member_count in list_parts(
         body, start=start, end=_END_OF_LIST, records_max=records_max, pace=pace, path=()
     ):
         try:
-            found = _EVENTS.decode(b"[%b]" % piece)
+            found = _EVENTS.decode(b"[%b]" % part)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise invalid([{"pointer": pointer(place_of(first)), "detail": _why(piece, error)}]) from error
+            raise invalid([{"pointer": pointer(place_of(first)), "detail": _why(part, error)}]) from error
         if member_count > sum(map(len, found)):
-            refuse_repeats(b"[%b]" % piece, opaque=_DATA, place=partial(_moved, first, place_of))
+            refuse_repeats(b"[%b]" % part, opaque=_DATA, place=partial(_moved, first, place_of))
         for number, members in enumerate(found, first):
             events.append(_structured(members, place_of(number)))
     keys = [event.key for event in events]

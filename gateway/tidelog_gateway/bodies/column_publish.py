@@ -8,7 +8,7 @@ import pyarrow as pa
 from pydantic import BaseModel, Field
 
 from tidelog.errors import TidelogError, UnknownTopicError
-from tidelog.produce.receipts import PieceOutcome
+from tidelog.produce.receipts import ChunkOutcome
 from tidelog_gateway.bodies.arrow_body import ArrowRecords
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.problems import from_error
@@ -56,30 +56,30 @@ async def publish_columns(
     check_topic_name(topic)
     columns = records.batches[0] if len(records.batches) == 1 else pa.Table.from_batches(records.batches)
     async with gateway.producers.use(topic) as place:
-        pieces = await _publish_once(place, columns, partition)
-        if all(isinstance(piece.error, UnknownTopicError) for piece in pieces):
+        outcomes = await _publish_once(place, columns, partition)
+        if all(isinstance(outcome.error, UnknownTopicError) for outcome in outcomes):
             # As in `publish_each`: the topic may have been recreated.
             await place.again()
-            pieces = await _publish_once(place, columns, partition)
-    stored = sum(piece.count for piece in pieces if piece.error is None)
+            outcomes = await _publish_once(place, columns, partition)
+    stored = sum(outcome.count for outcome in outcomes if outcome.error is None)
     gateway.metrics.records_in.labels("http").inc(stored)
-    first = pieces[0].error
-    if first is not None and all(piece.error is not None for piece in pieces):
+    first = outcomes[0].error
+    if first is not None and all(outcome.error is not None for outcome in outcomes):
         raise first
     answer: dict[str, Any] = {
         "records": records.row_count,
         "ranges": [
-            {"partition": piece.partition, "base_offset": piece.base_offset, "count": piece.stored}
-            for piece in pieces
-            if piece.stored
+            {"partition": outcome.partition, "base_offset": outcome.base_offset, "count": outcome.stored}
+            for outcome in outcomes
+            if outcome.stored
         ],
     }
     errors = [
-        {"partition": piece.partition, "count": piece.count, "error": from_error(piece.error).brief()}
-        for piece in pieces
-        if piece.error is not None
+        {"partition": outcome.partition, "count": outcome.count, "error": from_error(outcome.error).brief()}
+        for outcome in outcomes
+        if outcome.error is not None
     ]
-    duplicates = sum(piece.duplicates for piece in pieces)
+    duplicates = sum(outcome.duplicates for outcome in outcomes)
     if errors:
         answer["errors"] = errors
     if duplicates:
@@ -89,10 +89,10 @@ async def publish_columns(
 
 async def _publish_once(
     place: QueuePlace, columns: pa.RecordBatch | pa.Table, partition: int | None
-) -> list[PieceOutcome]:
+) -> list[ChunkOutcome]:
     async with place.accepting() as producer:
         try:
             pending = await producer.enqueue_arrow(columns, partition=partition)
         except TidelogError as error:
-            return [PieceOutcome(partition or 0, columns.num_rows, error=error)]
+            return [ChunkOutcome(partition or 0, columns.num_rows, error=error)]
     return await pending.settled()

@@ -29,8 +29,8 @@ EmptyValue = Literal["error", "empty", "tombstone"]
 HEADER_PREFIX: Final = "header:"
 _COLUMNS: Final = ("key", "value", "tag", "partition", "timestamp_ms")
 _HEADER_ROW_BYTES_MAX: Final = 64 * KIB
-_PIECE_BYTES: Final = 256 * KIB
-PIECE_FIELDS: Final = 5_000
+_PART_BYTES: Final = 256 * KIB
+PART_FIELDS: Final = 5_000
 _TEXT: Final = pa.string()
 _ZERO: Final[Any] = pa.scalar(0, pa.int32())
 _DIGITS: Final = re.compile(r"0|[1-9][0-9]{0,18}")
@@ -52,11 +52,11 @@ async def csv_records(
         raise invalid([{"pointer": "", "detail": detail}])
     names = _names(body[: ends[0]])
     joined = _Lists(names, now_us, empty_value)
-    piece_rows = max(1, PIECE_FIELDS // len(names))
+    part_rows = max(1, PART_FIELDS // len(names))
     first = 1
     while first < len(ends):
         start = ends[first - 1]
-        last = max(first + 1, min(first + piece_rows, bisect_right(ends, start + _PIECE_BYTES)))
+        last = max(first + 1, min(first + part_rows, bisect_right(ends, start + _PART_BYTES)))
         await pace()
         joined.add(body[start : ends[last - 1]], first + 1, last - first)
         first = last

@@ -26,15 +26,15 @@ AT_ONCE_BYTES: Final = 16 * KIB
 """Maximum size of a body that is parsed at once; it has at most about 8,000 values."""
 MEMBERS_MAX: Final = 100
 """Maximum number of members of a validated object. No model has as many members, and each unknown one is a fault."""
-PIECE_BYTES: Final = 256 * KIB
-PIECE_VALUES: Final = 5_000
-PIECE_RECORDS: Final = 500
+PART_BYTES: Final = 256 * KIB
+PART_VALUES: Final = 5_000
+PART_RECORDS: Final = 500
 
 _BEGIN: Final = re.compile(rb'\s*\{\s*"records"\s*:\s*\[')
 _END: Final = re.compile(rb"\s*\}\s*\Z")
 
 
-class ListPiece(NamedTuple):
+class ListPart(NamedTuple):
     """Consecutive elements of a JSON list.
 
     Attributes:
@@ -48,7 +48,7 @@ class ListPiece(NamedTuple):
     members: int
 
 
-class _Piece(NamedTuple):
+class _PartBounds(NamedTuple):
     first: int
     start: int
     stop: int
@@ -66,23 +66,23 @@ async def records_in(body: bytes, *, records_max: int, now_us: int, pace: Pace) 
     begin = _BEGIN.match(body)
     if begin is None:
         raise invalid([{"pointer": "", "detail": 'the body must be JSON that begins with {"records": ['}])
-    parts: list[Records] = []
+    parsed: list[Records] = []
     faults: list[Mapping[str, str]] = []
-    pieces = list_pieces(body, start=begin.end(), end=_END, records_max=records_max, pace=pace)
-    async for piece in pieces:
-        text = b'{"records":[%b]}' % piece.text
+    parts = list_parts(body, start=begin.end(), end=_END, records_max=records_max, pace=pace)
+    async for part in parts:
+        text = b'{"records":[%b]}' % part.text
         try:
-            parts.append(parse_body(text, records_max=records_max, now_us=now_us, members=piece.members))
+            parsed.append(parse_body(text, records_max=records_max, now_us=now_us, members=part.members))
         except Problem as problem:
-            faults += _shifted(problem, piece.first)
+            faults += _shifted(problem, part.first)
             if len(faults) >= ERRORS_SHOWN_MAX:
                 break
     if faults:
         raise invalid(faults)
-    return joined(parts, now_us)
+    return joined(parsed, now_us)
 
 
-async def list_pieces(
+async def list_parts(
     body: bytes,
     *,
     start: int,
@@ -90,7 +90,7 @@ async def list_pieces(
     records_max: int,
     pace: Pace,
     path: Sequence[str] = ("records",),
-) -> AsyncIterator[ListPiece]:
+) -> AsyncIterator[ListPart]:
     """Yield the elements of a JSON list in parts.
 
     Args:
@@ -105,9 +105,9 @@ async def list_pieces(
         Problem: 422; as `pace`.
     """
     elements = await _elements(body, start, end, records_max, pace, path)
-    for piece in _pieces(elements, start):
+    for part in _part_bounds(elements, start):
         await pace()
-        yield ListPiece(piece.first, body[piece.start : piece.stop], piece.members)
+        yield ListPart(part.first, body[part.start : part.stop], part.members)
 
 
 async def check_values(text: bytes, pace: Pace) -> None:
@@ -149,7 +149,7 @@ def _check_each(counts: Any, most: int, detail: str, path: Sequence[str]) -> Non
         raise invalid([{"pointer": pointer([*path, int(each.argmax())]), "detail": detail}])
 
 
-async def _elements(  # noqa: PLR0917 - see `list_pieces`
+async def _elements(  # noqa: PLR0917 - see `list_parts`
     body: bytes, start: int, end: re.Pattern[bytes], records_max: int, pace: Pace, path: Sequence[str]
 ) -> _Elements:
     """Find the elements of the list that begins at `start`, and check the limits that need no parsing."""
@@ -189,19 +189,19 @@ async def _elements(  # noqa: PLR0917 - see `list_pieces`
     return elements
 
 
-def _pieces(elements: _Elements, start: int) -> Iterator[_Piece]:
+def _part_bounds(elements: _Elements, start: int) -> Iterator[_PartBounds]:
     """Divide the elements into parts of at least one element."""
     at, count = 0, len(elements.ends)
     values_before = commas_before = 0
     while at < count:
         last = min(
-            at + PIECE_RECORDS,
-            int(np.searchsorted(elements.ends, start + PIECE_BYTES, side="right")),
-            int(np.searchsorted(elements.values, values_before + PIECE_VALUES, side="right")),
+            at + PART_RECORDS,
+            int(np.searchsorted(elements.ends, start + PART_BYTES, side="right")),
+            int(np.searchsorted(elements.values, values_before + PART_VALUES, side="right")),
         )
         last = max(at, last - 1)
         commas = int(elements.commas[last])
-        yield _Piece(at, start, int(elements.ends[last]), commas - commas_before + last + 1 - at)
+        yield _PartBounds(at, start, int(elements.ends[last]), commas - commas_before + last + 1 - at)
         commas_before = commas
         start, values_before = int(elements.ends[last]) + 1, int(elements.values[last])
         at = last + 1

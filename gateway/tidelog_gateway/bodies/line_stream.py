@@ -1,7 +1,7 @@
 """Publishes a body of JSON lines of any length while it arrives, and answers each line when it is stored.
 
 The reader task parses lines when the fair scheduler gives the caller a turn, and passes them to the producer. The
-writer task waits for the outcomes in the order of the lines and sends them. At most `PIECES_MAX` groups of lines are
+writer task waits for the outcomes in the order of the lines and sends them. At most `GROUPS_MAX` groups of lines are
 between the two. While the client does not read its answer, or the log does not answer, the body is not read further, so
 TCP flow control slows the client down. An invalid line is answered with its error, and the stream continues. The last
 line of the answer reports whether the whole body was processed.
@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 
 from tidelog.errors import TidelogError
 from tidelog_gateway.auth.credentials import credentials_refused
-from tidelog_gateway.bodies.json_lines import PIECE_BYTES, Line, LineBuffer, ParsedLines, parse_lines
+from tidelog_gateway.bodies.json_lines import GROUP_BYTES, Line, LineBuffer, ParsedLines, parse_lines
 from tidelog_gateway.bodies.media_types import JSON_LINES
 from tidelog_gateway.bodies.trace_context import add_trace
 from tidelog_gateway.budget.connection_output import ConnectionOutput
@@ -31,7 +31,7 @@ from tidelog_gateway.pace import turns_of
 from tidelog_gateway.problems import Problem, from_error
 from tidelog_gateway.publish import Outcome, publish_each
 
-PIECES_MAX: Final = 8
+GROUPS_MAX: Final = 8
 """Maximum number of groups of lines of one stream that are being stored."""
 ROOM_LOOK_S: Final = 0.05
 FAULTS_MAX: Final = 1_000
@@ -42,7 +42,7 @@ Receipts = Literal["all", "errors"]
 _SendBody = Callable[[bytes], Awaitable[None]]
 
 
-class _Piece(NamedTuple):
+class _LineGroup(NamedTuple):
     parsed: ParsedLines
     outcomes: asyncio.Task[list[Outcome]] | None
     size_bytes: int
@@ -81,14 +81,14 @@ class LineStream(Response):
             gateway.outgoing, settings.ws_slow_timeout_s
         )
         self._lines = LineBuffer()
-        self._pieces: asyncio.Queue[_Piece | None] = asyncio.Queue()
-        self._free = asyncio.Semaphore(PIECES_MAX)
+        self._groups: asyncio.Queue[_LineGroup | None] = asyncio.Queue()
+        self._free = asyncio.Semaphore(GROUPS_MAX)
         self._over: asyncio.Future[Problem] = asyncio.get_running_loop().create_future()
         self._is_whole = False
         """Whether the whole body has arrived."""
         self._next_line = 1
         """The first line that was not accepted."""
-        self._piece_bytes = 0
+        self._group_bytes = 0
         self._arrived_bytes = 0
         self._count = self._stored = self._faults = 0
 
@@ -112,7 +112,7 @@ class LineStream(Response):
         watching = asyncio.create_task(self._watch())
         try:
             problem = await self._read(receive, writing)
-            await self._pieces.put(None)
+            await self._groups.put(None)
             await writing
             if problem is not None and not self._count:
                 raise problem
@@ -122,10 +122,10 @@ class LineStream(Response):
         finally:
             for task in (writing, watching):
                 task.cancel()
-            while not self._pieces.empty():
-                piece = self._pieces.get_nowait()
-                if piece is not None and piece.outcomes is not None:
-                    piece.outcomes.cancel()
+            while not self._groups.empty():
+                group = self._groups.get_nowait()
+                if group is not None and group.outcomes is not None:
+                    group.outcomes.cancel()
             await asyncio.gather(writing, watching, return_exceptions=True)
 
     # ------------------------------------------------------------------------------------------------- the body
@@ -189,21 +189,21 @@ class LineStream(Response):
         """Parse lines and start to publish them, in the order of the body."""
         await self._wait_for_turn()
         while lines:
-            some, lines = _up_to(lines, min(PIECE_BYTES, self._gateway.settings.body_bytes_max))
+            some, lines = _up_to(lines, min(GROUP_BYTES, self._gateway.settings.body_bytes_max))
             size_bytes = sum(len(line.text) for line in some)
             if size_bytes > self._gateway.settings.body_bytes_max:
                 raise self._too_long(some[0].number)
             await self._free.acquire()
             if writing.done():
                 writing.result()
-            self._piece_bytes += size_bytes
+            self._group_bytes += size_bytes
             await self._hold()
             parsed = await parse_lines(some, now_us=now_us, pace=self._wait_for_turn)
             outcomes = None
             if parsed.records is not None:
                 add_trace(parsed.records, self._trace)
                 outcomes = asyncio.create_task(publish_each(self._gateway, self._topic, parsed.records))
-            self._pieces.put_nowait(_Piece(parsed, outcomes, size_bytes))
+            self._groups.put_nowait(_LineGroup(parsed, outcomes, size_bytes))
             self._next_line = some[-1].number + 1
             self._faults += len(parsed.faults)
             if self._faults >= FAULTS_MAX:
@@ -216,13 +216,13 @@ class LineStream(Response):
         Raises:
             Problem: 429, no room for `ROOM_WAIT_S`.
         """
-        size_bytes = self._piece_bytes + self._lines.held_bytes
+        size_bytes = self._group_bytes + self._lines.held_bytes
         if self._arrival.hold(size_bytes):
             return
         try:
             async with asyncio.timeout(ROOM_WAIT_S):
                 # Polled, because other requests free room without a notification.
-                while not self._arrival.hold(self._piece_bytes + self._lines.held_bytes):  # noqa: ASYNC110
+                while not self._arrival.hold(self._group_bytes + self._lines.held_bytes):  # noqa: ASYNC110
                     await asyncio.sleep(ROOM_LOOK_S)
         except TimeoutError as error:
             detail = "the request budget is used up by other bodies and messages; send the rest again later"
@@ -266,18 +266,18 @@ class LineStream(Response):
             await self._write_all(send_body)
         except BaseException:
             # The reader may be waiting for this task to finish a group.
-            for _ in range(PIECES_MAX):
+            for _ in range(GROUPS_MAX):
                 self._free.release()
             raise
 
     async def _write_all(self, send_body: _SendBody) -> None:
-        while (piece := await self._pieces.get()) is not None:
-            outcomes = [] if piece.outcomes is None else await piece.outcomes
-            answer = self._answer(piece.parsed, outcomes)
+        while (group := await self._groups.get()) is not None:
+            outcomes = [] if group.outcomes is None else await group.outcomes
+            answer = self._answer(group.parsed, outcomes)
             if answer:
                 await self._outlet.room()
                 await send_body(answer)
-            self._piece_bytes -= piece.size_bytes
+            self._group_bytes -= group.size_bytes
             self._free.release()
 
     def _answer(self, parsed: ParsedLines, outcomes: list[Outcome]) -> bytes:

@@ -17,8 +17,8 @@ from tidelog_gateway.records_in import HEADERS_PER_RECORD_MAX, HEADERS_PER_REQUE
 from tidelog_proto.limits import KIB, PARTITIONS_MAX, TAG_BYTES_MAX, TIMESTAMP_MS_MAX
 from tidelog_proto.publish_pb2 import PublishRecord, PublishRecords
 
-_PIECE_BYTES: Final = 64 * KIB
-_PIECE_RECORDS: Final = 500
+_PART_BYTES: Final = 64 * KIB
+_PART_RECORDS: Final = 500
 _RECORDS_TAG: Final = 0x0A
 _FIELDS_MAX: Final = HEADERS_PER_RECORD_MAX + 16
 """Maximum number of fields of a record that is larger than a part: headers, and other fields, which may be repeated."""
@@ -59,7 +59,7 @@ async def protobuf_records(
 def _cut(body: bytes, at: int, number: int) -> _Cut:
     """Find the end of the part that begins at `at` with this record number."""
     start, count = at, 0
-    while at < len(body) and count < _PIECE_RECORDS:
+    while at < len(body) and count < _PART_RECORDS:
         if body[at] != _RECORDS_TAG:
             raise _fault("", f"byte {at} does not begin a record; the body must be a PublishRecords of publish.proto")
         size_bytes, begin = _varint(body, at + 1)
@@ -67,9 +67,9 @@ def _cut(body: bytes, at: int, number: int) -> _Cut:
         if end > len(body):
             detail = f"has {size_bytes} bytes, of which only {len(body) - begin} were sent"
             raise _fault(f"/records/{number + count}", detail)
-        if size_bytes > _PIECE_BYTES:
+        if size_bytes > _PART_BYTES:
             _check_fields(body, begin, end, number + count)
-        if count and end - start > _PIECE_BYTES:
+        if count and end - start > _PART_BYTES:
             break
         at, count = end, count + 1
     return _Cut(at, count)
@@ -106,9 +106,9 @@ def _varint(body: bytes, at: int) -> tuple[int, int]:
     raise _fault("", f"byte {at} does not begin a number: the body is not protobuf")
 
 
-def _parsed(piece: bytes, first: int) -> list[PublishRecord]:
+def _parsed(part: bytes, first: int) -> list[PublishRecord]:
     try:
-        message = PublishRecords.FromString(piece)
+        message = PublishRecords.FromString(part)
     except DecodeError as error:
         raise _fault(f"/records/{first}", f"this record or one of the next is not protobuf: {error}") from error
     size_bytes = message.ByteSize()

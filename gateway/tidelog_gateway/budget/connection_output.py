@@ -51,7 +51,7 @@ class ConnectionOutput:
 
     __slots__ = (
         *("__weakref__", "direct", "held_bytes", "on_slow", "prefetched_bytes", "pushed_at", "pushed_bytes"),
-        *("_look_s", "_lost", "_mark_at", "_mark_bytes", "_outgoing", "_pieces_bytes", "_room", "_sent_bytes"),
+        *("_look_s", "_lost", "_mark_at", "_mark_bytes", "_outgoing", "_writes_bytes", "_room", "_sent_bytes"),
         *("_slow_timeout_s", "_timer", "_reported", "_transport"),
     )
 
@@ -66,7 +66,7 @@ class ConnectionOutput:
         self._slow_timeout_s = slow_timeout_s
         self._transport: asyncio.Transport | None = None
         self._lost = False
-        self._pieces_bytes: deque[int] = deque()
+        self._writes_bytes: deque[int] = deque()
         self._sent_bytes = 0
         self._mark_bytes = 0
         self._mark_at: float | None = None
@@ -196,7 +196,7 @@ class ConnectionOutput:
 
     def sent(self, size_bytes: int) -> None:
         """Note that counted `size_bytes` were written to the transport; they count until all of them have been sent."""
-        self._pieces_bytes.append(size_bytes)
+        self._writes_bytes.append(size_bytes)
         self._sent_bytes += size_bytes
         self.look()
 
@@ -270,8 +270,8 @@ class ConnectionOutput:
     def _measure(self) -> int:
         """Return the number of waiting bytes; stop counting sent bytes, and note the client's progress."""
         unsent_bytes = self.unsent_bytes
-        while self._pieces_bytes and self._sent_bytes - self._pieces_bytes[0] >= unsent_bytes:
-            size_bytes = self._pieces_bytes.popleft()
+        while self._writes_bytes and self._sent_bytes - self._writes_bytes[0] >= unsent_bytes:
+            size_bytes = self._writes_bytes.popleft()
             self._sent_bytes -= size_bytes
             self.give_back(size_bytes)
         if unsent_bytes <= UNSENT_BYTES:

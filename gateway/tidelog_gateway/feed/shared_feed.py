@@ -27,9 +27,9 @@ from tidelog.errors import OverloadedError, TidelogError
 from tidelog.model import ConsumedBatch
 from tidelog_gateway.budget.connection_output import ConnectionOutput
 from tidelog_gateway.budget.response_budget import ResponseBudget
-from tidelog_gateway.feed.fan_out import FanOut, PieceTokens
+from tidelog_gateway.feed.fan_out import EntryTokens, FanOut
 from tidelog_gateway.feed.plain_json import PLAIN_RECORDS_MAX, plain_json
-from tidelog_gateway.feed.ring import PUSHES_MAX, Follower, Piece, PieceEncoder, Ring
+from tidelog_gateway.feed.ring import PUSHES_MAX, EntryEncoder, Follower, Ring, RingEntry
 from tidelog_gateway.feed.whole_batch import whole_batch
 from tidelog_gateway.metrics import Metrics
 from tidelog_gateway.records_out import JSON_BYTES_PER_BYTE, JSON_BYTES_PER_RECORD, BatchReader, TakenJson
@@ -99,8 +99,8 @@ class SharedFeed:
         self._protocol.subscriptions[_SID] = self._state
         tokens = ResumeTokens(scope, positions)
         self._protocol.opened(_SID, positions, tokens)
-        self._resume_tokens, self._tokens = tokens, PieceTokens(tokens)
-        self._fan_outs: WeakValueDictionary[PieceEncoder, FanOut] = WeakValueDictionary()
+        self._resume_tokens, self._tokens = tokens, EntryTokens(tokens)
+        self._fan_outs: WeakValueDictionary[EntryEncoder, FanOut] = WeakValueDictionary()
         self._protocol.resume_token(_SID)
         self.ring = Ring(self._state.positions, bytes_max=RING_BYTES)
         self._outlet = ConnectionOutput(outgoing, settings.ws_slow_timeout_s)
@@ -127,7 +127,7 @@ class SharedFeed:
         if not self.ring.attach(follower):
             return False
         if self._task is None:
-            self._outgoing.idle[self] = self._release_pieces
+            self._outgoing.idle[self] = self._release_entries
             self._task = self._loop.create_task(self._run(), name=f"feed of {self.scope.topic}")
         self.stir()
         return True
@@ -289,8 +289,8 @@ class SharedFeed:
         position = self.ring.positions.get(partition, first_offset)
         self._resume_tokens.move(partition, next_offset)
         self._tokens.usual = self._protocol.batch_token(_SID, size_bytes=len(taken.data))
-        piece = Piece(partition, position, next_offset, taken.records, taken.payload_bytes, taken.data)
-        is_more = self.ring.append(piece)
+        entry = RingEntry(partition, position, next_offset, taken.records, taken.payload_bytes, taken.data)
+        is_more = self.ring.append(entry)
         if not 0 <= self._ring_bytes - self.ring.held_bytes <= COUNTED_BYTES:
             self._count()
         return is_more
@@ -300,15 +300,15 @@ class SharedFeed:
         counted_bytes = -(-self.ring.held_bytes // COUNTED_BYTES) * COUNTED_BYTES
         more_bytes = counted_bytes - self._ring_bytes
         if more_bytes > 0 and not self._outlet.take(more_bytes):
-            self.ring.drop_pieces()
+            self.ring.drop_entries()
             counted_bytes, more_bytes = 0, -self._ring_bytes
         if more_bytes < 0:
             self._outlet.give_back(-more_bytes)
         self._ring_bytes = counted_bytes
 
-    def _release_pieces(self) -> int:
+    def _release_entries(self) -> int:
         """Drop the ring's entries because another connection needs the budget; return the freed bytes."""
-        self.ring.drop_pieces()
+        self.ring.drop_entries()
         freed_bytes = self._ring_bytes
         self._count()
         return freed_bytes
@@ -323,7 +323,7 @@ class SharedFeed:
         if self.ring.closed:
             return
         self._outgoing.idle.pop(self, None)
-        self.ring.drop_pieces()
+        self.ring.drop_entries()
         self._count()
         self.ring.close()
         self._ended(self)

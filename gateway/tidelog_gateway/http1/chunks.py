@@ -76,7 +76,7 @@ class ChunkedBody:
         if end < 0:
             if len(data) - at >= LINE_BYTES_MAX or b"\n" in data[at:]:
                 raise HeadError(
-                    f"illegal chunk size: its line ends in LF alone, or has more than {LINE_BYTES_MAX} bytes"
+                    f"invalid chunk size: its line ends in LF alone, or has more than {LINE_BYTES_MAX} bytes"
                 )
             return None
         found = _SIZE.fullmatch(data, at, end)

@@ -19,7 +19,7 @@ from tidelog_gateway.budget.response_reservation import ResponseReservation
 from tidelog_gateway.pace import Pace
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.reading.formats import RecordFormat
-from tidelog_gateway.reading.text_columns import PIECE_BYTES
+from tidelog_gateway.reading.text_columns import SLICE_BYTES
 from tidelog_gateway.reading.values import FAULT_TEXTS, ValueEncoding, first_fault
 from tidelog_gateway.records_out import payload_sizes
 from tidelog_proto.batch.header import Codec
@@ -142,7 +142,7 @@ class RecordsBody:
         ends = np.cumsum(payload_sizes(columns).to_numpy(zero_copy_only=False))
         fitting = int(np.searchsorted(ends, self.bytes_left, side="right"))
         count = min(columns.num_rows, self.records_left, max(fitting, 0 if self.records else 1))
-        for first, end in self._pieces(ends, count):
+        for first, end in self._slices(ends, count):
             await self.pace()
             written = await self._write(columns.slice(first, end - first))
             self.records += written
@@ -162,13 +162,13 @@ class RecordsBody:
             return int(columns.column("offset")[count].as_py())
         return batch.end_offset
 
-    def _pieces(self, ends: Any, count: int) -> Iterator[tuple[int, int]]:
+    def _slices(self, ends: Any, count: int) -> Iterator[tuple[int, int]]:
         """Yield the bounds of slices of the first `count` rows; a row larger than a slice is a slice of its own."""
         first = 0
         while first < count:
             before = int(ends[first - 1]) if first else 0
-            end = int(np.searchsorted(ends[:count], before + self._format.piece_bytes, side="right"))
-            end = min(count, max(end, first + 1), first + self._format.piece_records)
+            end = int(np.searchsorted(ends[:count], before + self._format.slice_bytes, side="right"))
+            end = min(count, max(end, first + 1), first + self._format.slice_records)
             yield first, end
             first = end
 
@@ -178,7 +178,7 @@ class RecordsBody:
         if fault is not None:
             columns = columns.slice(0, fault)
         if columns.num_rows:
-            is_large = columns.num_rows == 1 and columns.nbytes > PIECE_BYTES
+            is_large = columns.num_rows == 1 and columns.nbytes > SLICE_BYTES
             # Arrow releases the GIL, so one large record is encoded in a thread.
             part = await asyncio.to_thread(self._format.rows, columns) if is_large else self._format.rows(columns)
             self._parts.append(part)

@@ -32,7 +32,7 @@ async def first_not_json(texts: Any, pace: Pace) -> int | None:
     """Return the number of the first row that is not JSON, None if all are; null is accepted.
 
     Args:
-        texts: a column of text of at most `PIECE_BYTES`, or a single row.
+        texts: a column of text of at most `SLICE_BYTES`, or a single row.
         pace: waits for the turn of the next slice.
     """
     rows = pc.fill_null(texts, "null")

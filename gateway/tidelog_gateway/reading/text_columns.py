@@ -1,6 +1,6 @@
 """Vectorized conversion of columns of bytes to text, base64 and JSON strings, without a Python object per record.
 
-All functions take columns of at most `PIECE_BYTES`, or of a single larger record.
+All functions take columns of at most `SLICE_BYTES`, or of a single larger record.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 
 from tidelog_proto.limits import KIB
 
-PIECE_BYTES: Final = 128 * KIB
+SLICE_BYTES: Final = 128 * KIB
 """Maximum payload of a slice, which is encoded at once, in about 2 to 8 ms."""
-PIECE_RECORDS: Final = 2_000
+SLICE_RECORDS: Final = 2_000
 
 _SHORT_ESCAPES: Final = {8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r"}
 _ESCAPES: Final = {

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from tidelog_gateway.budget.connection_output import UNSENT_BYTES, ConnectionOutput
 from tidelog_gateway.budget.response_reservation import ResponseReservation
-from tidelog_gateway.feed.ring import PieceEncoder
+from tidelog_gateway.feed.ring import EntryEncoder
 from tidelog_gateway.stream.events import HEARTBEAT, EventEncoder, event_of
 
 OUTBOX_BYTES: Final = UNSENT_BYTES
@@ -80,7 +80,7 @@ class EventSender:
                 self.outlet.take_anyway(-surplus_bytes)
             self._put(event)
 
-    def piece_encoder(self, sid: int) -> PieceEncoder:
+    def entry_encoder(self, sid: int) -> EntryEncoder:
         """Return the encoder of a feed's messages for this connection."""
         del sid
         return EventEncoder()

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import orjson
 
-from tidelog_gateway.feed.ring import Piece
+from tidelog_gateway.feed.ring import RingEntry
 
 RETRY_MS: Final = 1000
 """Delay before a browser reconnects."""
@@ -50,9 +50,9 @@ class EventEncoder:
     surface: str = "stream"
     always_token: bool = True
 
-    def encode(self, piece: Piece, token: str | None) -> bytes:
+    def encode(self, entry: RingEntry, token: str | None) -> bytes:
         """Return the chunk."""
-        body = batch_event(piece.partition, orjson.Fragment(piece.data), piece.next_offset, token)
+        body = batch_event(entry.partition, orjson.Fragment(entry.data), entry.next_offset, token)
         return b"%x\r\n%b\r\n" % (len(body), body)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from tidelog_gateway.context import Gateway
-from tidelog_gateway.feed.ring import Follower, Piece
+from tidelog_gateway.feed.ring import Follower, RingEntry
 from tidelog_gateway.feed.shared_feed import SharedFeed
 from tidelog_gateway.records_out import first_offset_in
 from tidelog_gateway.resume_tokens import ResumeTokens, Scope
@@ -83,7 +83,7 @@ class FeedReader:
             create: whether to create a feed if none can serve the subscription, which is at the end of its topic.
         """
         subscription = self._subscription
-        encoder = self._sender.piece_encoder(self._sid)
+        encoder = self._sender.entry_encoder(self._sid)
         watch = None if self._lag is None else self
         follower = Follower(
             subscription.positions, subscription, self._sender.outlet, encoder, self._ring_woke, watch=watch
@@ -98,17 +98,17 @@ class FeedReader:
                     # A feed whose followers have no credit does not read, so the end of the topic may be beyond its
                     # position.
                     return
-                piece = feed.ring.next_for(follower)
+                entry = feed.ring.next_for(follower)
                 self._take_positions(follower)
-                if piece is None:
+                if entry is None:
                     feed.stir()
                     await self._wait(follower)
-                elif not subscription.accepts(piece.records, len(piece.data)):
-                    raise too_large(subscription, piece.partition, first_offset_in(piece.data), len(piece.data))
-                elif subscription.fits(piece.records, piece.payload_bytes):
-                    size_bytes = len(piece.data) + subscription.token_chars + BATCH_MEMBERS_BYTES
-                    await self._sender.send_made(size_bytes, partial(self._made, piece))
-                    feed.ring.taken(follower, piece)
+                elif not subscription.accepts(entry.records, len(entry.data)):
+                    raise too_large(subscription, entry.partition, first_offset_in(entry.data), len(entry.data))
+                elif subscription.fits(entry.records, entry.payload_bytes):
+                    size_bytes = len(entry.data) + subscription.token_chars + BATCH_MEMBERS_BYTES
+                    await self._sender.send_made(size_bytes, partial(self._made, entry))
+                    feed.ring.taken(follower, entry)
                 elif follower.wants():
                     return  # the credit covers a part of the entry
                 else:
@@ -145,15 +145,15 @@ class FeedReader:
         if self._follower is not None and not self._follower.wants():
             self._woken.set()
 
-    def _made(self, piece: Piece) -> Mapping[str, Any]:
+    def _made(self, entry: RingEntry) -> Mapping[str, Any]:
         """Return the message of an entry, and advance the position past it."""
         self._make_tokens()
-        sid, size_bytes = self._sid, len(piece.data)
-        self._subscription.spend(piece.records, piece.payload_bytes)
-        self._protocol.passed(sid, piece.partition, next_offset=piece.next_offset)
+        sid, size_bytes = self._sid, len(entry.data)
+        self._subscription.spend(entry.records, entry.payload_bytes)
+        self._protocol.passed(sid, entry.partition, next_offset=entry.next_offset)
         token = self._protocol.batch_token(sid, size_bytes=size_bytes)
-        self._records_out.inc(piece.records)
-        return batch_message(sid, piece.partition, orjson.Fragment(piece.data), piece.next_offset, token)
+        self._records_out.inc(entry.records)
+        return batch_message(sid, entry.partition, orjson.Fragment(entry.data), entry.next_offset, token)
 
     def _make_tokens(self) -> None:
         """Create resume tokens from the current positions, which advanced with the ring."""

@@ -149,9 +149,9 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
             if self._pings >= PINGS_PER_TURN:
                 self._turn_timer = self.loop.call_later(PINGS_PAUSE_S, self._take_turn)
                 break
-            piece = bytes(self._received[:SLICE_BYTES])
+            part = bytes(self._received[:SLICE_BYTES])
             del self._received[:SLICE_BYTES]
-            super().data_received(piece)
+            super().data_received(part)
         if self.transport.is_closing():
             self._received.clear()
         elif self._received or self.read_paused:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from tidelog_gateway.budget.connection_output import ConnectionOutput
-from tidelog_gateway.feed.ring import Piece, PieceEncoder
+from tidelog_gateway.feed.ring import EntryEncoder, RingEntry
 from tidelog_gateway.websocket.codecs import Codec
 from tidelog_gateway.websocket.json_codec import JSON
 from tidelog_gateway.websocket.ws_protocol import batch_frame
@@ -42,8 +42,8 @@ class MessageSender(Protocol):
         """Reserve room for a message, then call `make` and send the message that it returns."""
         ...
 
-    def piece_encoder(self, sid: int) -> PieceEncoder:
-        """Return the encoding of a feed's pieces for a subscription of this connection."""
+    def entry_encoder(self, sid: int) -> EntryEncoder:
+        """Return the encoding of a feed's entries for a subscription of this connection."""
         ...
 
 
@@ -55,9 +55,9 @@ class FrameEncoder:
     surface: str = "websocket"
     always_token: bool = False
 
-    def encode(self, piece: Piece, token: str | None) -> bytes:
+    def encode(self, entry: RingEntry, token: str | None) -> bytes:
         """Return the frame."""
-        return batch_frame(self.sid, piece.partition, piece.data, piece.next_offset, token)
+        return batch_frame(self.sid, entry.partition, entry.data, entry.next_offset, token)
 
 
 class Sender:
@@ -90,8 +90,8 @@ class Sender:
         """
         await self._send(size_bytes_max, lambda: self._codec.encode(make()))
 
-    def piece_encoder(self, sid: int) -> PieceEncoder:
-        """Return the encoding of a feed's pieces for a subscription of this connection."""
+    def entry_encoder(self, sid: int) -> EntryEncoder:
+        """Return the encoding of a feed's entries for a subscription of this connection."""
         return FrameEncoder(sid)
 
     async def close(self, code: int, reason: str) -> None:

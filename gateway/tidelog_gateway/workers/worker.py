@@ -64,10 +64,10 @@ def _begin(control: socket.socket) -> dict[str, Any]:
 def _exactly(control: socket.socket, size: int) -> bytes:
     received = b""
     while len(received) < size:
-        piece = control.recv(size - len(received))
-        if not piece:
+        chunk = control.recv(size - len(received))
+        if not chunk:
             sys.exit(1)  # the parent has ended
-        received += piece
+        received += chunk
     return received
 
 

@@ -40,7 +40,7 @@ from tidelog_proto.limits import KIB
 
 WHOLE_BYTES_MAX: Final = 2 * KIB
 """Maximum size of a body that is sent unchanged, because projecting it costs more than sending it."""
-_IN_ONE_PIECE: Final = frozenset({Codec.GZIP, Codec.SNAPPY})
+_COMPRESSED_WHOLE: Final = frozenset({Codec.GZIP, Codec.SNAPPY})
 _NUMBER: Final = struct.Struct("<q")
 _PAIR: Final = struct.Struct("<2q")
 
@@ -104,7 +104,7 @@ def project(batch: Buffer, columns: int) -> Buffer:
         return batch
     if not needs_body(header, columns):
         return head_alone(header)
-    if header.body_length <= WHOLE_BYTES_MAX or header.codec in _IN_ONE_PIECE:
+    if header.body_length <= WHOLE_BYTES_MAX or header.codec in _COMPRESSED_WHOLE:
         return batch
     return _cut(header, body_of(header, batch), header.flags & columns & COLUMN_FLAGS)
 
@@ -122,19 +122,19 @@ def _cut(header: BatchHeader, body: memoryview, kept: int) -> bytes:
     check_layout(description, lengths, flags=header.flags, record_count=header.record_count)
     nodes, buffers = places_of(header.flags, kept)
     template = _template(kept | header.flags & Flags.DERIVED, header.codec)
-    head, places, pieces = bytearray(template.head), template.places, list[Buffer]()
+    head, places, buffers = bytearray(template.head), template.places, list[Buffer]()
     at = 0
     for number, index in enumerate(buffers):
         begin, stored = description.buffers[index]
         _PAIR.pack_into(head, PREFIX_BYTES + places.buffers_at + number * _PAIR.size, at, stored)
         begin += description.body_at
-        pieces.append(body[begin : begin + padded(stored)])
+        buffers.append(body[begin : begin + padded(stored)])
         at += padded(stored)
     for number, index in enumerate(nodes):
         _PAIR.pack_into(head, PREFIX_BYTES + places.nodes_at + number * _PAIR.size, *description.nodes[index])
     _NUMBER.pack_into(head, PREFIX_BYTES + places.record_count_at, header.record_count)
     _NUMBER.pack_into(head, PREFIX_BYTES + places.body_length_at, at)
-    cut = b"".join((head, *pieces))
+    cut = b"".join((head, *buffers))
     # Only the length of the description differs from that of the whole message.
     whole = description._replace(body_at=len(head))
     projected = header._replace(

@@ -2,10 +2,10 @@
 
 A page of metadata takes a few milliseconds of the event loop, a request of 4,096 entries tens or hundreds, and many
 clients may send such requests at once. Published records must not wait for all of them. So a request waits for a turn
-before each page (`turn`) or each slice (`piece`) of its work; when turns have used `SLICE_S`, the event loop does other
-work for as long as they took. Turns are shared by caller over all its connections, so a caller with a thousand requests
-delays the others by one. No page is encoded for a client that has not read its earlier answers, which bounds the memory
-of a client's answers to one page beyond the limit of the connection.
+before each page (`turn`) or each slice (`next_slice`) of its work; when turns have used `SLICE_S`, the event loop does
+other work for as long as they took. Turns are shared by caller over all its connections, so a caller with a thousand
+requests delays the others by one. No page is encoded for a client that has not read its earlier answers, which bounds
+the memory of a client's answers to one page beyond the limit of the connection.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Turns:
         finally:
             self._done(time.perf_counter() - began_s)
 
-    async def piece(self, reader: object, caller: object = None, cost_s: float = 0.0) -> None:
+    async def next_slice(self, reader: object, caller: object = None, cost_s: float = 0.0) -> None:
         """Wait for the next slice of long work, which ends at the caller's next `await`.
 
         Returns at once for a closed connection and while the process stops; the caller then checks whether the work is

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 
-class SeldomLog:
+class RateLimitedLog:
     """Logs at most `lines` lines in `every_s` seconds, then the number of suppressed ones. Not thread-safe.
 
     Args:

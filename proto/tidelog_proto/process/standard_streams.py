@@ -63,7 +63,7 @@ def open_closed_streams() -> None:
             setattr(sys, name, text)
 
 
-def escape_what_cannot_be_encoded() -> None:
+def escape_unencodable() -> None:
     """Make the standard streams escape characters that their encoding lacks, such as with PYTHONIOENCODING=ascii."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
@@ -233,7 +233,7 @@ class _QueuedBytes(io.RawIOBase):
         return len(taken)
 
 
-def _piece_bytes(rest: memoryview) -> int:
+def _next_write_bytes(rest: memoryview) -> int:
     """Return the size of the next write: whole lines if possible, so that lines of several processes do not mix."""
     if len(rest) <= _WRITE_BYTES:
         return len(rest)
@@ -245,7 +245,7 @@ def _write(descriptor: int, data: bytes) -> bool:
     rest = memoryview(data)
     while rest:
         try:
-            rest = rest[os.write(descriptor, rest[: _piece_bytes(rest)]) :]
+            rest = rest[os.write(descriptor, rest[: _next_write_bytes(rest)]) :]
         except BlockingIOError:  # another process set O_NONBLOCK on the shared file
             poll = select.poll()
             poll.register(descriptor, select.POLLOUT)

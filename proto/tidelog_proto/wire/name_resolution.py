@@ -120,7 +120,7 @@ async def connected_socket(
         for task in running:
             task.cancel()
             task.add_done_callback(_close_late)
-    raise best_told(errors)
+    raise most_informative(errors)
 
 
 def by_turns(found: Found) -> Found:
@@ -149,7 +149,7 @@ def _close_late(task: asyncio.Task[socket.socket]) -> None:
         task.result().close()
 
 
-def best_told(errors: Sequence[OSError]) -> OSError:
+def most_informative(errors: Sequence[OSError]) -> OSError:
     """Return the most informative of several errors: the first that is not "connection refused", or else the first."""
     others = (error for error in errors if not isinstance(error, ConnectionRefusedError))
     return next(others, errors[0])

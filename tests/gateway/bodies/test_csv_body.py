@@ -80,7 +80,7 @@ async def test_a_fault_names_its_row(text: str | bytes, told: str) -> None:
 
 
 async def test_rows_are_counted_over_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(csv_body, "PIECE_FIELDS", 6)
+    monkeypatch.setattr(csv_body, "PART_FIELDS", 6)
     rows = [f'k{number},"v\n{number}"\n' for number in range(50)]
     records = await read("key,value\n" + "".join(rows))
     assert records.values == [b"v\n%d" % number for number in range(50)]
@@ -89,7 +89,7 @@ async def test_rows_are_counted_over_pieces(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 async def test_only_a_byte_order_mark_at_the_beginning_of_the_body_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(csv_body, "PIECE_FIELDS", 2)
+    monkeypatch.setattr(csv_body, "PART_FIELDS", 2)
     rows = "\ufeffa,\ufeffk\n" * 3
     records = await read("\ufeffvalue,key\n" + rows)
     assert records.values == ["\ufeffa".encode()] * 3

@@ -117,7 +117,7 @@ def test_an_ambiguous_head_is_refused(head: bytes, why: str) -> None:
 def test_an_incomplete_head_is_refused_when_it_is_already_invalid() -> None:
     whole = head_of(b"GET / HTTP/1.1", b"Host: x")
     assert not any(early_fault(whole[:size]) for size in range(1, len(whole)))
-    for data, why in ((b"\x16\x03", "illegal"), (b"\r\n", "illegal"), (b"GET / HTTP/1.1\n", "LF alone")):
+    for data, why in ((b"\x16\x03", "is invalid"), (b"\r\n", "is invalid"), (b"GET / HTTP/1.1\n", "LF alone")):
         assert why in str(early_fault(data))
     assert "bytes" in str(early_fault(b"G" * (HEAD_BYTES_MAX + 1)))
 

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from tests.spark.conftest import Node, needs_spark_4_1
 
-from pyspark_tidelog import other_tasks
+from pyspark_tidelog import changed_tasks
+from pyspark_tidelog.changed_tasks import refuse_changed_tasks, tasks_to_check
 from pyspark_tidelog.errors import ChangedRowsError
-from pyspark_tidelog.other_tasks import refuse_other_tasks, tasks_to_look_at
 from pyspark_tidelog.sink import TidelogStreamWriter, Written
 from pyspark_tidelog.write_options import WriteOptions, parse_write_options
 from pyspark_tidelog.write_task import Begun, Wrote, write_rows
@@ -40,7 +40,7 @@ class Query:
 
     async def check(self, wrote: list[Wrote], batch: int = 0) -> None:
         begun = {number: one.begun for number, one in enumerate(wrote)}
-        await refuse_other_tasks(self.options, begun, len(wrote), lambda number: self.work(number, batch))
+        await refuse_changed_tasks(self.options, begun, len(wrote), lambda number: self.work(number, batch))
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ async def test_the_log_is_read_once_for_all_that_are_looked_at(query: Query, mon
 
 
 async def test_first_attempt_checks_no_tasks(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(other_tasks, "Client", None)
+    monkeypatch.setattr(changed_tasks, "Client", None)
     for batch in range(3):
         tasks = [rows(), rows(1), rows(2)][batch % 2 :]
         await query.check(await query.write(*tasks, batch=batch), batch)
@@ -148,7 +148,7 @@ async def test_a_try_that_an_older_version_began_is_looked_at(query: Query) -> N
         await write_rows(rows(row), query.options, Work(f"{query.name}/{number}", 0))
     wrote = await query.write(rows(1, 3), rows(2))
     assert [(one.is_first, one.was_tried) for each in wrote for one in each.begun] == [(True, True), (False, True)]
-    assert tasks_to_look_at({number: one.begun for number, one in enumerate(wrote)}, 3) == {query.topic: [2]}
+    assert tasks_to_check({number: one.begun for number, one in enumerate(wrote)}, 3) == {query.topic: [2]}
 
 
 async def test_a_task_of_the_larger_try_that_still_writes_is_fenced(query: Query) -> None:
@@ -177,4 +177,4 @@ def test_tasks_to_check() -> None:
         ({0: [Begun("t", was_tried=True)], 1: [nobody]}, 3, {"t": [2]}),
         ({0: [nobody, Begun("u", tasks=1)], 1: [Begun("u", tasks=1)]}, 3, {"u": [2]}),
     ):
-        assert tasks_to_look_at(begun, tasks) == looked
+        assert tasks_to_check(begun, tasks) == looked

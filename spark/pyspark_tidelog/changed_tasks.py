@@ -26,7 +26,7 @@ AT_ONCE: Final = 64
 """Number of tasks that are checked together, with one search for their stored rows."""
 
 
-def tasks_to_look_at(begun: Mapping[int, Sequence[Begun]], tasks: int) -> dict[str, list[int]]:
+def tasks_to_check(begun: Mapping[int, Sequence[Begun]], tasks: int) -> dict[str, list[int]]:
     """Return by topic the tasks whose earlier attempts must be checked.
 
     Args:
@@ -47,7 +47,7 @@ def tasks_to_look_at(begun: Mapping[int, Sequence[Begun]], tasks: int) -> dict[s
     return found
 
 
-async def refuse_other_tasks(
+async def refuse_changed_tasks(
     options: WriteOptions, begun: Mapping[int, Sequence[Begun]], tasks: int, work_of: Callable[[int], Work]
 ) -> None:
     """Refuse a micro-batch whose earlier attempt had other tasks; running tasks of that attempt are fenced.
@@ -62,7 +62,7 @@ async def refuse_other_tasks(
         ChangedRowsError: an earlier attempt stored rows under a task number that wrote nothing this time.
         TidelogError: a request to the cluster failed.
     """
-    to_look_at = tasks_to_look_at(begun, tasks)
+    to_look_at = tasks_to_check(begun, tasks)
     if not any(to_look_at.values()):
         return
     async with Client(options.access.bootstrap, **options.access.client_options) as client:

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from tidelog.cluster.connection import Address, Connection
 from tidelog.cluster.metadata import Metadata, joined
-from tidelog.cluster.metadata_refresh import Question
+from tidelog.cluster.metadata_refresh import RefreshRequest
 from tidelog.errors import EpochChangingError, TidelogError
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.wire.frames import Frame
@@ -34,7 +34,7 @@ class Call(Protocol):
         ...
 
 
-class MetadataQuestions:
+class MetadataRequests:
     """Asks nodes about topics.
 
     Args:
@@ -58,38 +58,38 @@ class MetadataQuestions:
         self._take = take
         self._first_of = first_of
 
-    async def ask(self, asked: Question) -> Answer:
+    async def ask(self, request: RefreshRequest) -> Answer:
         """Return the first node's answer.
 
         Raises:
             TidelogError: no node answered.
         """
-        topics, hold_s = asked.topics, asked.hold_s
-        confirmed = asked.confirmed or any(self._metadata.topic(name) is None for name in topics)
+        topics, hold_s = request.topics, request.hold_s
+        confirmed = request.confirm or any(self._metadata.topic(name) is None for name in topics)
 
         async def attempt(connection: Connection) -> Answer:
-            question = pb.Metadata(topics=topics, confirmed=confirmed)
+            message = pb.Metadata(topics=topics, confirmed=confirmed)
             wait_s = 0.0
             if hold_s and (known := self._metadata.known(topics)):
                 wait_s = hold_s
-                question.wait_ms = int(hold_s * 1000)
-                question.known.extend(known)
+                message.wait_ms = int(hold_s * 1000)
+                message.known.extend(known)
             pages: list[pb.MetadataReply] = []
-            while not pages or (pages[-1].HasField("next") and pages[-1].next != question.cursor):
+            while not pages or (pages[-1].HasField("next") and pages[-1].next != message.cursor):
                 if pages:
-                    question = pb.Metadata(topics=topics, cursor=pages[-1].next)
+                    message = pb.Metadata(topics=topics, cursor=pages[-1].next)
                     wait_s = 0.0
-                frame = await self._call(connection, pb.Envelope(metadata=question), wait_s=wait_s)
+                frame = await self._call(connection, pb.Envelope(metadata=message), wait_s=wait_s)
                 pages.append(frame.envelope.metadata_reply)
             news, errors = self._take(joined(pages), connection.address)
-            if pages[0].unconfirmed and asked.sure:
+            if pages[0].unconfirmed and request.must_confirm:
                 unsure = EpochChangingError(
                     "the owner of the topics' metadata does not answer at the moment; try again"
                 )
-                errors = dict.fromkeys(asked.sure, unsure) | dict(errors)
+                errors = dict.fromkeys(request.must_confirm, unsure) | dict(errors)
             return news, errors
 
-        return await self._first_of(attempt, asked.rounds)
+        return await self._first_of(attempt, request.rounds)
 
     async def confirm(self, name: str) -> None:
         """Update the cached topic of a name; if no node confirms it within `CONFIRM_S`, the cache does not change.
@@ -101,12 +101,12 @@ class MetadataQuestions:
             UnknownTopicError: no topic has the name.
             TidelogError: trying again would not help.
         """
-        sure = frozenset([name])
+        must_confirm = frozenset([name])
         try:
             async with asyncio.timeout(CONFIRM_S):
                 for rounds in range(CONFIRM_NODES_MAX):
-                    question = Question([name], rounds, hold_s=0.0, confirmed=True, sure=sure)
-                    _, errors = await self.ask(question)
+                    request = RefreshRequest([name], rounds, hold_s=0.0, confirm=True, must_confirm=must_confirm)
+                    _, errors = await self.ask(request)
                     error = errors.get(name)
                     if error is None:
                         return
