@@ -98,8 +98,8 @@ class Token:
             if inspect.iscoroutinefunction(self._token):
                 given: str = await self._token()
                 return given
-            made = await asyncio.to_thread(self._token)
-            return made if isinstance(made, str) else await made
+            token = await asyncio.to_thread(self._token)
+            return token if isinstance(token, str) else await token
         except TidelogError:
             raise
         except Exception as error:
@@ -152,8 +152,8 @@ def showing(api_key: ApiKey | None = None, credentials: Credentials | None = Non
     if api_key is not None and credentials is not None:
         raise InvalidRequestError("api_key and credentials exclude each other; pass one of them")
     if credentials is None:
-        found = None if api_key is not None else _of_environment()
-        return found or ApiKeyAuthenticator(asked_each_time(api_key))
+        from_environment = None if api_key is not None else _of_environment()
+        return from_environment or ApiKeyAuthenticator(asked_each_time(api_key))
     if isinstance(credentials, Token | TokenFile | Password):
         return credentials
     return ApiKeyAuthenticator(asked_each_time(credentials))

@@ -283,8 +283,8 @@ class RecordError(TidelogError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Support pickling with the additional attributes."""
-        made = partial(type(self), topic=self.topic, partition=self.partition, offset=self.offset)
-        return made, self.args, self.__dict__
+        factory = partial(type(self), topic=self.topic, partition=self.partition, offset=self.offset)
+        return factory, self.args, self.__dict__
 
 
 class UnknownSubscriptionError(TidelogError):

@@ -277,15 +277,15 @@ def _routing_problem(app: FastAPI, request: Request, error: HTTPException) -> Pr
 
 def _methods_of(app: FastAPI, request: Request) -> str:
     """Return the methods of all routes of a path; the framework's own 405 lists only those of the first one."""
-    found: set[str] = set()
+    methods: set[str] = set()
     for route in (
         *app.routes,
         *(route for router in (*ROUTERS, websocket_route.router) for route in router.routes),
     ):
         if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:
-            found |= route.methods or set()
-    found |= {"HEAD"} if "GET" in found else set()
-    return ", ".join(sorted(found))
+            methods |= route.methods or set()
+    methods |= {"HEAD"} if "GET" in methods else set()
+    return ", ".join(sorted(methods))
 
 
 def _request_id(request: Request) -> str:

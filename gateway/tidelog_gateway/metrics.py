@@ -127,14 +127,14 @@ class Metrics:
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count and time a request; `route` is the template of its path, or `none`."""
-        found = self._of_requests.get((method, route, status))
-        if found is None:
+        series = self._of_requests.get((method, route, status))
+        if series is None:
             shown = method if method in _METHODS else "other"
-            found = self.requests.labels(shown, route, str(status)), self.request_s.labels(shown, route)
+            series = self.requests.labels(shown, route, str(status)), self.request_s.labels(shown, route)
             if shown == method:
-                self._of_requests[method, route, status] = found
-        found[0].inc()
-        found[1].observe(seconds)
+                self._of_requests[method, route, status] = series
+        series[0].inc()
+        series[1].observe(seconds)
 
     def tls_ends_at(self, what: str, ends_s: float) -> None:
         """Set the expiry of a certificate file."""

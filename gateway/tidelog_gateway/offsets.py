@@ -122,9 +122,9 @@ async def topic_offsets(
 ) -> Response:
     """Return each partition's bounds, and with `timestamp` the first offset that is not older."""
     partitions = (await gateway.client.topic(topic)).partitions
-    found = await _offsets(gateway, topic, timestamp, [partition.partition for partition in partitions])
+    offsets = await _offsets(gateway, topic, timestamp, [partition.partition for partition in partitions])
     view = partial(_view, by_time=timestamp is not None)
-    return await list_response(gateway, request, {"topic": topic}, ("offsets", found), view)
+    return await list_response(gateway, request, {"topic": topic}, ("offsets", offsets), view)
 
 
 @router.get(
@@ -134,8 +134,8 @@ async def partition_offsets(
     gateway: GatewayDep, topic: TopicPath, partition: PartitionPath, timestamp: TimestampQuery = None
 ) -> Response:
     """Return the partition's bounds, and with `timestamp` the first offset that is not older."""
-    found = await _offsets(gateway, topic, timestamp, [partition])
-    return json_response(_view(found[0], by_time=timestamp is not None))
+    offsets = await _offsets(gateway, topic, timestamp, [partition])
+    return json_response(_view(offsets[0], by_time=timestamp is not None))
 
 
 @router.get("/groups/{group}/offsets", response_model=GroupView, summary="Committed offsets of a group")
@@ -257,12 +257,12 @@ async def _offsets(
     gateway: Gateway, topic: str, timestamp: str | None, partitions: list[int]
 ) -> list[tuple[int, Offset]]:
     at: Literal["latest"] | int = "latest" if timestamp is None else parse_timestamp(timestamp)
-    found = await gateway.client.list_offsets(topic, at, partitions)
-    return sorted(found.items())
+    offsets = await gateway.client.list_offsets(topic, at, partitions)
+    return sorted(offsets.items())
 
 
-def _view(found: tuple[int, Offset], *, by_time: bool) -> dict[str, Any]:
-    partition, offset = found
+def _view(numbered: tuple[int, Offset], *, by_time: bool) -> dict[str, Any]:
+    partition, offset = numbered
     return {
         "partition": partition,
         "log_start_offset": offset.log_start_offset,

@@ -209,23 +209,23 @@ def body_faults(error: ValidationError, *, prefix: Sequence[str | int] = ()) -> 
     if count > ERRORS_LISTED_MAX:
         detail = f"{count} faults in one record or message, too many to list"
         return [{"pointer": pointer(prefix), "detail": detail}]
-    found = error.errors(include_url=False, include_context=False)
-    return validation_errors(found, prefix=prefix)
+    faults = error.errors(include_url=False, include_context=False)
+    return validation_errors(faults, prefix=prefix)
 
 
 def validation_errors(errors: Sequence[Mapping[str, Any]], *, prefix: Sequence[str | int] = ()) -> list[dict[str, str]]:
     """Convert pydantic's errors into `{"pointer"|"parameter", "detail"}`; a detail quotes a scalar value."""
-    found: list[dict[str, str]] = []
+    faults: list[dict[str, str]] = []
     for error in errors:
         # For a fault in JSON text the framework adds the position as if it were a member.
         location = [*prefix, *(("body",) if error["type"] == "json_invalid" else error["loc"])]
         source = location[0] if location else "body"
         if source in {"query", "path", "header", "cookie"}:
-            found.append({"parameter": ".".join(map(str, location[1:])), "detail": _detail_of(error)})
+            faults.append({"parameter": ".".join(map(str, location[1:])), "detail": _detail_of(error)})
         else:
             path = location[1:] if source == "body" else location
-            found.append({"pointer": pointer(path), "detail": _detail_of(error)})
-    return found
+            faults.append({"pointer": pointer(path), "detail": _detail_of(error)})
+    return faults
 
 
 VALUE_CHARS_MAX: Final = 60

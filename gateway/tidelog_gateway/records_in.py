@@ -165,9 +165,9 @@ def _record_adapter() -> TypeAdapter[JsonRecord]:
 
 def _body_faults(body: bytes, error: ValidationError) -> list[dict[str, str]]:
     """Return the first faults of a body; validation has stopped at the first invalid record."""
-    found = error.errors(include_url=False, include_context=False) if error.error_count() <= ERRORS_LISTED_MAX else []
-    others = [each for each in found if each["loc"][1:2] == () or each["loc"][0] != "records"]
-    if not found or len(others) < len(found):
+    faults = error.errors(include_url=False, include_context=False) if error.error_count() <= ERRORS_LISTED_MAX else []
+    others = [each for each in faults if each["loc"][1:2] == () or each["loc"][0] != "records"]
+    if not faults or len(others) < len(faults):
         parsed = from_json(body)
         items = parsed.get("records") if isinstance(parsed, dict) else None
         in_records = list_faults(items, _record_adapter(), ["records"]) if isinstance(items, list) else []

@@ -70,11 +70,11 @@ def require_accepted(request: Request, offered: tuple[str, ...]) -> None:
     """
     accepts = request.headers.getlist("accept")
     if any(accepts) and preferred(",".join(accepts), offered) is None:
-        asked = printable(accepts[0], _SHOWN_CHARS_MAX)
+        accepted = printable(accepts[0], _SHOWN_CHARS_MAX)
         raise Problem(
             406,
             "not_acceptable",
-            f"answers are {' or '.join(offered)}, which Accept: {asked} excludes",
+            f"answers are {' or '.join(offered)}, which Accept: {accepted} excludes",
             extra={"offered": list(offered)},
             headers={"Vary": "Accept"} if len(offered) > 1 else {},
         )

@@ -97,13 +97,13 @@ def by_day(events: list[Event]) -> Iterator[list[Event]]:
 
 def expected(events: list[Event]) -> dict[Window, tuple[int, int]]:
     """Return the valid range of departures in each window; the maximum includes those published too late."""
-    found: dict[Window, tuple[int, int]] = {}
+    ranges: dict[Window, tuple[int, int]] = {}
     for event in events:
         if event.topic == DEPARTURES:
             window = Window(event.at_us // DAY_US, event.carrier)
-            least, most = found.get(window, (0, 0))
-            found[window] = (least + (not event.too_late), most + 1)
-    return found
+            least, most = ranges.get(window, (0, 0))
+            ranges[window] = (least + (not event.too_late), most + 1)
+    return ranges
 
 
 def _held_back(trip: int) -> int:

@@ -55,26 +55,30 @@ class Found:
 
 def look(bootstrap: str) -> Found:
     """Read everything that the queries have written so far."""
-    found = Found()
+    contents = Found()
     for value in _values(bootstrap, DELAYS):
         window = Window(value["day"], value["carrier"])
-        found.windows[window] += 1
-        found.flights[window] = value["flights"]
-        found.delays.setdefault(window.carrier, {})[window.day] = value["delay"]
-    found.trips.update(value["trip"] for value in _values(bootstrap, CAUGHT_UP))
-    return found
+        contents.windows[window] += 1
+        contents.flights[window] = value["flights"]
+        contents.delays.setdefault(window.carrier, {})[window.day] = value["delay"]
+    contents.trips.update(value["trip"] for value in _values(bootstrap, CAUGHT_UP))
+    return contents
 
 
-def problems(found: Found, events: Sequence[Event]) -> list[str]:
+def problems(contents: Found, events: Sequence[Event]) -> list[str]:
     """Return the errors in the results; empty if they are right."""
-    wrong = [f"{window} is stored {count} times, expected once" for window, count in found.windows.items() if count > 1]
-    wrong += [f"trip {trip} is stored {count} times, expected once" for trip, count in found.trips.items() if count > 1]
+    wrong = [
+        f"{window} is stored {count} times, expected once" for window, count in contents.windows.items() if count > 1
+    ]
+    wrong += [
+        f"trip {trip} is stored {count} times, expected once" for trip, count in contents.trips.items() if count > 1
+    ]
     for window, (least, most) in expected(list(events)).items():
-        if not least <= found.flights.get(window, 0) <= most:
-            wrong.append(f"{window} has {found.flights.get(window, 0)} flights, not {least} to {most}")
+        if not least <= contents.flights.get(window, 0) <= most:
+            wrong.append(f"{window} has {contents.flights.get(window, 0)} flights, not {least} to {most}")
     in_time = {event.trip for event in events if event.topic == DEPARTURES and not event.too_late}
     landed = {event.trip for event in events if event.topic == ARRIVALS}
-    missing = (in_time & landed) - found.trips.keys()
+    missing = (in_time & landed) - contents.trips.keys()
     if missing:
         wrong.append(f"{len(missing)} landed flights are missing, for example {min(missing)}")
     return wrong
@@ -121,17 +125,17 @@ def run(events: list[Event], directory: Path, drawing: Path) -> list[str]:
             if not left:
                 raise RuntimeError(f"the queries ended with {running.returncode}")
             print("the queries failed and are restarted", flush=True)
-        found = shown.draw()
+        results = shown.draw()
         late = sum(event.too_late for event in events)
-        counted = sum(count for window, count in found.flights.items() if window.carrier != "--")
+        counted = sum(count for window, count in results.flights.items() if window.carrier != "--")
         missed = sum(event.topic == DEPARTURES for event in events) - counted
         print(
-            f"{counted:,} departures in {len(found.windows):,} days of carriers\n"
+            f"{counted:,} departures in {len(results.windows):,} days of carriers\n"
             f"{late} were published three days late, {missed} of them too late to be counted\n"
-            f"{len(found.trips):,} flights with their caught-up time\npicture: {drawing}",
+            f"{len(results.trips):,} flights with their caught-up time\npicture: {drawing}",
             flush=True,
         )
-        return problems(found, events)
+        return problems(results, events)
 
 
 class Drawing:
@@ -146,9 +150,9 @@ class Drawing:
 
     def draw(self) -> Found:
         """Draw the current results; return them."""
-        found = look(self._bootstrap)
-        write(self._path, picture(found.delays, self._order, self._days, "Departures: mean delay, minutes"))
-        return found
+        results = look(self._bootstrap)
+        write(self._path, picture(results.delays, self._order, self._days, "Departures: mean delay, minutes"))
+        return results
 
 
 @contextlib.contextmanager

@@ -37,14 +37,14 @@ def tasks_to_check(begun: Mapping[int, Sequence[Begun]], tasks: int) -> dict[str
     for number, topics in begun.items():
         for one in topics:
             writers.setdefault(one.topic, {})[number] = one
-    found = {}
+    by_topic = {}
     for topic, wrote in sorted(writers.items()):
         # An earlier attempt counts even if a task was the first in the registry, because older versions did not use the
         # registry.
         if not any(one.is_first for one in wrote.values()) or any(one.was_tried for one in wrote.values()):
             end = max(tasks, *(one.tasks for one in wrote.values()))
-            found[topic] = [number for number in range(end) if number not in wrote]
-    return found
+            by_topic[topic] = [number for number in range(end) if number not in wrote]
+    return by_topic
 
 
 async def refuse_changed_tasks(

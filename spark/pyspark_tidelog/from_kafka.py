@@ -131,13 +131,13 @@ def hint_of(name: str, side: Side) -> str:
         side: reading or writing.
     """
     lower = name.lower()
-    found = [moved for moved in MOVED if moved.is_named(lower)]
+    matches = [moved for moved in MOVED if moved.is_named(lower)]
     if not lower.startswith(_PREFIX):
-        found = [moved for moved in found if moved is not OTHERS]
-    fitting = [moved for moved in found if moved.side in {None, side} and moved is not OTHERS]
-    if not found or (fitting and fitting[0].here == THE_SAME):
+        matches = [moved for moved in matches if moved is not OTHERS]
+    fitting = [moved for moved in matches if moved.side in {None, side} and moved is not OTHERS]
+    if not matches or (fitting and fitting[0].here == THE_SAME):
         return ""
-    moved = (fitting or found)[0]
+    moved = (fitting or matches)[0]
     if moved.here.startswith(_NONE):
         return f" It has no equivalent here: {_plain(moved.here.removeprefix(_NONE))}."
     if not fitting:

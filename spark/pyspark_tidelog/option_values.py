@@ -74,10 +74,10 @@ def duration_s(options: Mapping[str, str], name: str, default: float) -> float:
     """Parse a duration such as "15m"; a number without a unit is milliseconds, as in Spark."""
     if name not in options:
         return default
-    found = _DURATION.fullmatch(options[name])
-    if found is None:
+    match = _DURATION.fullmatch(options[name])
+    if match is None:
         raise OptionError(f"option {name!r} must be a duration such as '500ms' or '15m', got {options[name][:60]!r}.")
-    return int(found[1]) * _UNITS_S[found[2] or "ms"]
+    return int(match[1]) * _UNITS_S[match[2] or "ms"]
 
 
 def flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:

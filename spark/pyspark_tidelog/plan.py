@@ -149,12 +149,12 @@ def _look_up(
     by_time: dict[int, list[TopicPartition]] = {}
     for at, timestamp_us in times_of(position, partitions, name).items():
         by_time.setdefault(timestamp_us, []).append(at)
-    found: dict[TopicPartition, Lookup] = {}
+    lookups: dict[TopicPartition, Lookup] = {}
     for timestamp_us, ats in by_time.items():
         for topic, numbers in _by_topic(ats).items():
             for partition, answer in client.list_offsets(topic, timestamp_us, numbers).items():
-                found[TopicPartition(topic, partition)] = Lookup(answer.offset, answer.found)
-    return found
+                lookups[TopicPartition(topic, partition)] = Lookup(answer.offset, answer.found)
+    return lookups
 
 
 def _by_topic(partitions: Sequence[TopicPartition]) -> dict[str, list[int]]:

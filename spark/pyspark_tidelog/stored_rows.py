@@ -77,10 +77,10 @@ class StoredRows:
         if partition is None:
             is_stored = self._anywhere.take(self._anywhere.find(_array_of(marks)))
         else:
-            found = self._here.find(_array_of(_placed(marks, partition)))
-            is_here = self._here.among(found)
-            is_stored = self._anywhere.take(np.where(is_here, self._anywhere_of[found], -1))
-            np.subtract.at(self._here.left, found[is_stored], 1)
+            indexes = self._here.find(_array_of(_placed(marks, partition)))
+            is_here = self._here.among(indexes)
+            is_stored = self._anywhere.take(np.where(is_here, self._anywhere_of[indexes], -1))
+            np.subtract.at(self._here.left, indexes[is_stored], 1)
         return columns.filter(pa.array(~is_stored)) if is_stored.any() else columns
 
     def _close(self) -> None:
@@ -115,22 +115,22 @@ class _Counted:
 
     def find(self, marks: pa.Array[Any]) -> npt.NDArray[np.int64]:
         """Return the index of each fingerprint; -1 for unknown ones."""
-        found = pc.index_in(marks, value_set=self.known).fill_null(-1)
-        return np.asarray(found.to_numpy(), np.int64)
+        indexes = pc.index_in(marks, value_set=self.known).fill_null(-1)
+        return np.asarray(indexes.to_numpy(), np.int64)
 
-    def among(self, found: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    def among(self, indexes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Return which rows match stored ones: for each fingerprint at most as many as are left, in order."""
-        order = np.argsort(found, kind="stable")
-        sorted_ = found[order]
-        ranks = np.empty(len(found), np.int64)
-        ranks[order] = np.arange(len(found)) - np.searchsorted(sorted_, sorted_, side="left")
-        is_known: npt.NDArray[np.bool_] = (found >= 0) & (ranks < self.left[found])
+        order = np.argsort(indexes, kind="stable")
+        sorted_ = indexes[order]
+        ranks = np.empty(len(indexes), np.int64)
+        ranks[order] = np.arange(len(indexes)) - np.searchsorted(sorted_, sorted_, side="left")
+        is_known: npt.NDArray[np.bool_] = (indexes >= 0) & (ranks < self.left[indexes])
         return is_known
 
-    def take(self, found: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    def take(self, indexes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Match rows as `among`, and reduce the counts."""
-        is_known = self.among(found)
-        np.subtract.at(self.left, found[is_known], 1)
+        is_known = self.among(indexes)
+        np.subtract.at(self.left, indexes[is_known], 1)
         return is_known
 
 

@@ -59,9 +59,9 @@ async def delete_records(
                 f"partitions=[...]"
             )
         failures: list[TidelogError] = []
-        for asked in in_requests([number for number in numbers if number not in starts]):
+        for group in in_requests([number for number in numbers if number not in starts]):
             envelope = pb.Envelope(
-                delete_records=pb.DeleteRecords(entries=[entry(route.topic_id, number) for number in asked])
+                delete_records=pb.DeleteRecords(entries=[entry(route.topic_id, number) for number in group])
             )
 
             async def ask(connection: Connection, envelope: pb.Envelope = envelope) -> list[pb.DeleteRecordsResult]:
@@ -69,7 +69,7 @@ async def delete_records(
                 count = len(envelope.delete_records.entries)
                 return results_of(frame.envelope.delete_records_reply.results, count, connection)
 
-            for number, result in zip(asked, await router.at_any(ask, repeatable=False), strict=True):
+            for number, result in zip(group, await router.at_any(ask, repeatable=False), strict=True):
                 if result.HasField("error"):
                     failures.append(error_of(result.error))
                 else:

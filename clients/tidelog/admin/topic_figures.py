@@ -20,8 +20,8 @@ async def figures_of_topics(router: Router, *, internal: bool = False) -> dict[s
     sums = FigureSums()
 
     async def ask(cursor: pb.TopicCursor | None) -> pb.ClusterStatusReply:
-        asked = pb.Envelope(cluster_status=pb.ClusterStatus(cursor=cursor))
-        return (await router.call_any(lambda: asked, repeatable=True)).envelope.cluster_status_reply
+        request = pb.Envelope(cluster_status=pb.ClusterStatus(cursor=cursor))
+        return (await router.call_any(lambda: request, repeatable=True)).envelope.cluster_status_reply
 
     async for page in paging.pages(ask):
         sums.add(info for info in page.topics if internal or not info.name.startswith("__"))

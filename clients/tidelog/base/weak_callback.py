@@ -27,9 +27,9 @@ def watch_weakly(watch: Watch, loop: asyncio.AbstractEventLoop, method: Callable
     reference = weakref.WeakMethod(method, collected)
 
     def news() -> None:
-        found = reference()
-        if found is not None:
-            found()
+        bound_method = reference()
+        if bound_method is not None:
+            bound_method()
 
     unwatch = watch(news)
     return unwatch

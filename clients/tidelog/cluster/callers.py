@@ -183,7 +183,7 @@ async def identify_by_password(
         reply = await ask(pb.Identify(credentials=answer, login=reply.login))
         if reply.error.code == pb.EPOCH_CHANGING:
             continue
-        found = parse_identify_reply(reply)
+        identified = parse_identify_reply(reply)
         shown.check(pb.HelloReply(scram=reply.scram))
-        return found
+        return identified
     raise error_of(reply.error)

@@ -177,10 +177,10 @@ def find_context(name: str | None = None) -> Context | None:
     name = name or contexts.current
     if not name:
         return None
-    found = contexts.by_name.get(name)
-    if found is None:
+    context = contexts.by_name.get(name)
+    if context is None:
         raise unknown_context(name, contexts)
-    return found
+    return context
 
 
 def require_context(name: str | None = None) -> Context:
@@ -189,10 +189,10 @@ def require_context(name: str | None = None) -> Context:
     Raises:
         InvalidRequestError: none is named and none is current.
     """
-    found = find_context(name)
-    if found is None:
+    context = find_context(name)
+    if context is None:
         raise InvalidRequestError("no context is selected; create one with: tidelog context add NAME --bootstrap …")
-    return found
+    return context
 
 
 def change_contexts(change: Callable[[Contexts], Contexts]) -> Contexts:

@@ -119,7 +119,7 @@ class Metadata:
 
     def known(self, names: Iterable[str]) -> list[pb.KnownEpochs] | None:
         """Return the cached epochs of topics, for a long poll for changes; None if one of the topics is not cached."""
-        found: list[pb.KnownEpochs] = []
+        epochs: list[pb.KnownEpochs] = []
         for name in names:
             topic = self._topics.get(name)
             if topic is None:
@@ -129,8 +129,8 @@ class Metadata:
                 0 if (route := topic.partitions.get(index)) is None else route.epoch + bool(route.owner)
                 for index in range(max(topic.partitions, default=-1) + 1)
             ]
-            found.append(pb.KnownEpochs(topic_id=topic.topic_id, news_from=news_from))
-        return found
+            epochs.append(pb.KnownEpochs(topic_id=topic.topic_id, news_from=news_from))
+        return epochs
 
     def owner_address(self, name: str, partition: int) -> Address | None:
         """Return the address of a partition's owner; None if unknown."""

@@ -585,8 +585,8 @@ class Router:
         ]
 
 
-def repeated(asked: pb.Envelope) -> pb.Envelope:
+def repeated(request: pb.Envelope) -> pb.Envelope:
     """Return a copy of a request: each attempt needs an envelope of its own."""
     envelope = pb.Envelope()
-    envelope.CopyFrom(asked)
+    envelope.CopyFrom(request)
     return envelope

@@ -475,8 +475,8 @@ class Consumer:
                 raise InvalidRequestError(f"{where.topic}/{where.partition} has no record with key {to!r}")
             return
         if not isinstance(to, int):
-            found = await list_offsets.list_offsets(self._router, where.topic, to, [where.partition])
-            to = found[where.partition].offset
+            offsets = await list_offsets.list_offsets(self._router, where.topic, to, [where.partition])
+            to = offsets[where.partition].offset
         if to < 0:
             raise InvalidRequestError(f"offset must be >= 0, got {to}")
         self._assignment.seek(where, to)
@@ -493,10 +493,10 @@ class Consumer:
         await self.begin()
         where = self._partition_of(partition)
         self._assignment.check([where])
-        found = await list_offsets.list_offsets(self._router, where.topic, NewestOf(key), [where.partition])
-        if not found[where.partition].found:
+        offsets = await list_offsets.list_offsets(self._router, where.topic, NewestOf(key), [where.partition])
+        if not offsets[where.partition].found:
             return False
-        self._assignment.seek(where, found[where.partition].offset)
+        self._assignment.seek(where, offsets[where.partition].offset)
         return True
 
     # -------------------------------------------------------------------------------------------- lifecycle

@@ -87,14 +87,14 @@ class TopicDiscovery:
 
     async def _start_positions(self, topics: Iterable[str], *, late: bool = False) -> dict[str, StartPositions]:
         """Resolve where to start in topics; in topics that were created later, at offset 0."""
-        found: dict[str, StartPositions] = {}
+        starts: dict[str, StartPositions] = {}
         room = asyncio.Semaphore(TOPICS_AT_ONCE)
 
         async def find(topic: str) -> None:
             options = self._options.of_topic(topic)
             async with room:
                 try:
-                    found[topic] = await resolve_start(
+                    starts[topic] = await resolve_start(
                         self._router, topic, _from_earliest(options) if late else options
                     )
                 except UnknownTopicError:
@@ -108,7 +108,7 @@ class TopicDiscovery:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        return found
+        return starts
 
     def _add_topic(self, topic: str, start: StartPositions) -> None:
         missing = start.search.missing if start.search is not None else []

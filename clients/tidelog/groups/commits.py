@@ -101,11 +101,11 @@ class GroupCommits:
             if where.topic not in ids:
                 continue
             by_topic.setdefault(where.topic, {})[where.partition] = offset
-        found: dict[TopicPartition, TidelogError] = {}
+        errors: dict[TopicPartition, TidelogError] = {}
         for topic, of_topic in by_topic.items():
             refused = await beyond_ends(self._router, topic, ids[topic], of_topic)
-            found |= {TopicPartition(topic, number): error for number, error in refused.items()}
-        return found
+            errors |= {TopicPartition(topic, number): error for number, error in refused.items()}
+        return errors
 
     async def _store_some(
         self, membership: Membership, positions: list[tuple[TopicPartition, int]], ids: Mapping[str, bytes], note: str

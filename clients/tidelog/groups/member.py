@@ -343,7 +343,7 @@ class GroupMember:
 
     def _new_membership(self, ended_id: str) -> Membership:
         group_options, options = self._group_options, self._options
-        asked = pb.GroupWish(
+        wish = pb.GroupWish(
             topics=options.topics,
             pattern="" if options.pattern is None else options.pattern.text,
             assignor=ASSIGNORS[group_options.assignor],
@@ -354,7 +354,7 @@ class GroupMember:
             born_us=self._born_us,
             takes_over_at_once=group_options.takeover == "at_once",
         )
-        return Membership(self._group, secrets.token_hex(16), asked, group_options.session_timeout_s, ended_id)
+        return Membership(self._group, secrets.token_hex(16), wish, group_options.session_timeout_s, ended_id)
 
 
 class _Idle:

@@ -72,8 +72,8 @@ class EarlierAttempts:
 
     async def _stored_in(self, partition: int, first_epochs: Mapping[int, int]) -> AsyncIterator[RecordBatch]:
         """Yield the batches of producers, from the given epoch of each producer id on."""
-        found = await list_offsets.list_offsets(self._router, self._topic, "latest", [partition])
-        start, end = found[partition].log_start_offset, found[partition].high_watermark
+        offsets = await list_offsets.list_offsets(self._router, self._topic, "latest", [partition])
+        start, end = offsets[partition].log_start_offset, offsets[partition].high_watermark
         range_size, wanted = RANGE_OFFSETS_MIN, set(first_epochs)
         while end > start and wanted:
             offset = begin = max(start, end - range_size)

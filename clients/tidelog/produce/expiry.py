@@ -29,10 +29,10 @@ def expiry_error(
             retry_after_ms=math.ceil(held_s * 1000),
         )
     else:
-        met = (
+        reason = (
             f"it was never sent{f': {cause}' if cause else ''}" if queued else f"the last attempt failed with: {cause}"
         )
-        error = DeliveryTimeoutError(f"{what}; {met}" if queued or cause else what, definite=definite)
+        error = DeliveryTimeoutError(f"{what}; {reason}" if queued or cause else what, definite=definite)
     error.__cause__ = cause
     return error
 

@@ -198,8 +198,8 @@ class _Publish:
         """Store the records of the other partitions, and return the outcome of each record."""
         outcomes: list[Outcome | None] = [None] * count
 
-        def note(part: _Part, found: Sequence[Outcome]) -> None:
-            for row, outcome in zip(part.rows, found, strict=True):
+        def note(part: _Part, part_outcomes: Sequence[Outcome]) -> None:
+            for row, outcome in zip(part.rows, part_outcomes, strict=True):
                 outcomes[row] = outcome
 
         async def store(part: _Part) -> None:
@@ -382,10 +382,10 @@ class _Publish:
             raise
 
     def _unknown(self, partition: int) -> TidelogError:
-        met = self._met.get(partition)
+        last_error = self._met.get(partition)
         return OutcomeUnknownError(
             f"{self._topic}/{partition} did not answer, so the records may be stored; send the same request again "
-            f"under its idempotency key{f' ({met})' if met else ''}",
+            f"under its idempotency key{f' ({last_error})' if last_error else ''}",
             retriable=True,
         )
 

@@ -55,20 +55,20 @@ class PendingReceipt:
 
     def done(self) -> bool:
         """Whether the outcome is known, so that awaiting returns at once."""
-        found = self.batch.find(self.index)
-        return found is not None and found[0].done
+        place = self.batch.find(self.index)
+        return place is not None and place[0].done
 
     def __await__(self) -> Generator[Any, None, Receipt]:
         batch, index = self.batch, self.index
-        found = batch.find(index)
-        if found is None:
+        place = batch.find(index)
+        if place is None:
             # One future for each waiter: cancelling one must not cancel the others.
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             batch.add_waiter(index, waiter)
             yield from waiter
-            found = batch.find(index)
-            assert found is not None, "a settled record has a delivery"
-        delivery, at = found
+            place = batch.find(index)
+            assert place is not None, "a settled record has a delivery"
+        delivery, at = place
         yield from delivery.__await__()
         return delivery.receipt(at)
 
@@ -234,18 +234,18 @@ class PendingRows:
 
     def outcomes(self) -> list[Receipt | TidelogError]:
         """Return the receipt or the error of each settled record."""
-        found = [self._batch.find(self._first + at) for at in range(self._count)]
+        places = [self._batch.find(self._first + at) for at in range(self._count)]
         return [
             delivery.receipt(at) if delivery.error is None else copy_of_error(delivery.error)
-            for delivery, at in (place for place in found if place is not None)
+            for delivery, at in (place for place in places if place is not None)
         ]
 
     def _deliveries(self) -> Sequence[Delivery]:
         delivery = self._batch.delivery
         if delivery is not None:
             return (delivery,)
-        found = (self._batch.find(self._first + at) for at in range(self._count))
-        return list({id(place[0]): place[0] for place in found if place is not None}.values())
+        places = (self._batch.find(self._first + at) for at in range(self._count))
+        return list({id(place[0]): place[0] for place in places if place is not None}.values())
 
 
 def attach_trace(receipt: PendingReceipt | PendingReceipts) -> None:

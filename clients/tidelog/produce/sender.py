@@ -393,7 +393,7 @@ class Sender:
             throttle.answered(sum(sent_batch.batch.encoded.length for sent_batch in sent_batches))
 
     def _answered(
-        self, connection: Connection, sent_batches: list[SentBatch], asked: pb.Envelope, answer: Frame | TidelogError
+        self, connection: Connection, sent_batches: list[SentBatch], request: pb.Envelope, answer: Frame | TidelogError
     ) -> None:
         if connection.liveness is not None:
             self._unanswered.answered(connection, sent_batches)
@@ -402,7 +402,7 @@ class Sender:
         if connection.throttle is not None or self._tickets.is_throttled:
             self._release_throttles(connection, sent_batches)
         if isinstance(answer, TidelogError):
-            self._tickets.note_error(asked, answer)
+            self._tickets.note_error(request, answer)
             self._failed(sent_batches, answer)
             return
         try:

@@ -62,11 +62,11 @@ def serializer_of(given: Serializer | None, what: str) -> Callable[[Any], bytes 
         if thing is None:
             return None
         try:
-            made = serialize(thing)
+            serialized = serialize(thing)
         except Exception as error:
             raise SerializationError(f"a {what} cannot be serialised: {error}") from error
-        if not isinstance(made, bytes):
-            raise SerializationError(f"{what}_serializer must return bytes, got {type(made).__name__}")
-        return made
+        if not isinstance(serialized, bytes):
+            raise SerializationError(f"{what}_serializer must return bytes, got {type(serialized).__name__}")
+        return serialized
 
     return checked

@@ -16,24 +16,24 @@ async def committed(router: Router, group: str, topic: str | None) -> list[Commi
     checked_group(group)
 
     async def ask(connection: Connection) -> list[Committed]:
-        asked = pb.Committed(group=group)
+        request = pb.Committed(group=group)
         if topic is not None:
             # The request names the topic, not its partitions: the cached metadata may lack new ones.
-            asked.topic_id = (await router.topic(topic)).topic_id
+            request.topic_id = (await router.topic(topic)).topic_id
         results: list[pb.CommittedResult] = []
         while True:
-            reply = (await router.call(connection, pb.Envelope(committed=asked))).envelope.committed_reply
+            reply = (await router.call(connection, pb.Envelope(committed=request))).envelope.committed_reply
             results += reply.results
-            if not reply.HasField("last") or reply.last == asked.after:
+            if not reply.HasField("last") or reply.last == request.after:
                 break
-            asked.after.CopyFrom(reply.last)
+            request.after.CopyFrom(reply.last)
         for each in results:
             if each.HasField("record_epoch"):
                 router.read_epochs.note_committed(
                     each.topic_id, each.partition, offset=each.next_offset, epoch=each.record_epoch
                 )
         if topic is not None:
-            return committed_of(results, {asked.topic_id: topic})
+            return committed_of(results, {request.topic_id: topic})
         return committed_of(results, await _names(router, connection, results))
 
     if topic is None:

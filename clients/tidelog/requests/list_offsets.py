@@ -85,15 +85,15 @@ class OffsetSearch:
         route = await self._router.topic(self._topic)
         entries = [list_offsets_entry(route.topic_id, partition, self._at) for partition in group]
         envelope = pb.Envelope(list_offsets=pb.ListOffsets(entries=entries))
-        asked = [TopicPartition(self._topic, partition) for partition in group]
-        frame = await self._router.call_reader(asked, replica, envelope)
+        requested = [TopicPartition(self._topic, partition) for partition in group]
+        frame = await self._router.call_reader(requested, replica, envelope)
         results = results_of(frame.envelope.list_offsets_reply.results, len(group), replica.connection)
         by_time = self._at not in {"earliest", "latest"}
         for partition, result in zip(group, results, strict=True):
             try:
-                found = self.found[partition] = offset_of(result, by_time=by_time)
+                offset = self.found[partition] = offset_of(result, by_time=by_time)
                 if self._at == "latest":
-                    end_offset = found.high_watermark
+                    end_offset = offset.high_watermark
                     self._router.known_ends.note(route.topic_id, partition, epoch=None, end_offset=end_offset)
             except TidelogError as error:
                 self._router.learn_from(self._topic, error, partition)

@@ -43,12 +43,12 @@ def attach_done(error: TidelogError, done: Mapping[int, object], what: str) -> N
 
 def _ranges(numbers: list[int]) -> list[str]:
     """Return ascending numbers as texts, consecutive numbers as one range."""
-    found: list[str] = []
+    texts: list[str] = []
     first = last = numbers[0]
     for number in [*numbers[1:], -1]:
         if number == last + 1:
             last = number
             continue
-        found.append(f"{first}" if first == last else f"{first} to {last}")
+        texts.append(f"{first}" if first == last else f"{first} to {last}")
         first = last = number
-    return found
+    return texts

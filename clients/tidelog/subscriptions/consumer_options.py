@@ -259,12 +259,12 @@ async def resolve_start(router: Router, topic: str, options: TopicOptions) -> St
         else:
             await router.confirmed_topic(topic)  # the consumer reads the topic that has the name when it begins
             route = await router.topic_with(topic, options.partitions)
-        found = await _positions(router, topic, options, sorted(route.partitions))
+        known = await _positions(router, topic, options, sorted(route.partitions))
         standing = router.metadata.topic(topic)
         # The topic was recreated meanwhile: some positions may belong to the deleted one.
         if standing is None or standing.topic_id != route.topic_id:
             raise EpochChangingError(f"topic {topic!r} was recreated while a consumer of it started; try again")
-        return StartPositions(route.topic_id, *found)
+        return StartPositions(route.topic_id, *known)
 
     return await router.about_topic(topic, attempt, repeatable=True)
 
@@ -276,10 +276,10 @@ async def resolve_added(router: Router, topic: str, options: TopicOptions, parti
         TidelogError: the positions cannot be resolved now.
     """
     since = replace(options, start="earliest", partitions=tuple(partitions))
-    found = await _positions(router, topic, since, partitions)
-    if found.search is not None:
-        raise NodeUnreachableError(f"no replica of {topic!r} partitions {found.search.missing} can be reached")
-    return found.positions
+    known = await _positions(router, topic, since, partitions)
+    if known.search is not None:
+        raise NodeUnreachableError(f"no replica of {topic!r} partitions {known.search.missing} can be reached")
+    return known.positions
 
 
 async def _positions(router: Router, topic: str, options: TopicOptions, there_are: list[int]) -> _Positions:
@@ -318,8 +318,8 @@ async def _positions(router: Router, topic: str, options: TopicOptions, there_ar
         rest = [partition for partition in search.missing if partition not in unconfirmed]
         positions |= {partition: offset.offset for partition, offset in search.found.items()}
         return _Positions(positions, OffsetSearch(router, topic, at, rest) if rest else None, committed)
-    found = {partition: offset.offset for partition, offset in search.found.items()}
-    return _Positions(positions | found, None, committed)
+    offsets = {partition: offset.offset for partition, offset in search.found.items()}
+    return _Positions(positions | offsets, None, committed)
 
 
 async def positions_to_begin_at(
@@ -340,15 +340,15 @@ async def positions_to_begin_at(
             unknown.setdefault(where.topic, []).append(where.partition)
     for topic, numbers in unknown.items():
         start = await resolve_start(router, topic, replace(options.of_topic(topic), partitions=tuple(numbers)))
-        found = dict(start.positions)
+        offsets = dict(start.positions)
         if start.search is not None:
-            await find_missing_starts(router, topic, start.search, found.update)
-        known |= {TopicPartition(topic, number): offset for number, offset in found.items()}
+            await find_missing_starts(router, topic, start.search, offsets.update)
+        known |= {TopicPartition(topic, number): offset for number, offset in offsets.items()}
     return known
 
 
 async def find_missing_starts(
-    router: Router, topic: str, search: OffsetSearch, found: Callable[[dict[int, int]], None]
+    router: Router, topic: str, search: OffsetSearch, on_found: Callable[[dict[int, int]], None]
 ) -> None:
     """Retry until all start offsets are resolved; pass new ones to `found`, and log what is missing.
 
@@ -374,7 +374,7 @@ async def find_missing_starts(
                 )
         new = {partition: each.offset for partition, each in search.found.items() if partition not in before}
         if new:
-            found(new)
+            on_found(new)
 
 
 async def _search(router: Router, topic: str, search: OffsetSearch, timeout_s: float) -> None:

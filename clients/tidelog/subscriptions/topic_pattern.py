@@ -48,10 +48,10 @@ class TopicPattern:
 
     def matching(self, names: Sequence[str]) -> list[str]:
         """Return the names that match entirely, in order; internal topics never match."""
-        found = _matches(self._whole, names)
+        is_match = _matches(self._whole, names)
         return [
             name
-            for name, matches in zip(names, found, strict=True)
+            for name, matches in zip(names, is_match, strict=True)
             if matches and name != self._exclude and not name.startswith(INTERNAL_PREFIX)
         ]
 
@@ -61,17 +61,17 @@ class TopicPattern:
         Raises:
             TidelogError: no node answered.
         """
-        found: list[str] = []
+        matching: list[str] = []
         after, more = "", True
         while more:
             infos, more = await paging.list_topic_page(router, after=after, limit=_PAGE)
             names = [info.name for info in infos]
-            found += self.matching(names)
+            matching += self.matching(names)
             more = more and bool(names) and names[-1] > after
             after = names[-1] if names else after
-        return found
+        return matching
 
 
 def _matches(pattern: str, names: Sequence[str]) -> list[bool]:
-    found: Any = pc.match_substring_regex(pa.array(names, pa.string()), pattern)
-    return found.to_pylist()  # type: ignore[no-any-return]  # the stubs lack the type
+    mask: Any = pc.match_substring_regex(pa.array(names, pa.string()), pattern)
+    return mask.to_pylist()  # type: ignore[no-any-return]  # the stubs lack the type

@@ -67,21 +67,21 @@ def bundle(
     as_json: JsonOption = False,
 ) -> None:
     """Create a zip of the connector for `spark-submit --py-files`, and list the libraries that executors need."""
-    made = write_bundle(output, replace=replace)
+    created = write_bundle(output, replace=replace)
     needed = needed_libraries()
     if as_json:
         print_json(
             {
-                "file": str(made.path),
-                "version": made.version,
-                "modules": made.modules,
-                "size_bytes": made.size_bytes,
+                "file": str(created.path),
+                "version": created.version,
+                "modules": created.modules,
+                "size_bytes": created.size_bytes,
                 "executors_need": needed,
             }
         )
         return
     sys.stdout.write(
-        f"{made.path}: tidelog {made.version}, {made.modules} modules, {bytes_text(made.size_bytes)}\n"
+        f"{created.path}: tidelog {created.version}, {created.modules} modules, {bytes_text(created.size_bytes)}\n"
         f"pass it to spark-submit with --py-files; executors need {shlex.join(needed)}\n"
     )
 

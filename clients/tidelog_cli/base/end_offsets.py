@@ -139,4 +139,4 @@ class Ends:
 
     async def _ask(self, partitions: list[int]) -> None:
         listed = await self._client.list_offsets(self._topic, "latest", partitions)
-        self.known.update({partition: found.offset for partition, found in listed.items()})
+        self.known.update({partition: offset.offset for partition, offset in listed.items()})

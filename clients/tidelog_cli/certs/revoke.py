@@ -83,15 +83,16 @@ def revoke_in(directory: Path, names: Iterable[str], serials: Iterable[str]) -> 
         with ca_key.open("rb") as lock:  # locked, so that concurrent revocations run one after the other
             fcntl.flock(lock, fcntl.LOCK_EX)
             before = path.read_bytes() if path.exists() else None
-            made = certificate_authority.revoke(
+            revocation_list = certificate_authority.revoke(
                 authority, before, numbers, dt.datetime.now(dt.UTC).replace(microsecond=0)
             )
-            if len(made) > PEM_BYTES_MAX:
+            if len(revocation_list) > PEM_BYTES_MAX:
                 room = f"nodes and clients read at most {PEM_BYTES_MAX}"
                 raise CommandFailed(
-                    f"{path} would have {len(made)} bytes, but {room}: create another CA, and replace all certificates"
+                    f"{path} would have {len(revocation_list)} bytes, but {room}: create another CA, and replace all "
+                    "certificates"
                 )
-            replace_file(path, made, mode=0o644)
+            replace_file(path, revocation_list, mode=0o644)
     except ValueError as error:
         raise CommandFailed(f"cannot write {path}: {error}") from error
     except OSError as error:

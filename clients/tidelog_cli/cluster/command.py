@@ -179,10 +179,10 @@ def drain(node: NodeArgument, *, wait: WaitOption = False, bootstrap: BootstrapO
 
     async def work(client: Client) -> None:
         await client.drain_node(node)
-        told = drain_progress_of(node, await client.cluster_status())
-        sys.stdout.write(f"{told.text}\n")
+        progress = drain_progress_of(node, await client.cluster_status())
+        sys.stdout.write(f"{progress.text}\n")
         if wait:
-            await watch(client, lambda cluster: drain_progress_of(node, cluster), last=told.text)
+            await watch(client, lambda cluster: drain_progress_of(node, cluster), last=progress.text)
 
     with_client(bootstrap, work)
 
@@ -255,13 +255,13 @@ def unsafe_recover(
             "this only if the quorum is permanently lost; otherwise wait for its nodes.\n"
         )
         raise CommandFailed("nothing was changed; confirm the recovery with --yes-i-accept-data-loss", EXIT_USAGE)
-    told = with_client(bootstrap, lambda client: client.recover_unsafely(topic, partition, node))
+    recovery = with_client(bootstrap, lambda client: client.recover_unsafely(topic, partition, node))
     how = (
         f"without a quorum; {node} continues alone; create copies with `tidelog cluster rebalance`"
-        if told.unsafe
+        if recovery.unsafe
         else "and nothing was lost: a quorum of its replicas answered"
     )
-    sys.stdout.write(f"{topic}/{partition}: epoch {told.epoch} ends at offset {told.end_offset:,} {how}\n")
+    sys.stdout.write(f"{topic}/{partition}: epoch {recovery.epoch} ends at offset {recovery.end_offset:,} {how}\n")
 
 
 def nodes_table(cluster: ClusterStatus) -> Table:

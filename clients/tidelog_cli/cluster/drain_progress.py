@@ -76,13 +76,13 @@ async def watch(client: Client, tell: Callable[[ClusterStatus], Progress], *, la
     `last` is a text that was already printed.
     """
     while True:
-        told = tell(await client.cluster_status())
-        if told.done:
-            sys.stdout.write(f"done: {told.text}\n")
+        progress = tell(await client.cluster_status())
+        if progress.done:
+            sys.stdout.write(f"done: {progress.text}\n")
             return
-        if told.text != last:
-            last = told.text
-            sys.stderr.write(f"{told.text}\n")
+        if progress.text != last:
+            last = progress.text
+            sys.stderr.write(f"{progress.text}\n")
         await asyncio.sleep(LOOK_S)
 
 

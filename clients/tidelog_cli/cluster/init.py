@@ -72,8 +72,8 @@ def init(
     issuing = preparations(directory, founders) if secured else []
     commands = {one["node_id"]: command(directory, one["node_id"], from_data, secured=secured) for one in founders}
     if as_json:
-        told = {"cluster_id": document["cluster_id"], "bootstrap": str(bootstrap), "secret_file": str(secret)}
-        print_json(told | {"preparations": issuing, "commands": commands})
+        document_out = {"cluster_id": document["cluster_id"], "bootstrap": str(bootstrap), "secret_file": str(secret)}
+        print_json(document_out | {"preparations": issuing, "commands": commands})
         return
     sys.stdout.write(
         f"{bootstrap}: the cluster {document['name']!r}, id {document['cluster_id']}\n"
@@ -228,21 +228,21 @@ def founder(text: str) -> dict[str, Any]:
             text, "must begin with an id of up to 128 printable characters, but not ., .. or a leading -, and ="
         )
     host, port = _host_and_port(text, place)
-    found: dict[str, Any] = {"node_id": node_id, "host": host, "port": port}
+    node: dict[str, Any] = {"node_id": node_id, "host": host, "port": port}
     for option in options:
         key, _, value = option.partition("=")
-        if not value.strip() or (key in found and key != "roles"):
+        if not value.strip() or (key in node and key != "roles"):
             raise _wrong(text, f"{option!r} is empty or repeated")
         match key:
             case "zone" if value.isprintable():
-                found["zone"] = value
+                node["zone"] = value
             case "gossip_port":
-                found["gossip_port"] = _port(text, value)
+                node["gossip_port"] = _port(text, value)
             case "role" if value in _ROLES:
-                found.setdefault("roles", []).append(value)
+                node.setdefault("roles", []).append(value)
             case _:
                 raise _wrong(text, f"unknown option {option!r}")
-    return found
+    return node
 
 
 def _is_plain(name: str) -> bool:

@@ -108,10 +108,10 @@ def file_system_finding(kind: str) -> Finding:
 def _space(folder: Path) -> Iterator[Finding]:
     disk = os.statvfs(folder)
     free, size = disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
-    found = f"{bytes_text(free)} of {bytes_text(size)} free"
+    fact = f"{bytes_text(free)} of {bytes_text(size)} free"
     is_low = free < FREE_BYTES_MIN or free < FREE_SHARE_MIN * size
     remedy = "free space or add a disk: a node with a full disk refuses publishes" if is_low else ""
-    yield Finding("disk space", "warning" if is_low else "ok", found, remedy)
+    yield Finding("disk space", "warning" if is_low else "ok", fact, remedy)
     if disk.f_files and disk.f_favail < disk.f_files * 0.05:
         yield Finding("inodes", "warning", f"{disk.f_favail:,} of {disk.f_files:,} free", "remove files")
 
@@ -135,19 +135,19 @@ def _speed(folder: Path) -> Iterator[Finding]:
 def sync_finding(times_s: list[float]) -> Finding:
     """Evaluate the times of syncs, at least one."""
     median_s, slowest_s = statistics.median(times_s), max(times_s)
-    found = f"median {1000 * median_s:.2f} ms, slowest {1000 * slowest_s:.1f} ms of {len(times_s)} syncs of 4 KiB"
+    fact = f"median {1000 * median_s:.2f} ms, slowest {1000 * slowest_s:.1f} ms of {len(times_s)} syncs of 4 KiB"
     if median_s < SYNC_UNLIKELY_S:
         return Finding(
             "sync",
             "warning",
-            f"{found}: too fast for a disk, so the disk may ignore syncs",
+            f"{fact}: too fast for a disk, so the disk may ignore syncs",
             "if this is a disk, look for eatmydata, the mount option nobarrier, or a write cache without a battery",
         )
     if median_s >= SYNC_SLOW_S or slowest_s >= SYNC_FAILING_S:
         return Finding(
             "sync",
             "warning",
-            f"{found}: with flush=always each publish waits for a sync",
+            f"{fact}: with flush=always each publish waits for a sync",
             "use an SSD that is not busy with other programs, or flush=interval with several copies",
         )
-    return Finding("sync", "ok", found)
+    return Finding("sync", "ok", fact)

@@ -47,11 +47,11 @@ def files_finding(soft: int, hard: int) -> Finding:
     """Check the limits of open files; nodes and gateways raise the soft limit to the hard one."""
     unlimited = resource.RLIM_INFINITY
     shown = "unlimited" if hard == unlimited else f"{hard:,}"
-    found = f"{shown} (soft limit {'unlimited' if soft == unlimited else f'{soft:,}'}, raised by nodes)"
+    fact = f"{shown} (soft limit {'unlimited' if soft == unlimited else f'{soft:,}'}, raised by nodes)"
     if hard != unlimited and hard < FILES_MIN:
         remedy = f"raise it to {FILES_MIN:,}: LimitNOFILE of the unit, /etc/security/limits.d, or --ulimit nofile"
-        return Finding("open files", "warning", found, remedy)
-    return Finding("open files", "ok", found)
+        return Finding("open files", "warning", fact, remedy)
+    return Finding("open files", "ok", fact)
 
 
 class _Timex(ctypes.Structure):

@@ -115,8 +115,8 @@ class ExportedFile:
 
     def _finish(self) -> None:
         self._write_group()
-        told = {_TOPIC: self._source.topic, _ID: self._source.topic_id.hex()}
-        self._writer.add_key_value_metadata({**told, _END: str(self.end_offset)})
+        metadata = {_TOPIC: self._source.topic, _ID: self._source.topic_id.hex()}
+        self._writer.add_key_value_metadata({**metadata, _END: str(self.end_offset)})
         self._writer.close()
         sync(self._partial)
         self._partial.rename(self._path)
@@ -155,24 +155,24 @@ def ends_in(directory: Path, source: Source) -> dict[int, int]:
     """
     newest: dict[int, Path] = {}
     for path in sorted(directory.glob("*.parquet")):
-        found = _NAME.fullmatch(path.name)
-        if found is None:
+        match = _NAME.fullmatch(path.name)
+        if match is None:
             raise CommandFailed(f"{path} was not written by an export: choose an empty directory")
-        newest[int(found[1])] = path
+        newest[int(match[1])] = path
     ends: dict[int, int] = {}
     for partition, path in newest.items():
         try:
             kept = pq.read_metadata(path).metadata or {}
         except pa.ArrowInvalid as error:
             raise CommandFailed(f"{path} cannot be read ({error}): remove it to export its records again") from error
-        told = {key.decode(errors="replace"): value.decode(errors="replace") for key, value in kept.items()}
-        if told.get(_ID) != source.topic_id.hex() or not told.get(_END, "").isdecimal():
-            of = told.get(_TOPIC, "another topic")
+        metadata = {key.decode(errors="replace"): value.decode(errors="replace") for key, value in kept.items()}
+        if metadata.get(_ID) != source.topic_id.hex() or not metadata.get(_END, "").isdecimal():
+            of = metadata.get(_TOPIC, "another topic")
             raise CommandFailed(
                 f"{path} is of {of!r}, not of this topic {source.topic!r} (a recreated topic is a different one): "
                 "choose an empty directory"
             )
-        ends[partition] = int(told[_END])
+        ends[partition] = int(metadata[_END])
     return ends
 
 

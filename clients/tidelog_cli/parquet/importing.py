@@ -72,13 +72,13 @@ def files_in(sources: Sequence[Path]) -> list[Path]:
     Raises:
         CommandFailed: there are no files.
     """
-    found: list[Path] = []
+    files: list[Path] = []
     for source in sources:
         inside = sorted(source.glob("*.parquet")) if source.is_dir() else [source]
         if not inside:
             raise CommandFailed(f"no .parquet files in {source}")
-        found += inside
-    return found
+        files += inside
+    return files
 
 
 def check_partitions(files: Sequence[Path], partitions: int, topic: str) -> None:

@@ -224,17 +224,17 @@ async def _check_range(client: Client, topic: str, positions: Mapping[int, int],
     Raises:
         CommandFailed: the offset is outside some partitions, of which nothing would be printed for a long time or ever.
     """
-    asked = [partition for partition, position in positions.items() if position == begin]
-    found: dict[int, Offset] = {}
+    numbers = [partition for partition, position in positions.items() if position == begin]
+    ends: dict[int, Offset] = {}
     with contextlib.suppress(TimeoutError):  # without a quorum the end is unknown, which `Ends` reports
         async with asyncio.timeout(START_WAIT_S):
-            found = await client.list_offsets(topic, "latest", asked) if asked else {}
-    bounds = {p: (offset.log_start_offset, offset.high_watermark) for p, offset in sorted(found.items())}
+            ends = await client.list_offsets(topic, "latest", numbers) if numbers else {}
+    bounds = {p: (offset.log_start_offset, offset.high_watermark) for p, offset in sorted(ends.items())}
     outside = [partition for partition, (start, end) in bounds.items() if not start <= begin <= end]
     if outside:
-        told = ", ".join(f"partition {p} has offsets {bounds[p][0]} to {bounds[p][1]}" for p in outside)
+        ranges = ", ".join(f"partition {p} has offsets {bounds[p][0]} to {bounds[p][1]}" for p in outside)
         raise CommandFailed(
-            f"offset {begin} of {topic!r} is out of range: {told} (the end); choose partitions with --partition"
+            f"offset {begin} of {topic!r} is out of range: {ranges} (the end); choose partitions with --partition"
         )
 
 
@@ -242,7 +242,7 @@ async def _offsets(
     client: Client, topic: str, partitions: list[int], at: Literal["earliest", "latest"] | datetime
 ) -> dict[int, int]:
     listed = await client.list_offsets(topic, at, partitions)
-    return {partition: found.offset for partition, found in listed.items()}
+    return {partition: offset.offset for partition, offset in listed.items()}
 
 
 def _positions(consumer: Consumer) -> dict[int, int]:

@@ -54,16 +54,16 @@ def types_of(given: Sequence[str]) -> dict[str, ColumnType]:
     Raises:
         CommandFailed: an argument has another form, an unknown type, or repeats a column.
     """
-    found: dict[str, ColumnType] = {}
+    types: dict[str, ColumnType] = {}
     for text in given:
         name, equals, kind = text.rpartition("=")
         if not equals or not name or kind not in {*ColumnType}:
             kinds = ", ".join(ColumnType)
             raise CommandFailed(f"--type must be COLUMN=TYPE with one of the types {kinds}, got {text!r}", EXIT_USAGE)
-        if name in found:
+        if name in types:
             raise CommandFailed(f"--type gives column {name!r} twice", EXIT_USAGE)
-        found[name] = ColumnType(kind)
-    return found
+        types[name] = ColumnType(kind)
+    return types
 
 
 class Rows(NamedTuple):
@@ -128,10 +128,10 @@ def _parsed(reader: _Blocks, names: list[str]) -> Iterator[pa.RecordBatch]:
         with arrow_csv.open_csv(cast("Any", reader), read, parse, convert) as batches:
             yield from batches
     except pa.ArrowInvalid as error:
-        told = re.sub(r"Row #(\d+)", lambda found: f"row {int(found[1]) + 1}", str(error))
-        if "straddling" in told:
-            told = f"a row is longer than {BLOCK_BYTES:,} bytes, or a quote is not closed"
-        raise CommandFailed(f"not CSV: {told}") from error
+        fault = re.sub(r"Row #(\d+)", lambda match: f"row {int(match[1]) + 1}", str(error))
+        if "straddling" in fault:
+            fault = f"a row is longer than {BLOCK_BYTES:,} bytes, or a quote is not closed"
+        raise CommandFailed(f"not CSV: {fault}") from error
 
 
 def _objects(

@@ -106,15 +106,15 @@ def format_of(path: Path) -> Format:
     suffix = path.suffix.lower()
     if suffix in _LINES_SUFFIXES or (suffix[1:].isdecimal() and Path(path.stem).suffix.lower() in _LINES_SUFFIXES):
         return Format.LINES
-    found = _FORMAT_OF_SUFFIX.get(suffix)
-    if found is None:
+    input_format = _FORMAT_OF_SUFFIX.get(suffix)
+    if input_format is None:
         known = ", ".join(sorted((_LINES_SUFFIXES - {""}) | _FORMAT_OF_SUFFIX.keys()))
         raise CommandFailed(
             f"{path}: files of type {path.suffix} are not supported (supported: {known}); convert it to one of these, "
             "or give --format lines to publish each line unchanged, or another --format",
             EXIT_USAGE,
         )
-    return found
+    return input_format
 
 
 def read_file(path: Path, file_format: Format, fields: Fields = NO_FIELDS) -> Iterator[pa.RecordBatch]:
@@ -197,11 +197,11 @@ def rows_as_records(batches: Iterable[pa.RecordBatch], fields: Fields = NO_FIELD
     Raises:
         CommandFailed: a column is missing or cannot be converted.
     """
-    told: set[str] = set()
+    noted: set[str] = set()
 
     def tell_once(line: str) -> None:
-        if line not in told:
-            told.add(line)
+        if line not in noted:
+            noted.add(line)
             note(line)
 
     for rows in batches:
@@ -445,10 +445,10 @@ def _with_nanoseconds(moment: str, rest_ns: int) -> str:
     """Return ISO 8601 in microseconds with the remaining nanoseconds appended."""
     if not rest_ns:
         return moment
-    found = _SECONDS.search(moment)
-    assert found is not None, "ISO 8601 in microseconds has seconds"
-    fraction = (found[2] or "").ljust(6, "0")
-    return f"{moment[: found.end(1)]}.{fraction}{rest_ns:03}{moment[found.end() :]}"
+    match = _SECONDS.search(moment)
+    assert match is not None, "ISO 8601 in microseconds has seconds"
+    fraction = (match[2] or "").ljust(6, "0")
+    return f"{moment[: match.end(1)]}.{fraction}{rest_ns:03}{moment[match.end() :]}"
 
 
 def _json_default(value: object) -> str:

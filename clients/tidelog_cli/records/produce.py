@@ -94,21 +94,21 @@ def _formats(names: list[str], file_format: Format | None, fields: Fields) -> li
     Raises:
         CommandFailed: a format is not supported, or not with these options.
     """
-    found = [(name, file_format or (Format.LINES if name == "-" else format_of(Path(name)))) for name in names]
-    return [(name, _checked(one, fields)) for name, one in found]
+    sources = [(name, file_format or (Format.LINES if name == "-" else format_of(Path(name)))) for name in names]
+    return [(name, _checked(one, fields)) for name, one in sources]
 
 
 def _read_all(sources: list[tuple[str, Format]], fields: Fields) -> Iterator[pa.RecordBatch]:
-    for name, found in sources:
+    for name, input_format in sources:
         if name == "-":
             # Unbuffered, so that each line is published when it arrives.
             with FileIO(sys.stdin.fileno(), closefd=False) as stdin:
                 try:
-                    yield from read_stream(stdin, found, fields)
+                    yield from read_stream(stdin, input_format, fields)
                 except OSError as error:
                     raise CommandFailed(f"standard input cannot be read: {error.strerror}") from error
         else:
-            yield from read_file(Path(name), found, fields)
+            yield from read_file(Path(name), input_format, fields)
 
 
 def _checked(file_format: Format, fields: Fields) -> Format:

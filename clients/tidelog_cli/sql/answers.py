@@ -100,14 +100,14 @@ def print_csv(answer: Answer, limit: int | None, *, is_more: bool = False) -> No
 
 def distinct(names: Sequence[str]) -> list[str]:
     """Return the names with numbers appended to repeated ones, because keys of a JSON object are unique."""
-    found: list[str] = []
+    unique: list[str] = []
     for name in names:
         number, one = 1, name
-        while one in found:
+        while one in unique:
             number += 1
             one = f"{name}_{number}"
-        found.append(one)
-    return found
+        unique.append(one)
+    return unique
 
 
 def plain(value: Any) -> Any:
@@ -142,7 +142,7 @@ def json_of(value: Any) -> str:
 
 def ascii_json(text: str) -> str:
     """Return JSON text with all characters outside ASCII escaped; these only occur inside strings."""
-    return re.sub(r"[^\x00-\x7f]+", lambda found: json.dumps(found.group())[1:-1], text)
+    return re.sub(r"[^\x00-\x7f]+", lambda match: json.dumps(match.group())[1:-1], text)
 
 
 def _json_of_decimals(value: Any) -> str:

@@ -122,26 +122,26 @@ def sql(
             raise CommandFailed(NOTHING_TO_FOLLOW, EXIT_USAGE)
         shown(Answer(["name"], ((name,) for name in topics.names())))
         return
-    asked = _engine(engine, memory_mb, bootstrap)
+    sql_engine = _engine(engine, memory_mb, bootstrap)
     try:
         if follow:
-            _follow(asked, statement, topics, shown, more)
+            _follow(sql_engine, statement, topics, shown, more)
         else:
-            _answer(asked, statement, topics, shown)
+            _answer(sql_engine, statement, topics, shown)
     except StatementError as failed:
         if failed.excerpt:
             note(failed.excerpt)
         raise
     finally:
-        asked.close()
+        sql_engine.close()
 
 
-def _answer(asked: Engine, statement: str, topics: Topics, shown: Callable[[Answer], None]) -> list[str]:
+def _answer(engine: Engine, statement: str, topics: Topics, shown: Callable[[Answer], None]) -> list[str]:
     """Run the statement once, and return the column names."""
     try:
         with _progress() as progress:
             task = progress.add_task("reading", total=None)
-            answer = asked.answer(statement, topics.provide, partial(progress.advance, task))
+            answer = engine.answer(statement, topics.provide, partial(progress.advance, task))
             shown(answer)
     except CommandFailed:
         if topics.empty:
@@ -151,14 +151,14 @@ def _answer(asked: Engine, statement: str, topics: Topics, shown: Callable[[Answ
 
 
 def _follow(
-    asked: Engine,
+    engine: Engine,
     statement: str,
     topics: Topics,
     shown: Callable[[Answer], None],
     more: Callable[[Answer], None],
 ) -> None:
     """Run the statement whenever a topic has new records; `more` shows rows that continue the last result."""
-    only_new = asked.is_by_record(statement)
+    only_new = engine.is_by_record(statement)
     names: list[str] = []
 
     def show(answer: Answer) -> None:
@@ -166,7 +166,7 @@ def _follow(
 
     while True:
         try:
-            names = _answer(asked, statement, topics, show)
+            names = _answer(engine, statement, topics, show)
         except CommandFailed:
             if not topics.empty:  # the missing column may be a field of records that are published later
                 raise
@@ -210,10 +210,10 @@ def kinds_of(values: Sequence[str]) -> dict[str | None, ValueKind]:
     Raises:
         CommandFailed: a value is invalid.
     """
-    found: dict[str | None, ValueKind] = {}
+    kinds: dict[str | None, ValueKind] = {}
     for text in values:
         topic, _, kind = text.rpartition("=")
         if kind not in set(ValueKind):
             raise CommandFailed(f"--values {text!r}: give json, text or bytes, or TOPIC=json", EXIT_USAGE)
-        found[topic or None] = ValueKind(kind)
-    return found
+        kinds[topic or None] = ValueKind(kind)
+    return kinds

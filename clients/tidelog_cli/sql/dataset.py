@@ -55,8 +55,8 @@ class TopicDataset(ds.Dataset):
         """Return a scanner of some columns of the rows that match a filter."""
         wanted = list(TABLE_SCHEMA.names if columns is None else columns)
         # The columns of an expression are not accessible; its text contains their names.
-        said = "" if filter is None else str(filter)
-        needed = [*wanted, *(name for name in TABLE_SCHEMA.names if name not in wanted and name in said)]
+        filter_text = "" if filter is None else str(filter)
+        needed = [*wanted, *(name for name in TABLE_SCHEMA.names if name not in wanted and name in filter_text)]
         needed = needed or ["offset"]  # rows can only be counted with at least one column
         scan = Scan(self._read(needed), self._on_read)
         self._scans.append(scan)

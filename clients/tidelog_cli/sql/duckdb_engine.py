@@ -170,8 +170,8 @@ class DuckDbEngine:
         return is_by_record(self._parsed(statement), self._is_scalar)
 
     def _is_scalar(self, function: str) -> bool:
-        asked = "SELECT bool_and(function_type = 'scalar') FROM duckdb_functions() WHERE function_name = ?"
-        ((is_scalar,),) = self._connection.execute(asked, [function]).fetchall()
+        query = "SELECT bool_and(function_type = 'scalar') FROM duckdb_functions() WHERE function_name = ?"
+        ((is_scalar,),) = self._connection.execute(query, [function]).fetchall()
         return bool(is_scalar)
 
     def _connect(self) -> None:
@@ -247,10 +247,10 @@ def named_in(parsed: object) -> Named:
 
 def explained(message: str, statement: str) -> StatementError:
     """Return DuckDB's message as one line, with an excerpt at its position."""
-    found = _PLACE.search(message)
-    if found is None:
+    position = _PLACE.search(message)
+    if position is None:
         return StatementError(message)
-    line, excerpt, before = int(found[2]), found[3], len(found[4]) - len(found[1])
+    line, excerpt, before = int(position[2]), position[3], len(position[4]) - len(position[1])
     column = before + 1
     reserved = _reserved_at(excerpt, before)
     hint = f'; {reserved} is a reserved word: quote a column of that name, "{reserved}"' if reserved else ""
@@ -258,14 +258,14 @@ def explained(message: str, statement: str) -> StatementError:
     if excerpt.startswith("...") and line <= len(lines):  # DuckDB may have truncated a long line at both ends
         column += lines[line - 1].find(excerpt.strip(".")) - 3
     place = f"line {line}, column {column}"
-    return StatementError(f"{place}: {message[: found.start()]}{hint}", f"{excerpt}\n{' ' * before}^")
+    return StatementError(f"{place}: {message[: position.start()]}{hint}", f"{excerpt}\n{' ' * before}^")
 
 
 def _reserved_at(excerpt: str, at: int) -> str | None:
     """Return a reserved word at a position of a statement or right before it."""
     behind = re.match(r"\w+", excerpt[at:])
     before = re.search(r"(\w+)\W*\Z", excerpt[:at])
-    words = [found[0].strip() if found is behind else found[1] for found in (before, behind) if found is not None]
+    words = [match[0].strip() if match is behind else match[1] for match in (before, behind) if match is not None]
     return next((word.lower() for word in words if word.lower() in _RESERVED), None)
 
 

@@ -125,7 +125,7 @@ class SparkEngine:
         # Views of the last result have an older offset range.
         for view in self._spark.catalog.listTables():
             self._spark.catalog.dropTempView(view.name)
-        made: list[str] = []
+        created: list[str] = []
         for _ in range(TABLES_MAX + 1):
             try:
                 with _explained():
@@ -137,12 +137,12 @@ class SparkEngine:
                 missing = (error.getMessageParameters() or {}).get("relationName", "")
             else:
                 # View names are case-insensitive, so another spelling of a topic may be a different topic.
-                twins = provide([], other_spellings(statement, made))
-                refuse_twins([*made, *(table.extent.topic for table in twins)])
+                twins = provide([], other_spellings(statement, created))
+                refuse_twins([*created, *(table.extent.topic for table in twins)])
                 return frame
             (table,) = provide([missing.strip("`").replace("``", "`")])
             self._make_view(table)
-            made.append(table.extent.topic)
+            created.append(table.extent.topic)
         raise CommandFailed(f"a statement may use at most {TABLES_MAX} topics")
 
     def _make_view(self, table: TopicTable) -> None:
@@ -165,9 +165,11 @@ class SparkEngine:
 
 def other_spellings(statement: str, topics: Iterable[str]) -> list[str]:
     """Return words in a statement that differ from these topics only in case, sorted."""
-    said = _TEXT_OR_COMMENT.sub(" ", statement)
-    found = {spelling for topic in topics for spelling in re.findall(rf"\b{re.escape(topic)}\b", said, re.IGNORECASE)}
-    return sorted(found.difference(topics))
+    code = _TEXT_OR_COMMENT.sub(" ", statement)
+    spellings = {
+        spelling for topic in topics for spelling in re.findall(rf"\b{re.escape(topic)}\b", code, re.IGNORECASE)
+    }
+    return sorted(spellings.difference(topics))
 
 
 def view_of(frame: DataFrame, topic: str, shape: Shape) -> DataFrame:
@@ -196,9 +198,9 @@ def _with_fields(rows: DataFrame, shape: Shape, at: Mapping[str, str]) -> DataFr
     from pyspark.sql.types import ArrayType, StringType, StructField, StructType  # noqa: PLC0415
 
     mark, last = NUMBERS.mark, f"{NUMBERS.mark}last"
-    made = sql.concat("value", sql.lit(NUMBERS.appended))
-    made = sql.regexp_replace(made, sql.lit(rf"\G({_BEFORE_NUMBER})({JSON_NUMBER})"), sql.lit(f'$1"{mark}$2"'))
-    rows = rows.withColumn("made", made)
+    marked = sql.concat("value", sql.lit(NUMBERS.appended))
+    marked = sql.regexp_replace(marked, sql.lit(rf"\G({_BEFORE_NUMBER})({JSON_NUMBER})"), sql.lit(f'$1"{mark}$2"'))
+    rows = rows.withColumn("made", marked)
     rows = rows.withColumn("safe", sql.substring("made", sql.lit(1), sql.length("made") - len(NUMBERS.end)))
     fields = StructType([StructField(name, StringType()) for name in (*shape.fields, last)])
     array = sql.concat(sql.lit("["), "safe", sql.lit(f',{{"{last}":""}}]'))
@@ -262,9 +264,9 @@ def _explained() -> Iterator[None]:
         place = _PLACE.search(message)
         if isinstance(error, ParseException) and place is not None:
             line, column = int(place[1]), int(place[2]) + 1
-            said = " ".join(message[: place.start()].split())
+            text = " ".join(message[: place.start()].split())
             shown = "\n".join(excerpt.splitlines()[1:])
-            raise StatementError(f"line {line}, column {column}: {said}", shown) from error
+            raise StatementError(f"line {line}, column {column}: {text}", shown) from error
         raise CommandFailed(message.splitlines()[0]) from error
 
 
@@ -273,8 +275,8 @@ def last_said(message: str) -> str:
     message = message.strip()
     if _TRACEBACK in message:
         lines = message.rpartition(_TRACEBACK)[2].splitlines()  # follows the chained exceptions
-        found = [line for line in lines if line.strip() and not line.startswith((" ", "\t"))]
-        return found[0].strip() if found else message.splitlines()[0]
+        essential = [line for line in lines if line.strip() and not line.startswith((" ", "\t"))]
+        return essential[0].strip() if essential else message.splitlines()[0]
     return _CONDITION.sub("", message).splitlines()[0].strip()
 
 

@@ -64,12 +64,12 @@ class Topics:
                     raise no_such_table(name, seen, self._quote)
             there = [name for name in optional if name in known]
             ids = {name: known[name] for name in (*names, *there)}
-            found = await extents_of(client, ids, self._since)
+            extents = await extents_of(client, ids, self._since)
             for name in ids.keys() & self._read.keys():
                 if ids[name] == self._ids[name]:  # a topic with another id was recreated
-                    found[name] = found[name].after(self._read[name])
+                    extents[name] = extents[name].after(self._read[name])
             self._ids = ids
-            return found
+            return extents
 
         extents = with_client(self._bootstrap, work) if names or optional else {}
         self.used |= extents

@@ -152,7 +152,7 @@ class TopApp(App[None]):
         if lost:
             text.append(f"{lost} without quorum  ", "bold red")
         column = self._sorted_by[self._tab()]
-        for told in (
+        for part in (
             "paused" if self._paused else "",
             f"sorted by {TABS[self._tab()][column]}" if column is not None else "",
             f"filter {self._wanted!r}" if self._wanted else "",
@@ -160,8 +160,8 @@ class TopApp(App[None]):
             f"groups: {self._newest.groups_fault}" if self._newest.groups_fault and self._tab() == "groups" else "",
             f"{time.monotonic() - self._newest.at_s:.0f} s old: {self._fault}" if self._fault else "",
         ):
-            if told:
-                text.append(f"{told}  ", "yellow")
+            if part:
+                text.append(f"{part}  ", "yellow")
         return text
 
     def _say(self, text: Text) -> None:

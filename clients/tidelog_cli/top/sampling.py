@@ -61,7 +61,7 @@ async def take_sample(client: Client) -> Sample:
                 return None
         return {topic: sum(row.lag for row in rows if row.topic == topic) for topic in {row.topic for row in rows}}
 
-    asked = [group.name for group in sorted(groups, key=lambda group: -(group.last_commit_us or 0))[:GROUPS_MAX]]
-    found = await asyncio.gather(*map(lag_of, asked))
-    lags = {name: lag for name, lag in zip(asked, found, strict=True) if lag is not None}
+    names = [group.name for group in sorted(groups, key=lambda group: -(group.last_commit_us or 0))[:GROUPS_MAX]]
+    results = await asyncio.gather(*map(lag_of, names))
+    lags = {name: lag for name, lag in zip(names, results, strict=True) if lag is not None}
     return Sample(at_s, status, groups, lags)

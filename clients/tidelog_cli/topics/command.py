@@ -205,8 +205,8 @@ def compact(
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Compact a topic now, up to its newest record; returns when the compaction is complete."""
-    asked = None if partition is None else [partition]
-    done = with_client(bootstrap, lambda client: client.compact_topic(name, asked))
+    partitions = None if partition is None else [partition]
+    done = with_client(bootstrap, lambda client: client.compact_topic(name, partitions))
     if as_json:
         rows = [{"partition": each, "below": one.below, "size_bytes": one.size_bytes} for each, one in done.items()]
         print_json({"name": name, "partitions": rows})

@@ -82,15 +82,15 @@ _INDEX: Final = Annotated[
 ]
 
 
-def _indexes(asked: str | None) -> dict[str, bool]:
+def _indexes(text: str | None) -> dict[str, bool]:
     """Return the settings that `--index` sets; empty if it is not given.
 
     Raises:
         typer.BadParameter: a name is unknown.
     """
-    if asked is None:
+    if text is None:
         return {}
-    named = {part.strip() for part in asked.split(",")}
+    named = {part.strip() for part in text.split(",")}
     if named != {"none"} and not named <= {*_INDEXED}:
-        raise typer.BadParameter(f"must be 'key', 'tag', 'key,tag' or 'none', got {asked!r}", param_hint="--index")
+        raise typer.BadParameter(f"must be 'key', 'tag', 'key,tag' or 'none', got {text!r}", param_hint="--index")
     return {INDEX_PREFIX + name: name in named for name in _INDEXED}

@@ -122,8 +122,8 @@ class RulePage(BaseModel):
 async def create_key(security: SecurityDep, body: KeyCreate) -> Response:
     """Create a key and return it: only this answer has its secret, and caches must not store it."""
     expires_us = None if body.expires_ms is None else body.expires_ms * 1000
-    made = await security.create_key(body.principal, roles=body.roles, expires_us=expires_us, note=body.note)
-    return json_response(_key_view(made.info) | {"api_key": made.api_key}, 201, _NOT_KEPT)
+    new_key = await security.create_key(body.principal, roles=body.roles, expires_us=expires_us, note=body.note)
+    return json_response(_key_view(new_key.info) | {"api_key": new_key.api_key}, 201, _NOT_KEPT)
 
 
 @router.get("/api-keys", response_model=KeyPage, summary="List API keys")
@@ -144,10 +144,10 @@ async def revoke_key(security: SecurityDep, key_id: _Id) -> Response:
 @router.post("/rules", status_code=201, response_model=RuleView, summary="Grant or deny")
 async def grant(security: SecurityDep, body: RuleCreate) -> Response:
     """Add a rule; all nodes apply it within a second."""
-    asked = AccessRule(
+    rule = AccessRule(
         body.principal, tuple(body.operations), body.resource, body.name, prefix=body.prefix, deny=body.deny
     )
-    return json_response(_rule_view(await security.grant(asked)), 201)
+    return json_response(_rule_view(await security.grant(rule)), 201)
 
 
 @router.get("/rules", response_model=RulePage, summary="List rules")

@@ -105,8 +105,8 @@ class UsagesView(BaseModel):
 @router.get("/quotas", response_model=QuotasView, summary="List quotas")
 async def list_quotas(security: SecurityDep) -> Response:
     """List all quotas by their subjects. Needs `cluster` on the cluster."""
-    found = await security.quotas()
-    return json_response({"quotas": [_view(subject, found[subject]) for subject in sorted(found)]})
+    quotas = await security.quotas()
+    return json_response({"quotas": [_view(subject, quotas[subject]) for subject in sorted(quotas)]})
 
 
 @router.get("/quotas:usage", response_model=UsagesView, summary="Use of quotas")

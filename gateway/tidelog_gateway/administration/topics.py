@@ -209,17 +209,17 @@ def view_of(topic: Topic) -> dict[str, Any]:
 
 
 def _figures_view(kept: History, topic: Topic) -> dict[str, Any] | None:
-    found = kept.newest.get(topic.name)
-    if found is None or found.topic_id != topic.topic_id:
+    figures = kept.newest.get(topic.name)
+    if figures is None or figures.topic_id != topic.topic_id:
         return None
     rate = kept.rate(topic.name)
     return {
-        "records": found.records,
-        "end_offsets": found.end_offsets,
-        "size_bytes": found.size_bytes,
-        "idle": found.idle,
-        "unavailable": found.unavailable,
-        "under_replicated": found.under_replicated,
+        "records": figures.records,
+        "end_offsets": figures.end_offsets,
+        "size_bytes": figures.size_bytes,
+        "idle": figures.idle,
+        "unavailable": figures.unavailable,
+        "under_replicated": figures.under_replicated,
         "records_per_s": rate and rate.records_per_s,
         "bytes_per_s": rate and rate.bytes_per_s,
     }

@@ -20,8 +20,8 @@ def topic_published_to(scope: Scope) -> str | None:
     """Return the topic of a publish, None for other requests."""
     if scope["method"] != "POST":
         return None
-    found = _PATH.fullmatch(scope["path"])
-    return None if found is None else found[1]
+    match = _PATH.fullmatch(scope["path"])
+    return None if match is None else match[1]
 
 
 async def admit_publish(scope: Scope, topic: str, gateway: Gateway) -> bool:

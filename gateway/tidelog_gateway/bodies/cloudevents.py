@@ -152,12 +152,12 @@ async def _events(
         body, start=start, end=_END_OF_LIST, records_max=records_max, pace=pace, path=()
     ):
         try:
-            found = _EVENTS.decode(b"[%b]" % part)
+            decoded = _EVENTS.decode(b"[%b]" % part)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise invalid([{"pointer": pointer(place_of(first)), "detail": _why(part, error)}]) from error
-        if member_count > sum(map(len, found)):
+        if member_count > sum(map(len, decoded)):
             refuse_repeats(b"[%b]" % part, opaque=_DATA, place=partial(_moved, first, place_of))
-        for number, members in enumerate(found, first):
+        for number, members in enumerate(decoded, first):
             events.append(_structured(members, place_of(number)))
     keys = [event.key for event in events]
     return Records(
@@ -277,10 +277,10 @@ def _attribute_fault(name: str, text: str) -> str | None:
 
 
 def _is_time(text: str) -> bool:
-    found = _TIME.fullmatch(text)
-    if found is None:
+    match = _TIME.fullmatch(text)
+    if match is None:
         return False
-    year, month, day = map(int, found.groups())
+    year, month, day = map(int, match.groups())
     try:
         # RFC 3339 has a year 0 and Python does not; year 400 has the same calendar.
         date(2000 + year % 400, month, day)

@@ -184,8 +184,8 @@ def _parsed(rows: bytes, column_count: int, first: int) -> pa.Table:
             ),
         )
     except pa.ArrowInvalid as error:
-        found = _PARSER_ROW.search(str(error))
-        row = first + int(found[1]) - 1 if found else first
+        match = _PARSER_ROW.search(str(error))
+        row = first + int(match[1]) - 1 if match else first
         raise row_fault(row, _reworded(str(error))) from error
 
 

@@ -52,12 +52,12 @@ async def row_ends(body: bytes, *, rows_max: int, pace: Callable[[], Awaitable[N
             raise too_many_rows(rows_max)
     if in_quotes:
         raise row_fault(opened_in, "a quote is not closed; end the field with a quote, and double quotes inside it")
-    found: list[int] = np.concatenate(ends).tolist() if ends else []
-    if body and (not found or found[-1] != len(body)):
-        found.append(len(body))  # the last row needs no line end
-    if len(found) > rows_max + 1:
+    positions: list[int] = np.concatenate(ends).tolist() if ends else []
+    if body and (not positions or positions[-1] != len(body)):
+        positions.append(len(body))  # the last row needs no line end
+    if len(positions) > rows_max + 1:
         raise too_many_rows(rows_max)
-    return found
+    return positions
 
 
 def row_fault(row: int, detail: str) -> Problem:

@@ -117,8 +117,8 @@ async def check_values(text: bytes, pace: Pace) -> None:
         Problem: 422; as `pace`.
     """
     count = 0
-    for found in marks(text):
-        count += int(np.count_nonzero(found.kinds != CLOSE))
+    for stretch in marks(text):
+        count += int(np.count_nonzero(stretch.kinds != CLOSE))
         if count > VALUES_MAX:
             raise invalid([{"pointer": "", "detail": f"at most {VALUES_MAX} JSON values in one request"}])
         await pace()
@@ -157,13 +157,13 @@ async def _elements(  # noqa: PLR0917 - see `list_parts`
     values: list[Any] = []
     members: list[Any] = []
     count = seen = member_count = 0
-    for found in marks(body, start):
+    for stretch in marks(body, start):
         await pace()
-        closing = np.flatnonzero(found.depths < 0)
-        stop = int(closing[0]) + 1 if len(closing) else len(found.kinds)
-        kinds, depths = found.kinds[:stop], found.depths[:stop]
+        closing = np.flatnonzero(stretch.depths < 0)
+        stop = int(closing[0]) + 1 if len(closing) else len(stretch.kinds)
+        kinds, depths = stretch.kinds[:stop], stretch.depths[:stop]
         divides = np.flatnonzero(((kinds == COMMA) & (depths == 0)) | (depths < 0))
-        ends.append(found.places[divides])
+        ends.append(stretch.places[divides])
         values.append(seen + divides)
         seen += stop
         sums = member_count + np.cumsum((kinds == COMMA) & (depths == 1))
@@ -174,7 +174,7 @@ async def _elements(  # noqa: PLR0917 - see `list_parts`
             # Not the exact number, which needs a scan of the rest.
             raise invalid([{"pointer": pointer(path), "detail": f"at most {records_max} records, got more"}])
         if len(closing):
-            if end.match(body, int(found.places[stop - 1]) + 1) is None:
+            if end.match(body, int(stretch.places[stop - 1]) + 1) is None:
                 raise invalid(
                     [{"pointer": "", "detail": "the body has text after the list of records; end it with ]}"}]
                 )

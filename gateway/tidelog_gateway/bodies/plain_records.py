@@ -71,10 +71,10 @@ def plain_records(body: bytes, *, records_max: int, now_us: Callable[[], int]) -
     """
     for read in (_value_records, _keyed_records):
         try:
-            found = read(body)
+            records = read(body)
         except ValueError:  # decoding stops at the first record of another form
             continue
-        return found if found is not None and len(found) <= records_max else None
+        return records if records is not None and len(records) <= records_max else None
     try:
         decoded = _BODIES.decode(body)
         if len(decoded.records) > records_max or may_repeat(body, decoded):

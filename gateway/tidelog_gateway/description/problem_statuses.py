@@ -28,17 +28,17 @@ def statuses_of(path: str, method: str, parameters: Collection[str], *, has_body
         has_body: whether the operation takes a body.
         has_auth: whether the gateway authenticates its callers.
     """
-    found = set(_ANY)
+    statuses = set(_ANY)
     if path.startswith("/v1/"):
-        found |= _API
+        statuses |= _API
     if has_auth and path not in OPEN_PATHS:
-        found.add(401)
+        statuses.add(401)
     if has_body:
-        found.add(415)
+        statuses.add(415)
     if path.startswith("/v1/") and method in _CHANGING:
-        found |= {404, 409}
+        statuses |= {404, 409}
     if "{" in path or "topic" in parameters:
-        found.add(404)
+        statuses.add(404)
     if method == "get" and {"offset", "offsets"} & set(parameters):
-        found.add(410)
-    return sorted(found)
+        statuses.add(410)
+    return sorted(statuses)

@@ -79,11 +79,11 @@ class ChunkedBody:
                     f"invalid chunk size: its line ends in LF alone, or has more than {LINE_BYTES_MAX} bytes"
                 )
             return None
-        found = _SIZE.fullmatch(data, at, end)
-        if found is None:
+        match = _SIZE.fullmatch(data, at, end)
+        if match is None:
             size = data[at : min(end, at + _SHOWN_BYTES)].decode("latin-1")
             raise HeadError(f"a chunk's size must be up to 15 hexadecimal digits, got {size!r}")
-        size_bytes = int(found[1], 16)
+        size_bytes = int(match[1], 16)
         self._left_bytes = size_bytes + 2 if size_bytes else 0
         self._reads_trailers = not size_bytes
         return end + 2
@@ -93,13 +93,13 @@ class ChunkedBody:
         if data.startswith(b"\r\n", at):
             end = at
         else:
-            found = data.find(b"\r\n\r\n", at, at + TRAILERS_BYTES_MAX)
-            if found < 0:
+            blank_at = data.find(b"\r\n\r\n", at, at + TRAILERS_BYTES_MAX)
+            if blank_at < 0:
                 left = data[at:]
                 if len(left) >= TRAILERS_BYTES_MAX or (left and left != b"\r" and early_fault(left)):
                     raise HeadError(early_fault(left) or f"the trailers have more than {TRAILERS_BYTES_MAX} bytes")
                 return None
-            end = found + 2
+            end = blank_at + 2
         fault = fields_fault(data[at : end + 2])
         if fault is not None:
             raise HeadError(fault)

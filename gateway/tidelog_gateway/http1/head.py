@@ -110,10 +110,10 @@ def parse_head(raw: bytes) -> Head:
     Raises:
         HeadError: the head is invalid or ambiguous.
     """
-    found = _HEAD.fullmatch(raw)
-    if found is None:
+    match = _HEAD.fullmatch(raw)
+    if match is None:
         raise HeadError(_fault_of(raw))
-    method, target, version, fields = found.groups()
+    method, target, version, fields = match.groups()
     headers: list[tuple[bytes, bytes]] = []
     framing: list[tuple[bytes, bytes]] = []
     for line in fields.split(b"\r\n")[:-1]:

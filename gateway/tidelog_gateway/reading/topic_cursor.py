@@ -41,10 +41,10 @@ def cursor_in(text: str, scope: Scope) -> Cursor:
     Raises:
         Problem: 422 `invalid_cursor`; 410 `topic_recreated`.
     """
-    found = _CURSOR.fullmatch(text)
-    first = int(found[2] or 0) if found else 0
+    match = _CURSOR.fullmatch(text)
+    first = int(match[2] or 0) if match else 0
     try:
-        positions = positions_in(found[1], scope) if found and first < PARTITIONS_MAX else None
+        positions = positions_in(match[1], scope) if match and first < PARTITIONS_MAX else None
     except Problem as problem:
         if problem.status == 410:
             detail = (

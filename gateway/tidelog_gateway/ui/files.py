@@ -41,13 +41,13 @@ class _File(NamedTuple):
 @cache
 def _files() -> dict[str, _File]:
     """Return all files of the page by name; no other names are served."""
-    found: dict[str, _File] = {}
+    by_name: dict[str, _File] = {}
     for entry in files("tidelog_gateway.ui").joinpath("static").iterdir():
         suffix = "." + entry.name.rpartition(".")[2]
         if suffix in _MEDIA_TYPES:
             data = entry.read_bytes()
-            found[entry.name] = _File(data, f'"{hashlib.sha256(data).hexdigest()[:32]}"', _MEDIA_TYPES[suffix])
-    return found
+            by_name[entry.name] = _File(data, f'"{hashlib.sha256(data).hexdigest()[:32]}"', _MEDIA_TYPES[suffix])
+    return by_name
 
 
 @router.get("/")
@@ -81,13 +81,13 @@ async def file(gateway: GatewayDep, name: str, if_none_match: Annotated[str | No
 
 
 def _answer(name: str, if_none_match: str | None) -> Response:
-    found = _files()[name]
-    headers = {"ETag": found.etag, "Cache-Control": "no-cache"}
+    page_file = _files()[name]
+    headers = {"ETag": page_file.etag, "Cache-Control": "no-cache"}
     if name == _PAGE:
         headers["Content-Security-Policy"] = POLICY
-    if if_none_match is not None and _is_current(if_none_match, found.etag):
+    if if_none_match is not None and _is_current(if_none_match, page_file.etag):
         return Response(status_code=304, headers=headers)
-    return Response(found.data, media_type=found.media_type, headers=headers)
+    return Response(page_file.data, media_type=page_file.media_type, headers=headers)
 
 
 def _is_current(held: str, etag: str) -> bool:

@@ -149,9 +149,9 @@ class History:
     def gateway_points(self) -> list[GatewayPoint | None]:
         """Return the activity of this gateway between each sample and the one before."""
         steps = zip(self._gateway, self._gateway[1:], self._times_ms, self._times_ms[1:], strict=False)
-        found: list[GatewayPoint | None] = [None] * min(1, len(self._gateway))
-        found += [_point(before, after, (end - begin) / 1000) for before, after, begin, end in steps]
-        return found
+        points: list[GatewayPoint | None] = [None] * min(1, len(self._gateway))
+        points += [_point(before, after, (end - begin) / 1000) for before, after, begin, end in steps]
+        return points
 
     def _total(self) -> tuple[float | None, int]:
         """Return the records per second up to the newest sample (None for the first one), and the size at it."""

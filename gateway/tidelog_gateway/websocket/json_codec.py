@@ -104,8 +104,8 @@ def _records(pub: Pub | None, payload: bytes, now_us: int) -> Records:
 
 def id_at_the_begin(text: str) -> int | None:
     """Return the id of a message that is too large to be parsed; None if the id is not its first member."""
-    found = _ID.match(text)
-    return None if found is None else int(found[1])
+    match = _ID.match(text)
+    return None if match is None else int(match[1])
 
 
 _ID: Final = re.compile(r'\s*\{\s*"id"\s*:\s*(\d{1,15})\s*[,}]', re.ASCII)
@@ -114,9 +114,9 @@ _ID: Final = re.compile(r'\s*\{\s*"id"\s*:\s*(\d{1,15})\s*[,}]', re.ASCII)
 def _id_in(payload: str | bytes) -> int | None:
     """Return the id of an invalid message; None if it cannot be read."""
     try:
-        found = orjson.loads(payload)
+        message = orjson.loads(payload)
     except ValueError:
         return None
-    candidate = found.get("id") if isinstance(found, dict) else None
+    candidate = message.get("id") if isinstance(message, dict) else None
     valid = isinstance(candidate, int) and not isinstance(candidate, bool) and 0 <= candidate <= INTEGER_MAX
     return candidate if valid else None

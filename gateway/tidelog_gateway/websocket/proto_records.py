@@ -80,16 +80,16 @@ def proto_bytes_max(reader: BatchReader, records_max: int, bytes_max: int) -> in
 
 
 def _faults(record: pb.PubRecord) -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
+    faults: list[tuple[str, str]] = []
     if len(record.tag.encode()) > TAG_BYTES_MAX:
-        found.append(("tag", f"must have at most {TAG_BYTES_MAX} bytes, has {len(record.tag.encode())}"))
+        faults.append(("tag", f"must have at most {TAG_BYTES_MAX} bytes, has {len(record.tag.encode())}"))
     if record.partition >= PARTITIONS_MAX:
-        found.append(("partition", f"must be < {PARTITIONS_MAX}, got {record.partition}"))
+        faults.append(("partition", f"must be < {PARTITIONS_MAX}, got {record.partition}"))
     if record.timestamp_ms > TIMESTAMP_MS_MAX:
-        found.append(("timestamp_ms", f"must be <= {TIMESTAMP_MS_MAX}, got {record.timestamp_ms}"))
+        faults.append(("timestamp_ms", f"must be <= {TIMESTAMP_MS_MAX}, got {record.timestamp_ms}"))
     if len(record.headers) > HEADERS_PER_RECORD_MAX:
-        found.append(("headers", f"must be at most {HEADERS_PER_RECORD_MAX}, got {len(record.headers)}"))
-    return found
+        faults.append(("headers", f"must be at most {HEADERS_PER_RECORD_MAX}, got {len(record.headers)}"))
+    return faults
 
 
 def _headers(record: pb.PubRecord) -> list[tuple[str, bytes | None]]:

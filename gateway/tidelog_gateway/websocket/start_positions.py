@@ -72,8 +72,8 @@ async def _missing_positions(gateway: Gateway, sub: Sub, missing: list[int]) -> 
         raise _incomplete(missing)
     else:
         start = sub.start
-    found = await gateway.client.list_offsets(sub.topic, _at(start), missing)
-    positions = {number: found[number].offset for number in missing}
+    offsets = await gateway.client.list_offsets(sub.topic, _at(start), missing)
+    positions = {number: offsets[number].offset for number in missing}
     if sub.group is not None and start != "earliest":
         # Errors are ignored: the caller may lack the permission, and a group with members accepts commits of members
         # only.

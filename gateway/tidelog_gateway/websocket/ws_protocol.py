@@ -234,10 +234,10 @@ class WsProtocol:
         return EndSubscription(message.id, sid)
 
     def _known(self, sid: int) -> Subscription:
-        found = self.subscriptions.get(sid)
-        if found is None:
+        subscription = self.subscriptions.get(sid)
+        if subscription is None:
             raise Problem(404, "unknown_subscription", f"this connection has no subscription {sid}")
-        return found
+        return subscription
 
     def _subscribe(self, request_id: int, sub: Sub) -> Action:
         if sub.sid in self.subscriptions:

@@ -33,17 +33,17 @@ def merged(parts: Iterable[Families]) -> Families:
     """Merge the metrics of several processes."""
     whole: Families = {}
     for part in parts:
-        for name, found in part.items():
-            kept = whole.setdefault(name, family(found["kind"], found["help"], {}))
+        for name, each in part.items():
+            kept = whole.setdefault(name, family(each["kind"], each["help"], {}))
             samples = kept["samples"]
-            for key, value in found["samples"].items():
+            for key, value in each["samples"].items():
                 samples[key] = value if key not in samples else _together(name, key, samples[key], value)
     return whole
 
 
 def lasting(families: Families) -> Families:
     """Return the metrics that are kept after a process has ended: its counters and histograms."""
-    return {name: found for name, found in families.items() if found["kind"] in _LASTING}
+    return {name: each for name, each in families.items() if each["kind"] in _LASTING}
 
 
 def _together(name: str, key: str, one: float, other: float) -> float:

@@ -120,8 +120,8 @@ class Peers:
     def _take(self, kind: bytes, payload: bytes) -> None:
         match kind:
             case frames.DUTIES:
-                told = json.loads(payload)
-                self.duties = Duties(tuple(told["accepts"]), told["samples"], told["serving"])
+                document = json.loads(payload)
+                self.duties = Duties(tuple(document["accepts"]), document["samples"], document["serving"])
                 self.on_duties(self.duties)
             case frames.COLLECT:
                 self._send_metrics()

@@ -56,9 +56,9 @@ def _begin(control: socket.socket) -> dict[str, Any]:
     control.setblocking(True)
     kind, length = frames.frame_length(_exactly(control, frames.HEADER.size))
     assert kind == frames.BEGIN, kind
-    found: dict[str, Any] = json.loads(_exactly(control, length))
+    document: dict[str, Any] = json.loads(_exactly(control, length))
     control.setblocking(False)
-    return found
+    return document
 
 
 def _exactly(control: socket.socket, size: int) -> bytes:

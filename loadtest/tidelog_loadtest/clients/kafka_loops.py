@@ -80,14 +80,14 @@ class KafkaLoops:
         give_up = time.monotonic() + ANSWER_S
         while True:
             try:
-                found = admin.list_topics(name, timeout=ANSWER_S).topics[name]
+                topic = admin.list_topics(name, timeout=ANSWER_S).topics[name]
             except Exception as error:
                 raise CommandFailed(f"the broker at {self._bootstrap} does not respond: {error}") from error
-            if found.partitions:
+            if topic.partitions:
                 return name
             if time.monotonic() >= give_up:  # right after its start, a broker may not list its topics yet
                 raise CommandFailed(
-                    f"the broker at {self._bootstrap} did not create the topic: {refused or found.error}"
+                    f"the broker at {self._bootstrap} did not create the topic: {refused or topic.error}"
                 )
             time.sleep(LOOK_S)
 

@@ -98,14 +98,14 @@ async def audit(client: Client, topic: str, ledger: Ledger, starts: Mapping[int,
         WrongCountError: offsets are missing between two batches.
         TidelogError: the cluster rejected a fetch.
     """
-    found, ends = Audit(), dict(starts)
+    counts, ends = Audit(), dict(starts)
     for partition, start in starts.items():
         acked = ledger.of(partition, start)
         end = max((each.base_offset + each.count for each in acked), default=start)
         numbers = await _read(client, topic, partition, start, end)
-        found += compare(acked, numbers, start)
+        counts += compare(acked, numbers, start)
         ends[partition] = start + len(numbers)
-    return found, ends
+    return counts, ends
 
 
 def compare(acked: Iterable[Acked], numbers: Numbers, start: int) -> Audit:

@@ -54,22 +54,22 @@ def live(
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of JSON objects.")] = False,
 ) -> None:
     """Measure the gateway's CPU time per delivered frame and socket, compared with broadcasts of the same frames."""
-    found: list[LiveResult] = []
+    results: list[LiveResult] = []
     for count in SOCKETS if sockets is None else (sockets,):
         plan = LivePlan(count, batch_records, size, rate, seconds, rounds, surface=surface.value)
         sys.stderr.write(f"measuring {rounds} rounds of {count} subscribers and of the probe ...\n")
         with tempfile.TemporaryDirectory(prefix="tidelog-bench-") as directory:
-            found.append(uvloop.run(measure_live(plan, Path(directory))))
+            results.append(uvloop.run(measure_live(plan, Path(directory))))
     if as_json:
-        sys.stdout.write(json.dumps([each.document() for each in found]) + "\n")
+        sys.stdout.write(json.dumps([each.document() for each in results]) + "\n")
     else:
-        Console().print(_table(found))
+        Console().print(_table(results))
 
 
-def _table(found: list[LiveResult]) -> Table:
+def _table(results: list[LiveResult]) -> Table:
     heads = ("subscribers", "frame", "gateway", "translator", "ratio", "relay", "ratio", "from memory", "ratio")
     table = Table(*heads, title="CPU per frame and subscriber")
-    for each in found:
+    for each in results:
         figures = [f"{each.gateway_us:.1f} us", f"{each.translator_us:.1f} us", f"{each.translator_ratio:.2f}"]
         figures += [f"{each.relay_us:.1f} us", f"{each.relay_ratio:.2f}"]
         figures += [f"{each.memory_us:.1f} us", f"{each.memory_ratio:.2f}"]

@@ -279,9 +279,9 @@ async def _servers(
     plan: GatewayPlan, directory: Path, stack: AsyncExitStack
 ) -> tuple[dict[str, _Server], dict[str, str]]:
     node, log, topics = await stack.enter_async_context(node_with_topics(plan, directory))
-    asked = ("gateway", "--bootstrap", f"127.0.0.1:{node.ready['port']}", "--http-port", "0", "--workers", "1")
-    front = await stack.enter_async_context(running("gateway", asked, log=log))
-    probed = ("--parser", plan.parser, "--bootstrap", asked[2])
+    arguments = ("gateway", "--bootstrap", f"127.0.0.1:{node.ready['port']}", "--http-port", "0", "--workers", "1")
+    front = await stack.enter_async_context(running("gateway", arguments, log=log))
+    probed = ("--parser", plan.parser, "--bootstrap", arguments[2])
     probing = running("probe", probed, module="tidelog_loadtest.gateway.http_probe", log=log)
     probe = await stack.enter_async_context(probing)
     children = {"gateway": front, "probe": probe}

@@ -37,13 +37,13 @@ def parse_stat(text: str) -> Ticks:
 
 def processes() -> dict[int, Ticks]:
     """Return all current processes by id."""
-    found: dict[int, Ticks] = {}
+    by_id: dict[int, Ticks] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
-            found[int(path.parent.name)] = parse_stat(path.read_text(errors="replace"))
+            by_id[int(path.parent.name)] = parse_stat(path.read_text(errors="replace"))
         except (FileNotFoundError, ProcessLookupError):
             continue  # the process has ended
-    return found
+    return by_id
 
 
 def descendants(root: int, of: dict[int, Ticks]) -> list[int]:
@@ -51,10 +51,10 @@ def descendants(root: int, of: dict[int, Ticks]) -> list[int]:
     children: dict[int, list[int]] = defaultdict(list)
     for pid, ticks in of.items():
         children[ticks.parent].append(pid)
-    found = list(children[root])
-    for pid in found:  # the loop appends to the list
-        found += children[pid]
-    return found
+    ids = list(children[root])
+    for pid in ids:  # the loop appends to the list
+        ids += children[pid]
+    return ids
 
 
 class JavaWatch:

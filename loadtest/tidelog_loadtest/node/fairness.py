@@ -223,9 +223,9 @@ async def _stretch(plan: FairnessPlan, node: _Node, quiet: Client) -> Stretch:
     times_ns = await _publish(quiet, plan)
     passed_s = time.monotonic() - began_s
     flooded = (await _stored_records(node) - stored) * VALUE_BYTES / passed_s
-    told = latency_of([Run(len(times_ns), 0, 0, times_ns)])
-    assert told is not None, "something was published"
-    return Stretch(told.p50, told.p99, flooded)
+    latency = latency_of([Run(len(times_ns), 0, 0, times_ns)])
+    assert latency is not None, "something was published"
+    return Stretch(latency.p50, latency.p99, flooded)
 
 
 async def _stored_records(node: _Node) -> int:

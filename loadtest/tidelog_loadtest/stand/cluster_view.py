@@ -38,8 +38,8 @@ class View:
         merged = MergedTopics()
 
         async def ask(cursor: pb.TopicCursor | None) -> pb.MetadataReply:
-            asked = pb.Envelope(metadata=pb.Metadata(topics=[topic], cursor=cursor))
-            return (await self._connection.call(asked, timeout_s=ANSWER_S)).envelope.metadata_reply
+            request = pb.Envelope(metadata=pb.Metadata(topics=[topic], cursor=cursor))
+            return (await self._connection.call(request, timeout_s=ANSWER_S)).envelope.metadata_reply
 
         async for page in pages(ask):
             merged.add(page.topics)
@@ -51,18 +51,18 @@ class View:
         Raises:
             TidelogError: the node does not respond.
         """
-        merged, found = MergedTopics(), pb.ClusterStatusReply()
+        merged, status = MergedTopics(), pb.ClusterStatusReply()
 
         async def ask(cursor: pb.TopicCursor | None) -> pb.ClusterStatusReply:
-            asked = pb.Envelope(cluster_status=pb.ClusterStatus(cursor=cursor))
-            return (await self._connection.call(asked, timeout_s=ANSWER_S)).envelope.cluster_status_reply
+            request = pb.Envelope(cluster_status=pb.ClusterStatus(cursor=cursor))
+            return (await self._connection.call(request, timeout_s=ANSWER_S)).envelope.cluster_status_reply
 
         async for page in pages(ask):
-            found.cluster_id = page.cluster_id
-            found.nodes.extend(page.nodes)
+            status.cluster_id = page.cluster_id
+            status.nodes.extend(page.nodes)
             merged.add(page.topics)
-        found.topics.extend(merged.topics())
-        return found
+        status.topics.extend(merged.topics())
+        return status
 
     async def rebalance(self) -> int:
         """Ask for a rebalance and return the number of partitions whose placement differs from the target.
@@ -70,8 +70,8 @@ class View:
         Raises:
             TidelogError: the node does not respond.
         """
-        asked = pb.Envelope(cluster_change=pb.ClusterChange(rebalance=True))
-        frame = await self._connection.call(asked, timeout_s=ANSWER_S)
+        request = pb.Envelope(cluster_change=pb.ClusterChange(rebalance=True))
+        frame = await self._connection.call(request, timeout_s=ANSWER_S)
         return frame.envelope.cluster_change_reply.moves
 
 
@@ -98,10 +98,10 @@ def unsettled(status: pb.ClusterStatusReply, topic: str, copies: int) -> str:
     away = [node.node.node_id for node in status.nodes if not node.node.alive or node.state != "running"]
     if away:
         return f"{', '.join(away)} away"
-    found = [info for info in status.topics if info.name == topic]
-    if not found:
+    infos = [info for info in status.topics if info.name == topic]
+    if not infos:
         return f"{topic} unknown"
-    waiting = [partition for partition in found[0].partitions if not _whole(partition, copies)]
+    waiting = [partition for partition in infos[0].partitions if not _whole(partition, copies)]
     if not waiting:
         return ""
     one = waiting[0]

@@ -117,14 +117,14 @@ def opened(message: str) -> Opening:
     Raises:
         ScramError: the message is malformed.
     """
-    found = _matched(_CLIENT_FIRST, message)
-    if _NAME.fullmatch(found[3]) is None:
+    match = _matched(_CLIENT_FIRST, message)
+    if _NAME.fullmatch(match[3]) is None:
         raise ScramError("invalid user name")
     try:
-        name = user_name(found[3].replace("=2C", ",").replace("=3D", "="))
+        name = user_name(match[3].replace("=2C", ",").replace("=3D", "="))
     except ValueError as error:
         raise ScramError("invalid user name") from error
-    return Opening(found[1], found[2], name, found[4])
+    return Opening(match[1], match[2], name, match[4])
 
 
 @dataclass(slots=True)
@@ -153,12 +153,12 @@ class ServerSide:
         Raises:
             ScramError: the client's final message is malformed, or belongs to another exchange.
         """
-        found = _matched(_CLIENT_FINAL, message)
-        same_nonce = hmac.compare_digest(found[3].encode(), (self.opening.nonce + self.nonce).encode())
-        if not same_nonce or _decoded(found[2]) != self.opening.gs2_header.encode():
+        match = _matched(_CLIENT_FINAL, message)
+        same_nonce = hmac.compare_digest(match[3].encode(), (self.opening.nonce + self.nonce).encode())
+        if not same_nonce or _decoded(match[2]) != self.opening.gs2_header.encode():
             raise ScramError("the message belongs to another exchange")
-        signed = f"{self.opening.bare},{self.first},{found[1]}".encode()
-        client_key = _xor(_decoded(found[4]), _mac(self.verifier.stored_key, signed))
+        signed = f"{self.opening.bare},{self.first},{match[1]}".encode()
+        client_key = _xor(_decoded(match[4]), _mac(self.verifier.stored_key, signed))
         if not hmac.compare_digest(hashlib.sha256(client_key).digest(), self.verifier.stored_key):
             return None
         return "v=" + base64.b64encode(_mac(self.verifier.server_key, signed)).decode()
@@ -187,12 +187,12 @@ class ClientSide:
         Raises:
             ScramError: the message is malformed, has another nonce, or its iteration count is out of bounds.
         """
-        found = _matched(_SERVER_FIRST, message)
-        if not found[1].startswith(self._nonce) or len(found[1]) < len(self._nonce) + 16:
+        match = _matched(_SERVER_FIRST, message)
+        if not match[1].startswith(self._nonce) or len(match[1]) < len(self._nonce) + 16:
             raise ScramError("the message belongs to another exchange")
-        if not ITERATIONS_MIN <= int(found[3]) <= ITERATIONS_MAX:
-            raise ScramError(f"iteration count must be {ITERATIONS_MIN} to {ITERATIONS_MAX}, got {found[3]}")
-        self._asked = message, _decoded(found[2]), int(found[3])
+        if not ITERATIONS_MIN <= int(match[3]) <= ITERATIONS_MAX:
+            raise ScramError(f"iteration count must be {ITERATIONS_MIN} to {ITERATIONS_MAX}, got {match[3]}")
+        self._asked = message, _decoded(match[2]), int(match[3])
         return self._asked[1:]
 
     def final(self, salted: bytes) -> str:
@@ -218,10 +218,10 @@ class ClientSide:
 
 
 def _matched(pattern: re.Pattern[str], message: str) -> re.Match[str]:
-    found = pattern.fullmatch(message) if len(message) <= SCRAM_CHARS_MAX else None
-    if found is None:
+    match = pattern.fullmatch(message) if len(message) <= SCRAM_CHARS_MAX else None
+    if match is None:
         raise ScramError("the message is not a SCRAM message (RFC 5802)")
-    return found
+    return match
 
 
 def _decoded(text: str) -> bytes:

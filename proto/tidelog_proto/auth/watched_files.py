@@ -86,14 +86,14 @@ class Followed(Generic[T]):
     def look(self) -> bool:
         """Read the files again; return whether the content changed. Blocks briefly: call it on a worker thread."""
         try:
-            found = self._read()
+            content = self._read()
         except self._refusal as error:
             if str(error) != self._problem:
                 self._problem = str(error)
                 self._log.error("%s; the last valid content stays in use", error)
             return False
         self._problem = ""
-        if found == self.value:
+        if content == self.value:
             return False
-        self.value = found
+        self.value = content
         return True

@@ -192,11 +192,11 @@ def _checked_lengths(header: BatchHeader, codec: Codec, message: Buffer, descrip
 
 
 def _check_timestamps(header: BatchHeader, columns: pa.RecordBatch) -> None:
-    told = (header.base_timestamp_us, header.max_timestamp_us)
+    declared = (header.base_timestamp_us, header.max_timestamp_us)
     if header.flags & Flags.TIMESTAMP:
-        if timestamp_range(columns.column("timestamp")) != told:
+        if timestamp_range(columns.column("timestamp")) != declared:
             raise _corrupt("base and max timestamp differ from those of the timestamp column")
-    elif told[0] != told[1]:
+    elif declared[0] != declared[1]:
         raise _timestamps_differ()
 
 

@@ -87,7 +87,7 @@ def queued_streams() -> Iterator[None]:
     Streams without a descriptor (those of tests) are unchanged. At the end, queued writes have DRAIN_S to complete.
     """
     before = sys.stdout, sys.stderr
-    ours = [stream if (found := _queued(stream)) is None else found for stream in before]
+    ours = [stream if (queued := _queued(stream)) is None else queued for stream in before]
     sys.stdout, sys.stderr = ours
     try:
         yield

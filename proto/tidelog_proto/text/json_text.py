@@ -173,6 +173,6 @@ def _depth(text: str) -> int:
 def _after_space(text: str, at: int) -> int:
     if text[at] not in _BLANKS:
         return at
-    found = _SPACE.match(text, at)
-    assert found is not None, "the pattern matches the empty string"
-    return found.end()
+    match = _SPACE.match(text, at)
+    assert match is not None, "the pattern matches the empty string"
+    return match.end()

@@ -59,12 +59,12 @@ class CertificateEnds:
 
     def read(self) -> None:
         """Read the expiry of all files again. An unreadable file keeps its last expiry; its user reports the error."""
-        found = [
+        endings = [
             _ending("certificate", self._files.cert, min),
             _ending("ca", self._files.ca, max),
             _ending_of_lists(self._files.crl),
         ]
-        self._endings |= {ending.what: ending for ending in found if ending is not None}
+        self._endings |= {ending.what: ending for ending in endings if ending is not None}
         self._warned_s.clear()
         for ending in self._endings.values():
             self._tell(ending.what, ending.ends_s)

@@ -45,8 +45,8 @@ def check_lists(content: bytes, cert: bytes, ca: bytes) -> None:
         raise ValueError(f"contains something other than certificate revocation lists: {error}") from error
     own = x509.load_pem_x509_certificates(cert)[0]
     name = own.issuer.rfc4514_string()
-    found = [each for each in lists if each.issuer == own.issuer]
-    if not found:
+    own_lists = [each for each in lists if each.issuer == own.issuer]
+    if not own_lists:
         raise ValueError(
             f"has no list of {name}, the issuer of the own certificate: add it, or every certificate of that CA would "
             "be refused"
@@ -54,13 +54,13 @@ def check_lists(content: bytes, cert: bytes, ca: bytes) -> None:
     authorities = [each for each in x509.load_pem_x509_certificates(ca) if each.subject == own.issuer]
     signers = [each for each in authorities if _has_issued(each, own)] or authorities
     if signers:  # excludes another CA of the same name, such as its predecessor or successor
-        found = [each for each in found if any(_has_signed(signer, each) for signer in signers)]
-    if not found:
+        own_lists = [each for each in own_lists if any(_has_signed(signer, each) for signer in signers)]
+    if not own_lists:
         raise ValueError(
             f"has a list of {name} that is not signed by that CA, the issuer of the own certificate: replace it with a "
             "list signed by that CA"
         )
-    ends = max((each.next_update_utc for each in found if each.next_update_utc is not None), default=None)
+    ends = max((each.next_update_utc for each in own_lists if each.next_update_utc is not None), default=None)
     if ends is not None and ends <= dt.datetime.now(dt.UTC):
         raise ValueError(f"has a list of {name} that expired at {ends:%Y-%m-%d %H:%M} UTC: replace it with a newer one")
 

@@ -46,17 +46,17 @@ async def look_up(host: str, port: int, *, family: int = 0, kind: int) -> Found:
     with contextlib.suppress(socket.gaierror):
         return socket.getaddrinfo(*question, flags=socket.AI_NUMERICHOST)
     loop = asyncio.get_running_loop()
-    asked = _asked.setdefault(loop, {})
-    answer = asked.get(question)
+    lookups = _asked.setdefault(loop, {})
+    answer = lookups.get(question)
     if answer is None:
-        answer = asked[question] = loop.create_future()
-        answer.add_done_callback(lambda _: asked.pop(question))
+        answer = lookups[question] = loop.create_future()
+        answer.add_done_callback(lambda _: lookups.pop(question))
         threading.Thread(target=_ask, args=(loop, answer, question), name=f"look up {host}", daemon=True).start()
     # Shielded: a cancelled caller must not cancel the lookup of the others.
-    found = await asyncio.shield(answer)
-    if isinstance(found, Exception):
-        raise found
-    return found
+    result = await asyncio.shield(answer)
+    if isinstance(result, Exception):
+        raise result
+    return result
 
 
 async def connect_to(above: asyncio.BaseProtocol, host: str, port: int) -> None:
@@ -123,10 +123,10 @@ async def connected_socket(
     raise most_informative(errors)
 
 
-def by_turns(found: Found) -> Found:
+def by_turns(addresses: Found) -> Found:
     """Return addresses with their families alternating, otherwise in the same order."""
-    families = dict.fromkeys(one[0] for one in found)
-    of_each = [[one for one in found if one[0] == family] for family in families]
+    families = dict.fromkeys(one[0] for one in addresses)
+    of_each = [[one for one in addresses if one[0] == family] for family in families]
     return [one for turn in zip_longest(*of_each) for one in turn if one is not None]
 
 
@@ -156,17 +156,17 @@ def most_informative(errors: Sequence[OSError]) -> OSError:
 
 
 def _ask(loop: asyncio.AbstractEventLoop, answer: asyncio.Future[Found | Exception], question: _Question) -> None:
-    found: Found | Exception
+    result: Found | Exception
     try:
-        found = socket.getaddrinfo(*question)
+        result = socket.getaddrinfo(*question)
     except Exception as error:  # noqa: BLE001 - passed to the caller
-        found = error
+        result = error
     try:
-        loop.call_soon_threadsafe(_tell, answer, found)
+        loop.call_soon_threadsafe(_tell, answer, result)
     except RuntimeError:  # the loop is closed, and its pending lookups would keep it in memory
         _asked.pop(loop, None)
 
 
-def _tell(answer: asyncio.Future[Found | Exception], found: Found | Exception) -> None:
+def _tell(answer: asyncio.Future[Found | Exception], result: Found | Exception) -> None:
     if not answer.done():
-        answer.set_result(found)
+        answer.set_result(result)
