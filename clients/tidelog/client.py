@@ -113,10 +113,12 @@ class Client:
     ) -> None:
         identity = identity_of(client_id, request_timeout_s, idle_poll_us, showing(api_key, credentials), tls)
         self._metric_calls = None if metrics is None else MetricCalls(metrics)
-        given = parse_addresses(bootstrap)
+        addresses = parse_addresses(bootstrap)
         self._router = router or Router(
-            given,
-            ConnectionPool(identity, self._metric_calls, bootstrap=given, unreachable_timeout_s=unreachable_timeout_s),
+            addresses,
+            ConnectionPool(
+                identity, self._metric_calls, bootstrap=addresses, unreachable_timeout_s=unreachable_timeout_s
+            ),
             request_timeout_s=request_timeout_s,
             quorum_timeout_s=quorum_timeout_s,
             zone=zone,
@@ -218,11 +220,11 @@ class Client:
             InvalidTopicError, InvalidRequestError: the name or a setting is invalid.
         """
         self._check_usable()
-        wanted = {"partitions": partitions, **settings}
-        request = topic_create(conversions.checked_topic(name), wanted)
+        requested = {"partitions": partitions, **settings}
+        request = topic_create(conversions.checked_topic(name), requested)
         reply = await topic_changes.create(self._router, request, exist_ok=exist_ok)
         topic = await whole_topic.whole_topic(self._router, reply)
-        check_existing(topic, wanted)
+        check_existing(topic, requested)
         self._router.metadata.note_created(reply.topics[0])
         return topic
 
@@ -565,11 +567,11 @@ class Client:
             InvalidRequestError, InvalidTopicError: an argument has an invalid value.
         """
         self._check_usable(bind=False)
-        named = group_of(group)
+        group_options = group_of(group)
         options = ConsumerOptions.of(
             topics,
             pattern=pattern,
-            group=None if named is None else named.name,
+            group=None if group_options is None else group_options.name,
             start=start,
             partitions=partitions,
             on_out_of_range=on_out_of_range,
@@ -588,7 +590,7 @@ class Client:
             self.producer,
             admit,
             dropped=dropped,
-            group_options=member_options(named, is_shared=options.is_shared),
+            group_options=member_options(group_options, is_shared=options.is_shared),
             client_id=self._client_id,
             metric_calls=self._metric_calls,
         )

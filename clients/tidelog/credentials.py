@@ -96,8 +96,8 @@ class Token:
             return self._token
         try:
             if inspect.iscoroutinefunction(self._token):
-                given: str = await self._token()
-                return given
+                new_token: str = await self._token()
+                return new_token
             token = await asyncio.to_thread(self._token)
             return token if isinstance(token, str) else await token
         except TidelogError:

@@ -154,7 +154,7 @@ class Topic:
 
 
 class TopicSettings(TypedDict, total=False):
-    """Keyword arguments of `Client.create_topic` and `Client.alter_topic`, beside `partitions`.
+    """Keyword arguments of `Client.create_topic` and `Client.alter_topic`, in addition to `partitions`.
 
     A setting that is missing or None gets the node's default in a new topic, and does not change in an existing one.
     The page Configuration lists the ranges and defaults.

@@ -124,10 +124,10 @@ def tls_of(given: Tls | bool | None) -> Tls | None:
     names = (CA_FILE_VARIABLE, CERT_FILE_VARIABLE, KEY_FILE_VARIABLE, CRL_FILE_VARIABLE)
     ca, cert, key, crl = (os.environ.get(name, "") for name in names)
     value = os.environ.get(TLS_VARIABLE, "").lower()
-    wanted = _WORDS.get(value, bool(ca or cert or crl)) if value in _WORDS or not value else None
-    if wanted is None:
+    is_wanted = _WORDS.get(value, bool(ca or cert or crl)) if value in _WORDS or not value else None
+    if is_wanted is None:
         raise InvalidRequestError(f"{TLS_VARIABLE} must be 1 or 0, got {value[:20]!r}")
-    return Tls(ca, cert, key, crl_file=crl) if given or wanted else None
+    return Tls(ca, cert, key, crl_file=crl) if given or is_wanted else None
 
 
 class Trust:

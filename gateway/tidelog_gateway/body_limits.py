@@ -155,7 +155,7 @@ def not_finished(*, unchanged: bool) -> Problem:
     if unchanged:
         detail = "this gateway is stopping, and nothing was changed; send the request again"
         return Problem(503, "shutting_down", detail, retryable=True, headers=headers)
-    detail = "this gateway is stopping before the request was finished; it may have been carried out"
+    detail = "this gateway is stopping before the request was finished; it may have been executed"
     return Problem(504, "outcome_unknown", detail, headers=headers)
 
 

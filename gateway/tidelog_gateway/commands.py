@@ -149,9 +149,9 @@ def _with_context(settings: GatewaySettings, name: str | None) -> tuple[GatewayS
     Raises:
         InvalidRequestError: the context does not exist, or the file of contexts is invalid.
     """
-    given = settings.bootstrap if "bootstrap" in settings.model_fields_set else _split(os.environ.get(BOOTSTRAP))
-    context = find_context(name) if name or not given else None
-    places = given or (list(context.bootstrap) if context else settings.bootstrap)
+    bootstrap = settings.bootstrap if "bootstrap" in settings.model_fields_set else _split(os.environ.get(BOOTSTRAP))
+    context = find_context(name) if name or not bootstrap else None
+    places = bootstrap or (list(context.bootstrap) if context else settings.bootstrap)
     return settings.model_copy(update={"bootstrap": places}), context
 
 
@@ -161,12 +161,12 @@ def _check_secrets(context: Context | None) -> None:
     Raises:
         SettingsError: the file of a key, token or password is readable by others.
     """
-    shown = {what: os.environ.get(variable) for variable, what in _SECRET_FILES.items()}
+    paths = {what: os.environ.get(variable) for variable, what in _SECRET_FILES.items()}
     if context is not None and context.credentials() is not None:
-        shown = dict(
+        paths = dict(
             zip(_SECRET_FILES.values(), (context.api_key_file, context.token_file, context.password_file), strict=True)
         )
-    for what, path in shown.items():
+    for what, path in paths.items():
         complaint = complaint_about_file(Path(path), what) if path else ""
         if complaint:
             raise SettingsError(complaint)

@@ -195,8 +195,8 @@ FORM: Final = "application/x-www-form-urlencoded"
 
 def unsupported_media_type(given: str, *accepted: str) -> Problem:
     """Return the 415 with the accepted media types."""
-    listed = " or ".join(filter(None, (", ".join(accepted[:-1]), accepted[-1])))
-    remedy = f"set the header Content-Type to {listed}"
+    listing = " or ".join(filter(None, (", ".join(accepted[:-1]), accepted[-1])))
+    remedy = f"set the header Content-Type to {listing}"
     if given == FORM:
         remedy += f", as in curl -H 'Content-Type: {accepted[0]}'"
     return Problem(

@@ -346,10 +346,10 @@ def _written(fetched: Fetched, records_max: int, bytes_max: int) -> Written:
             next_offset = batch.base_offset
             break
         reader = BatchReader(batch)
-        taken = reader.take(records_max - count, bytes_max)
-        parts.append(taken.data[1:-1])
-        count += taken.records
-        bytes_max -= taken.payload_bytes
+        rows = reader.take(records_max - count, bytes_max)
+        parts.append(rows.data[1:-1])
+        count += rows.records
+        bytes_max -= rows.payload_bytes
         if len(reader):
             next_offset = reader.next_offset
             break

@@ -129,9 +129,9 @@ class Metrics:
         """Count and time a request; `route` is the template of its path, or `none`."""
         series = self._of_requests.get((method, route, status))
         if series is None:
-            shown = method if method in _METHODS else "other"
-            series = self.requests.labels(shown, route, str(status)), self.request_s.labels(shown, route)
-            if shown == method:
+            known_method = method if method in _METHODS else "other"
+            series = self.requests.labels(known_method, route, str(status)), self.request_s.labels(known_method, route)
+            if known_method == method:
                 self._of_requests[method, route, status] = series
         series[0].inc()
         series[1].observe(seconds)

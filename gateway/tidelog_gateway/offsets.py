@@ -180,7 +180,7 @@ async def commit_positions(gateway: Gateway, group: str, positions: Sequence[Pos
         ProtocolError: a topic's name is invalid.
         TidelogError: as `Client.commit`.
     """
-    wanted: dict[tuple[str, str], dict[int, int]] = defaultdict(dict)
+    by_topic: dict[tuple[str, str], dict[int, int]] = defaultdict(dict)
     seen: set[tuple[str, int]] = set()
     for index, item in enumerate(positions):
         check_topic_name(item.topic)
@@ -188,9 +188,9 @@ async def commit_positions(gateway: Gateway, group: str, positions: Sequence[Pos
             detail = f"{item.topic} partition {item.partition} is given twice; send each partition once"
             raise invalid([{"pointer": f"/offsets/{index}", "detail": detail}])
         seen.add((item.topic, item.partition))
-        wanted[item.topic, item.note][item.partition] = item.next_offset
+        by_topic[item.topic, item.note][item.partition] = item.next_offset
     held: list[Committed] = []
-    for (topic, note), offsets in wanted.items():
+    for (topic, note), offsets in by_topic.items():
         held += (await commit(gateway, group, topic, offsets, note=note)).values()
     held.sort(key=_place)
     return held

@@ -242,10 +242,10 @@ def _detail_of(error: Mapping[str, Any]) -> str:
         return _REMEDIES[kind]
     if kind == "json_invalid":
         return f"the text is not JSON: {error.get('ctx', {}).get('error', text)}".replace("Invalid JSON: ", "")
-    given = error.get("input")
+    value = error.get("input")
     if _SECRETS & set(error["loc"]):
         return text
-    return f"{text}, got {shown(given)}" if given is None or isinstance(given, str | int | float) else text
+    return f"{text}, got {shown(value)}" if value is None or isinstance(value, str | int | float) else text
 
 
 def shown(value: object) -> str:

@@ -205,7 +205,7 @@ class Producers:
         entry = self._entries.get(topic)
         if entry is None or entry.coming or any(earlier.users for earlier in entry.earlier):
             return None
-        pending = entry.producer.rows.put(rows)
+        pending = entry.producer.bulk_appender.put(rows)
         if pending is None:
             return None
         self._kept.used(self, topic)

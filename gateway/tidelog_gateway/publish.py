@@ -157,7 +157,7 @@ async def _publish_once(place: QueuePlace, records: Records) -> list[Outcome]:
     accept = _accept_loose if is_mixed or len(records) <= LOOSE_RECORDS_MAX else _accept_columns
     async with place.accepting() as producer:
         try:
-            pending = producer.rows.put(records.rows())
+            pending = producer.bulk_appender.put(records.rows())
         except TidelogError as error:
             return [error] * len(records)
         outcomes = _rows_outcomes(pending) if pending is not None else await accept(producer, records)

@@ -142,9 +142,9 @@ def make_server(settings: GatewaySettings, app: FastAPI, listener: socket.socket
         slow_timeout_s=settings.ws_slow_timeout_s,
     )
 
-    def encrypted(**named: Any) -> asyncio.BaseProtocol:
+    def encrypted(**options: Any) -> asyncio.BaseProtocol:
         assert tls is not None
-        return tls.entrance.admit(protocol(**named))
+        return tls.entrance.admit(protocol(**options))
 
     config = uvicorn.Config(
         direct_entry(app),

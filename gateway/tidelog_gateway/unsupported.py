@@ -97,7 +97,7 @@ def _is_integer(field: ModelField) -> bool:
     return annotation is int or int in get_args(annotation)
 
 
-def _refuse_unusual_integers(names: Collection[str], given: Mapping[str, str]) -> None:
+def _refuse_unusual_integers(names: Collection[str], parameters: Mapping[str, str]) -> None:
     """Refuse integer parameters that are not plain decimal digits.
 
     Raises:
@@ -105,7 +105,7 @@ def _refuse_unusual_integers(names: Collection[str], given: Mapping[str, str]) -
     """
     errors = [
         {"parameter": name, "detail": f"{INTEGER_DETAIL}, got {shown(text)}"}
-        for name, text in given.items()
+        for name, text in parameters.items()
         if name in names and not is_integer(text)
     ]
     if errors:

@@ -247,7 +247,7 @@ def spark(
     *,
     records: Annotated[int, typer.Option("--records", min=1_000, help="Rows in the topic.")] = 10_000_000,
     size: SizeOption = 100,
-    partitions: Annotated[int, typer.Option("--partitions", min=1, max=1_000, help="Of the topic.")] = 4,
+    partitions: Annotated[int, typer.Option("--partitions", min=1, max=1_000, help="Partitions of the topic.")] = 4,
     threads: Annotated[int, typer.Option("--threads", min=1, max=64, help="Number of concurrent Spark tasks.")] = 2,
     rounds: RoundsOption = 3,
     only: Annotated[list[str] | None, typer.Option("--only", help="Run only this job; repeatable.")] = None,
@@ -293,9 +293,13 @@ def client(
 
 def fair(
     *,
-    connections: Annotated[int, typer.Option("--connections", min=1, help="Of the flood.")] = 4,
-    batch_bytes: Annotated[int, typer.Option("--batch-bytes", min=1_000, max=16 << 20, help="Of the flood.")] = 2 << 20,
-    in_flight: Annotated[int, typer.Option("--in-flight", min=1, max=1_000, help="Requests a connection.")] = 16,
+    connections: Annotated[int, typer.Option("--connections", min=1, help="Number of connections of the flood.")] = 4,
+    batch_bytes: Annotated[
+        int, typer.Option("--batch-bytes", min=1_000, max=16 << 20, help="Size of a batch of the flood.")
+    ] = 2 << 20,
+    in_flight: Annotated[
+        int, typer.Option("--in-flight", min=1, max=1_000, help="Pending requests per connection of the flood.")
+    ] = 16,
     quota_mib: Annotated[
         int, typer.Option("--quota-mib", min=1, help="Write quota of the flooding principal in MiB per second.")
     ] = 10,

@@ -52,9 +52,10 @@ def check_group_name(name: str) -> None:
         ProtocolError: INVALID_REQUEST.
     """
     if not name or len(name.encode("utf-8", "surrogatepass")) > GROUP_NAME_BYTES_MAX or not name.isprintable():
-        shown = repr(name[:_SHOWN_CHARS])
+        quoted_name = repr(name[:_SHOWN_CHARS])
         raise ProtocolError(
-            pb.INVALID_REQUEST, f"{shown} is not a group name: use 1 to {GROUP_NAME_BYTES_MAX} bytes of printable text"
+            pb.INVALID_REQUEST,
+            f"{quoted_name} is not a group name: use 1 to {GROUP_NAME_BYTES_MAX} bytes of printable text",
         )
 
 

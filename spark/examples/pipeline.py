@@ -103,15 +103,15 @@ def run(events: list[Event], directory: Path, drawing: Path) -> list[str]:
     with testing.node() as node, Client(node.bootstrap) as client:
         for topic in (DEPARTURES, ARRIVALS, DELAYS, CAUGHT_UP):
             client.create_topic(topic, partitions=2)
-        shown = Drawing(node.bootstrap, events, drawing)
+        live_drawing = Drawing(node.bootstrap, events, drawing)
         days = list(by_day(events))
         with queries(node.bootstrap, directory) as running:
             for day in days[: len(days) // 2]:
                 publish(client, day)
                 time.sleep(PACE_S)
-                shown.draw()
-            _wait_until(lambda: shown.draw().windows, running, "no day was closed in time")
-            print(f"killing the queries, {len(shown.draw().windows)} days of carriers are closed", flush=True)
+                live_drawing.draw()
+            _wait_until(lambda: live_drawing.draw().windows, running, "no day was closed in time")
+            print(f"killing the queries, {len(live_drawing.draw().windows)} days of carriers are closed", flush=True)
             running.kill()
         for day in days[len(days) // 2 :]:
             publish(client, day)
@@ -119,18 +119,18 @@ def run(events: list[Event], directory: Path, drawing: Path) -> list[str]:
         publish(client, [Event(topic, -1, "--", closing, closing, 0) for topic in (DEPARTURES, ARRIVALS)])
         for left in reversed(range(STARTS_MAX)):
             with queries(node.bootstrap, directory, "--to-the-end") as running:
-                _wait_until(partial(_has_ended, running, shown), None, "the queries did not end in time")
+                _wait_until(partial(_has_ended, running, live_drawing), None, "the queries did not end in time")
                 if running.returncode == 0:
                     break
             if not left:
                 raise RuntimeError(f"the queries ended with {running.returncode}")
             print("the queries failed and are restarted", flush=True)
-        results = shown.draw()
+        results = live_drawing.draw()
         late = sum(event.too_late for event in events)
-        counted = sum(count for window, count in results.flights.items() if window.carrier != "--")
-        missed = sum(event.topic == DEPARTURES for event in events) - counted
+        departures = sum(count for window, count in results.flights.items() if window.carrier != "--")
+        missed = sum(event.topic == DEPARTURES for event in events) - departures
         print(
-            f"{counted:,} departures in {len(results.windows):,} days of carriers\n"
+            f"{departures:,} departures in {len(results.windows):,} days of carriers\n"
             f"{late} were published three days late, {missed} of them too late to be counted\n"
             f"{len(results.trips):,} flights with their caught-up time\npicture: {drawing}",
             flush=True,
@@ -169,8 +169,8 @@ def queries(bootstrap: str, directory: Path, *more: str) -> Iterator[subprocess.
         process.wait()
 
 
-def _has_ended(process: subprocess.Popen[bytes], shown: Drawing) -> bool:
-    shown.draw()
+def _has_ended(process: subprocess.Popen[bytes], live_drawing: Drawing) -> bool:
+    live_drawing.draw()
     return process.poll() is not None
 
 
@@ -193,14 +193,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--days", type=int, default=DAYS)
     parser.add_argument("--picture", type=Path, default=Path("pipeline.svg"))
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     from tidelog_demo.source import load_flights  # noqa: PLC0415 - the data set is a separate extra
 
-    events = events_of(load_flights(), given.days)
-    print(f"{len(events):,} departures and arrivals of {given.days} days", flush=True)
+    events = events_of(load_flights(), arguments.days)
+    print(f"{len(events):,} departures and arrivals of {arguments.days} days", flush=True)
     with tempfile.TemporaryDirectory(prefix="tidelog-pipeline-") as directory:
         try:
-            wrong = run(events, Path(directory), given.picture)
+            wrong = run(events, Path(directory), arguments.picture)
         except RuntimeError as error:
             print(
                 f"the pipeline failed: {error}\n{(Path(directory) / 'spark.log').read_text(errors='replace')[-4000:]}"

@@ -78,30 +78,32 @@ def access_of(options: Mapping[str, str]) -> Access:
         raise OptionError(f"option 'bootstrap' is missing: give the address of a node, such as '127.0.0.1:7400'.{hint}")
     own_credentials, own_tls = _credentials(options), _tls(options)
     try:
-        named = require_context(context) if context else Context(addresses)
-        credentials = carried(own_credentials or named.credentials())
-        wanted = own_tls if own_tls is False or isinstance(own_tls, Tls) else named.encryption() or own_tls
-        tls = tls_of(wanted)
-        return Access(named.bootstrap, credentials, None if tls is None else tls.carried())
+        context_settings = require_context(context) if context else Context(addresses)
+        credentials = carried(own_credentials or context_settings.credentials())
+        tls_argument = (
+            own_tls if own_tls is False or isinstance(own_tls, Tls) else context_settings.encryption() or own_tls
+        )
+        tls = tls_of(tls_argument)
+        return Access(context_settings.bootstrap, credentials, None if tls is None else tls.carried())
     except InvalidRequestError as error:
         raise OptionError(f"option 'context': {error}" if context else str(error)) from error
 
 
 def _credentials(options: Mapping[str, str]) -> Credentials | None:
-    given = [name for name in ("apiKeyFile", "tokenFile", "user") if options.get(name)]
-    if len(given) > 1:
-        raise OptionError(f"options {' and '.join(map(repr, given))} are mutually exclusive: give one of them.")
+    names = [name for name in ("apiKeyFile", "tokenFile", "user") if options.get(name)]
+    if len(names) > 1:
+        raise OptionError(f"options {' and '.join(map(repr, names))} are mutually exclusive: give one of them.")
     if bool(options.get("user")) != bool(options.get("passwordFile")):
         raise OptionError("options 'user' and 'passwordFile' must be given together: give both or neither.")
-    if not given:
+    if not names:
         return None
-    if given == ["user"]:
+    if names == ["user"]:
         try:
             return Password(options["user"], _path("passwordFile", options))
         except InvalidRequestError as error:
             raise OptionError(f"option 'user': {error}") from error
-    path = _path(given[0], options)
-    return ApiKeyFile(path) if given == ["apiKeyFile"] else TokenFile(path)
+    path = _path(names[0], options)
+    return ApiKeyFile(path) if names == ["apiKeyFile"] else TokenFile(path)
 
 
 def _tls(options: Mapping[str, str]) -> Tls | bool | None:

@@ -58,10 +58,10 @@ def _behind(latest: StreamPosition, end: StreamPosition, place: Any) -> int:
     return max(0, latest.offsets[place] - end.offsets.get(place, 0))
 
 
-def _position(given: object) -> StreamPosition | None:
+def _position(stored: object) -> StreamPosition | None:
     """Return a position; None if it is missing or belongs to another source."""
     try:
-        document = json.loads(given) if isinstance(given, str) else given
+        document = json.loads(stored) if isinstance(stored, str) else stored
         return None if document is None else parse_position(document)
     except (ValueError, TidelogSourceError):
         return None

@@ -65,10 +65,10 @@ def arrow_schema(schema: StructType) -> pa.Schema:
         if field.name not in _TYPES:
             hint = did_you_mean(field.name, known)
             raise OptionError(f"no column {field.name!r}.{hint} The columns are: {', '.join(COLUMN_NAMES)}.")
-        wanted, arrow = _TYPES[field.name]
-        if field.dataType.simpleString() != wanted:
+        spark_type, arrow = _TYPES[field.name]
+        if field.dataType.simpleString() != spark_type:
             raise OptionError(
-                f"column {field.name!r} is {wanted}, not {field.dataType.simpleString()}: read it as {wanted} "
+                f"column {field.name!r} is {spark_type}, not {field.dataType.simpleString()}: read it as {spark_type} "
                 "and cast it in the query."
             )
         if field.name in _MAY_BE_NULL and not field.nullable:

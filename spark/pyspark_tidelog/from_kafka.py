@@ -40,8 +40,8 @@ class Moved(NamedTuple):
 
     def is_named(self, lower: str) -> bool:
         """Return whether an option in lower case is one of these; the prefix `kafka.` is optional."""
-        given = {lower, _PREFIX + lower}
-        return any(fnmatchcase(one, name.lower()) for name in self.names for one in given)
+        spellings = {lower, _PREFIX + lower}
+        return any(fnmatchcase(one, name.lower()) for name in self.names for one in spellings)
 
 
 OTHERS: Final = Moved(("kafka.*",), "none: no Kafka client is used", before="any other ")

@@ -44,7 +44,7 @@ _GONE_SINCE_VERSION: Final = 25
 
 _WRAPPER: Final = """\
 #!/bin/sh
-# Becomes {java}, without the flags that it may not know; the file beside it says which process that is.
+# Becomes {java}, without the flags that it may not know; the file `pid` has the process id.
 echo $$ > "${{0%/*}}/pid"
 for argument in "$@"; do
     shift
@@ -79,14 +79,14 @@ def find_java(environment: Mapping[str, str]) -> Java:
     Raises:
         JavaError: no runtime is supported.
     """
-    seen: list[str] = []
+    runtimes: list[str] = []
     newest = java_version_max(pyspark.__version__)
     for program, found_in in _candidates(environment):
         version = java_version(program)
         if version is not None and JAVA_VERSION_MIN <= version <= (newest or version):
             return Java(program, version, found_in)
-        seen.append(f"{program} ({found_in}) " + ("does not run" if version is None else f"is Java {version}"))
-    described = "; ".join(seen) or "no Java was found"
+        runtimes.append(f"{program} ({found_in}) " + ("does not run" if version is None else f"is Java {version}"))
+    described = "; ".join(runtimes) or "no Java was found"
     if newest is not None:
         raise JavaError(
             f"Spark {pyspark.__version__} needs Java {JAVA_VERSION_MIN} or 21, not newer than {newest}; {described}. "

@@ -52,16 +52,16 @@ class KeptClient(Generic[ClientT]):
     def close(self) -> None:
         """Close the kept client, if there is one."""
         with self._lock:
-            kept, self._kept = self._kept, None
-        if kept is not None:
-            kept[1].close()
+            lent_back, self._kept = self._kept, None
+        if lent_back is not None:
+            lent_back[1].close()
 
     def _taken(self, here: tuple[int, bytes]) -> ClientT | None:
         with self._lock:
             if self._kept is None or self._kept[0] != here:
                 return None
-            kept, self._kept = self._kept, None
-        return kept[1]
+            kept_client, self._kept = self._kept, None
+        return kept_client[1]
 
     def _keep(self, here: tuple[int, bytes], client: ClientT) -> None:
         with self._lock:

@@ -112,7 +112,7 @@ def _started(app_name: str, threads: int, memory_mb: int, log_level: str, config
             return builder.getOrCreate()
         except BaseException:
             # After Ctrl-C during the start, pyspark has no handle on its Java process, which would never end, because
-            # the file for its port is gone.
+            # the file for its port was removed.
             if SparkContext._gateway is None:  # noqa: SLF001 - as above
                 end_started(directory / _JAVA_HOME)
             raise

@@ -23,33 +23,33 @@ def did_you_mean(name: str, known: Mapping[str, str]) -> str:
     return f" Did you mean {known[near[0]]!r}?" if near else ""
 
 
-def per_partition(name: str, text: str, wanted: str, *, lowest: int) -> dict[str, dict[int, int]]:
+def per_partition(name: str, text: str, example: str, *, lowest: int) -> dict[str, dict[int, int]]:
     """Parse `{"topic": {"partition": number}}` with numbers of at least `lowest`."""
     result: dict[str, dict[int, int]] = {}
-    for topic, partitions in json_object(name, text, wanted).items():
+    for topic, partitions in json_object(name, text, example).items():
         if not isinstance(partitions, dict):
-            raise OptionError(f"option {name!r}: {topic!r} has no object of partitions; give {wanted}.")
+            raise OptionError(f"option {name!r}: {topic!r} has no object of partitions; give {example}.")
         numbers: dict[int, int] = {}
         for partition, number in partitions.items():
             if not partition.isdecimal() or len(partition) > len(str(NUMBER_MAX)):
-                raise OptionError(f"option {name!r}: {partition!r} is not a partition of {topic!r}; give {wanted}.")
+                raise OptionError(f"option {name!r}: {partition!r} is not a partition of {topic!r}; give {example}.")
             if not is_int(number) or not lowest <= number <= NUMBER_MAX:
                 raise OptionError(
-                    f"option {name!r}: {number!r} for {topic!r} {partition} is out of range; give {wanted}."
+                    f"option {name!r}: {number!r} for {topic!r} {partition} is out of range; give {example}."
                 )
             numbers[int(partition)] = number
         result[topic] = numbers
     return result
 
 
-def json_object(name: str, text: str, wanted: str) -> dict[str, object]:
-    """Parse a non-empty JSON object; `wanted` is an example for errors."""
+def json_object(name: str, text: str, example: str) -> dict[str, object]:
+    """Parse a non-empty JSON object; `example` is quoted by errors."""
     try:
         parsed = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise OptionError(f"option {name!r}: {text[:200]!r} is not JSON ({error}); give {wanted}.") from error
+        raise OptionError(f"option {name!r}: {text[:200]!r} is not JSON ({error}); give {example}.") from error
     if not isinstance(parsed, dict) or not parsed:
-        raise OptionError(f"option {name!r}: {text[:200]!r} has no topic; give {wanted}.")
+        raise OptionError(f"option {name!r}: {text[:200]!r} has no topic; give {example}.")
     return parsed
 
 

@@ -101,8 +101,10 @@ def _not_before(client: LogClient, since_us: int | None, ranges: list[OffsetRang
         return ranges
     places = [TopicPartition(each.topic, each.partition) for each in ranges]
     firsts = _look_up(client, AtTimestamp(since_us), places, "timestamp")
-    begun = [replace(each, start=max(each.start, firsts[at].offset)) for each, at in zip(ranges, places, strict=True)]
-    return [each for each in begun if each.start < each.end]
+    shortened = [
+        replace(each, start=max(each.start, firsts[at].offset)) for each, at in zip(ranges, places, strict=True)
+    ]
+    return [each for each in shortened if each.start < each.end]
 
 
 def starts_of(options: ReadOptions, client: LogClient, losses: Losses) -> StreamPosition:

@@ -30,7 +30,7 @@ def fetched_schema(schema: pa.Schema, only: RecordFilter) -> pa.Schema:
 
 
 def read_batches(
-    wanted: OffsetRange,
+    offset_range: OffsetRange,
     fetch: Fetch,
     schema: pa.Schema,
     *,
@@ -38,7 +38,7 @@ def read_batches(
     fail_on_data_loss: bool,
     only: RecordFilter = _EVERY,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of `wanted`, in order, as Arrow batches of `schema` with at most `max_records` rows.
+    """Yield the records of `offset_range`, in order, as Arrow batches of `schema` with at most `max_records` rows.
 
     Only records that match `only` are yielded: nodes may send others, too.
 
@@ -46,18 +46,18 @@ def read_batches(
         DataLossError: records of the range are missing, and `fail_on_data_loss` is on; otherwise a warning is logged.
         TidelogError: a request of the client failed; CorruptBatchError for a batch that cannot be read.
     """
-    joiner = BatchJoiner(schema, constants(wanted.topic, wanted.partition), max_records=max_records)
+    joiner = BatchJoiner(schema, constants(offset_range.topic, offset_range.partition), max_records=max_records)
 
-    def lost(wanted: OffsetRange, start: int, end: int) -> None:
-        _lost(wanted, start, end, fail_on_data_loss=fail_on_data_loss)
+    def lost(offset_range: OffsetRange, start: int, end: int) -> None:
+        _lost(offset_range, start, end, fail_on_data_loss=fail_on_data_loss)
 
     fetched = fetched_schema(schema, only)
-    for batch in fetch_range(wanted, fetch, lost):
+    for batch in fetch_range(offset_range, fetch, lost):
         try:
             records = wire_batch(batch, fetched)
         except ProtocolError as error:
-            raise error_of_read(error, wanted.topic, wanted.partition, batch.base_offset) from error
-        yield from joiner.add(_matching(records.cut(wanted.start, wanted.end), only))
+            raise error_of_read(error, offset_range.topic, offset_range.partition, batch.base_offset) from error
+        yield from joiner.add(_matching(records.cut(offset_range.start, offset_range.end), only))
     yield from joiner.finish()
 
 
@@ -71,9 +71,10 @@ def _matching(records: WireBatch, only: RecordFilter) -> WireBatch:
     return records
 
 
-def _lost(wanted: OffsetRange, start: int, end: int, *, fail_on_data_loss: bool) -> None:
+def _lost(offset_range: OffsetRange, start: int, end: int, *, fail_on_data_loss: bool) -> None:
     message = (
-        f"{wanted.topic}-{wanted.partition}: offsets {start} to {end - 1} existed when the read was planned "
+        f"{offset_range.topic}-{offset_range.partition}: offsets {start} to {end - 1} existed when the read was "
+        "planned "
         "and are missing."
     )
     if fail_on_data_loss:

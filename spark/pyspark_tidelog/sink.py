@@ -117,9 +117,11 @@ class TidelogStreamWriter(DataSourceStreamArrowWriter):
         wrote = [message for message in messages if isinstance(message, Written)]
         if self._options.fail_on_changed_rows and wrote:
             query = wrote[0].query
-            begun = {one.task: one.begun for one in wrote}
+            by_task = {one.task: one.begun for one in wrote}
             asyncio.run(
-                refuse_changed_tasks(self._options, begun, len(messages), lambda number: _work(query, number, batchId))
+                refuse_changed_tasks(
+                    self._options, by_task, len(messages), lambda number: _work(query, number, batchId)
+                )
             )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name

@@ -140,7 +140,7 @@ class TidelogReader(DataSourceReader):
             plan = make_plan(self._options, client, self._tasks.narrowed)
         for warning in plan.warnings:
             _LOG.warning("%s", warning)
-        return [RangePartition(wanted, plan.topic_ids[wanted.topic]) for wanted in plan.ranges]
+        return [RangePartition(each, plan.topic_ids[each.topic]) for each in plan.ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one range.

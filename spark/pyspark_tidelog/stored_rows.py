@@ -108,10 +108,10 @@ class _Counted:
 
     def __init__(self, added: Sequence[pa.Array[Any]]) -> None:
         marks: Any = pa.chunked_array([*added, pa.array([], _MARK)])
-        counted = marks.value_counts()
-        self.known: pa.Array[Any] = counted.field("values")
+        counts = marks.value_counts()
+        self.known: pa.Array[Any] = counts.field("values")
         # One extra entry with 0, for fingerprints that are not found (index -1).
-        self.left: npt.NDArray[np.int64] = np.append(counted.field("counts").to_numpy(), 0)
+        self.left: npt.NDArray[np.int64] = np.append(counts.field("counts").to_numpy(), 0)
 
     def find(self, marks: pa.Array[Any]) -> npt.NDArray[np.int64]:
         """Return the index of each fingerprint; -1 for unknown ones."""

@@ -143,8 +143,8 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not TELLS_START:
             begin = begun(begin, stop, self._current_bounds, self._losses())
         return [
-            RangePartition(wanted, bytes.fromhex(stop.topic_ids.get(wanted.topic, "")))
-            for wanted in split(ranges_between(begin, stop), self._options.min_partitions, self._options.max_records)
+            RangePartition(each, bytes.fromhex(stop.topic_ids.get(each.topic, "")))
+            for each in split(ranges_between(begin, stop), self._options.min_partitions, self._options.max_records)
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -50,7 +50,7 @@ class StreamPosition:
         return result
 
 
-def parse_position(given: object) -> StreamPosition:
+def parse_position(stored: object) -> StreamPosition:
     """Parse a stored position.
 
     Raises:
@@ -58,26 +58,26 @@ def parse_position(given: object) -> StreamPosition:
     """
     offsets: dict[TopicPartition, int] = {}
     topic_ids: dict[str, str] = {}
-    for topic, of in _items(given, given):
-        for name, number in _items(of, given):
+    for topic, of in _items(stored, stored):
+        for name, number in _items(of, stored):
             if name == _ID and isinstance(number, str) and _IS_ID(number):
                 topic_ids[topic] = number
             elif name.isdecimal() and isinstance(number, int) and number >= 0:
                 offsets[TopicPartition(topic, int(name))] = number
             else:
-                raise _no_position(given)
+                raise _no_position(stored)
     return StreamPosition(offsets, topic_ids)
 
 
-def _items(of: object, given: object) -> Iterable[tuple[str, object]]:
+def _items(of: object, value: object) -> Iterable[tuple[str, object]]:
     if not isinstance(of, Mapping):
-        raise _no_position(given)
+        raise _no_position(value)
     return of.items()
 
 
-def _no_position(given: object) -> TidelogSourceError:
+def _no_position(stored: object) -> TidelogSourceError:
     return TidelogSourceError(
-        f"the checkpoint does not contain a position of this source: {str(given)[:200]!r}. Was it written by another "
+        f"the checkpoint does not contain a position of this source: {str(stored)[:200]!r}. Was it written by another "
         "source? Give the query its own checkpointLocation."
     )
 

@@ -101,10 +101,10 @@ class RangeReader:
                 self._lost_topic(partition.wanted.topic, error)
 
     def _read(self, client: LogClient, partition: RangePartition) -> Iterator[pa.RecordBatch]:
-        wanted = partition.wanted
+        offset_range = partition.wanted
         only = RecordFilter(self._options.key, self._options.tag)
         narrowed = self.narrowed.including(only.key, only.tag)
-        options = narrowed.options(fetch_options(wanted, fetched_schema(self._schema, only)))
+        options = narrowed.options(fetch_options(offset_range, fetched_schema(self._schema, only)))
         options["nearest"] = self._options.nearest
         # Each fetch checks the id, because a topic may be recreated in between.
         options["topic_id"] = partition.topic_id
@@ -112,11 +112,12 @@ class RangeReader:
 
         def fetched(offset: int, options: FetchOptions) -> Fetched:
             try:
-                return client.fetch(wanted.topic, wanted.partition, offset, **options)
+                return client.fetch(offset_range.topic, offset_range.partition, offset, **options)
             # Most errors do not contain the position; Spark shows the note below the error.
             except TidelogError as error:
                 error.add_note(
-                    f"while a task read topic {wanted.topic!r}, partition {wanted.partition}, offset {offset}"
+                    f"while a task read topic {offset_range.topic!r}, partition {offset_range.partition}, offset "
+                    f"{offset}"
                 )
                 raise
 
@@ -128,7 +129,7 @@ class RangeReader:
             return answer
 
         return read_batches(
-            wanted,
+            offset_range,
             fetch,
             self._schema,
             max_records=self._options.max_records_per_batch,

@@ -144,7 +144,7 @@ class FakePending:
 
 class FakeProducer:
     def __init__(self, log: FakeLog, topic: str) -> None:
-        self.rows = FakeIntake()
+        self.bulk_appender = FakeIntake()
         self._log = log
         self.topic = topic
         self.closed = False

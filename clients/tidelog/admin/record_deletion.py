@@ -31,7 +31,7 @@ async def delete_records(
         UnknownPartitionError: the topic has no such partition; nothing was requested.
         TidelogError: a node's error; `done` holds the log starts of partitions whose records were deleted.
     """
-    wanted = None if partitions is None else list(dict.fromkeys(partitions))
+    requested = None if partitions is None else list(dict.fromkeys(partitions))
     if isinstance(before, bool) or not isinstance(before, int | datetime):
         raise InvalidRequestError(f"before must be an offset or a datetime, got {before!r}")
     if isinstance(before, int) and not 0 <= before < _OFFSET_MAX:
@@ -48,12 +48,12 @@ async def delete_records(
     async def attempt() -> dict[int, int]:
         nonlocal of_topic
         route = await router.topic_now(topic)
-        route = await router.topic_with(topic, wanted or ())
+        route = await router.topic_with(topic, requested or ())
         if route.topic_id != of_topic:
             of_topic = route.topic_id
             starts.clear()  # results of earlier attempts belong to a deleted topic of the same name
-        numbers = sorted(route.partitions) if wanted is None else wanted
-        if isinstance(before, int) and wanted is None and len(numbers) > 1:
+        numbers = sorted(route.partitions) if requested is None else requested
+        if isinstance(before, int) and requested is None and len(numbers) > 1:
             raise InvalidRequestError(
                 f"{topic!r} has {len(numbers)} partitions, and offset {before} cannot apply to all: pass "
                 f"partitions=[...]"

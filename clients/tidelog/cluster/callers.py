@@ -168,8 +168,8 @@ async def identify_by_password(
     """
     reply = pb.IdentifyReply()
     for _ in range(LOGINS_MAX):
-        shown = await password.shown()
-        reply = await ask(pb.Identify(credentials=shown.credentials))
+        exchange = await password.shown()
+        reply = await ask(pb.Identify(credentials=exchange.credentials))
         if not reply.HasField("challenge"):
             parse_identify_reply(reply)
             raise NodeUnreachableError(
@@ -177,13 +177,13 @@ async def identify_by_password(
                 "upgrade the nodes"
             )
         try:
-            answer = await shown.answer(reply.challenge)
+            answer = await exchange.answer(reply.challenge)
         except UnauthenticatedError as error:
             raise NotIdentifiedError(error) from error
         reply = await ask(pb.Identify(credentials=answer, login=reply.login))
         if reply.error.code == pb.EPOCH_CHANGING:
             continue
         identified = parse_identify_reply(reply)
-        shown.check(pb.HelloReply(scram=reply.scram))
+        exchange.check(pb.HelloReply(scram=reply.scram))
         return identified
     raise error_of(reply.error)

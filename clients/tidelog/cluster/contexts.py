@@ -122,9 +122,9 @@ def contexts_path() -> Path:
     Raises:
         InvalidRequestError: no environment variable names it, and the user has no home directory.
     """
-    given = os.environ.get(CONTEXTS_VARIABLE)
-    if given:
-        return Path(given)
+    path_text = os.environ.get(CONTEXTS_VARIABLE)
+    if path_text:
+        return Path(path_text)
     home = os.environ.get("XDG_CONFIG_HOME")
     try:
         directory = Path(home) if home else Path.home() / ".config"
@@ -252,8 +252,8 @@ def without_context(contexts: Contexts, name: str) -> Contexts:
     """
     if name not in contexts.by_name:
         raise unknown_context(name, contexts)
-    kept = {each: context for each, context in contexts.by_name.items() if each != name}
-    return Contexts(kept, None if contexts.current == name else contexts.current)
+    remaining = {each: context for each, context in contexts.by_name.items() if each != name}
+    return Contexts(remaining, None if contexts.current == name else contexts.current)
 
 
 def unknown_context(name: str, contexts: Contexts) -> InvalidRequestError:

@@ -386,12 +386,12 @@ class Router:
         Raises:
             UnknownTopicError, UnknownPartitionError: the topic or partition certainly does not exist.
         """
-        wanted = list(partitions)
+        numbers = list(partitions)
         route = await self.topic(name)
-        if not all(partition in route.partitions for partition in wanted):
+        if not all(partition in route.partitions for partition in numbers):
             await self.refresh(name, must_confirm=True)
             route = await self.topic(name)
-        missing = [partition for partition in wanted if partition not in route.partitions]
+        missing = [partition for partition in numbers if partition not in route.partitions]
         if missing:
             which = missing if len(missing) > 1 else missing[0]
             raise UnknownPartitionError(f"topic {name!r} has partitions 0 to {route.partition_count - 1}, got {which}")

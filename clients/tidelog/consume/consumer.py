@@ -201,28 +201,28 @@ class Consumer:
         if self._member is not None and session_time() >= self._member.turn_at:
             await self.turn()
         deadline = asyncio.get_running_loop().time() + timeout_s
-        taken = self._cursor.take(max_records)
-        while not taken:
+        records = self._cursor.take(max_records)
+        while not records:
             try:
                 async with asyncio.timeout_at(deadline):
                     if not await self.more():
-                        return taken
-                    taken = self._cursor.take(max_records)
-                    if not taken:
+                        return records
+                    records = self._cursor.take(max_records)
+                    if not records:
                         await self._yield_to_loop()
             except TimeoutError:
-                return taken
+                return records
         # No awaits from here on: if the call were cancelled, the taken records would be lost and committed later.
         with contextlib.suppress(TidelogError):  # the next call raises it
-            while len(taken) < max_records and self._load_next():
-                more = self._cursor.take(max_records - len(taken))
+            while len(records) < max_records and self._load_next():
+                more = self._cursor.take(max_records - len(records))
                 if not more:
                     break  # no record of the batch decodes: return the records taken so far
-                taken += more
+                records += more
         if self._member is not None and session_time() >= self._member.reads_until:
             await self.turn()  # the session expired while the process was suspended
-            return self._cursor.still_assigned(taken)
-        return taken
+            return self._cursor.still_assigned(records)
+        return records
 
     def _load_next(self) -> bool:
         if self._cursor.has_left:  # an undecodable record is next: the next call continues there

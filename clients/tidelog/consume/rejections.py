@@ -20,7 +20,7 @@ class Rejections:
     Args:
         router: the client's.
         options: of the consumer.
-        cursor: has the batch at hand.
+        cursor: has the current batch.
         dead_letters: publishes.
         topic_ids: name -> id of the topics that the consumer reads.
     """
@@ -47,7 +47,7 @@ class Rejections:
         at most 1,024 characters). If the process ends before the position is committed, the record is read again and
         may be published twice; so may a call that was cancelled. Calls of one consumer publish one after the other.
 
-        With deserializers, a record of a batch that is no longer at hand is read from the node again.
+        With deserializers, a record of a batch that is not the current one is read from the node again.
 
         Raises:
             InvalidRequestError: the consumer was made without `dead_letter`, or `record` is not a record.

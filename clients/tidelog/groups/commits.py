@@ -83,8 +83,8 @@ class GroupCommits:
         held, failed = dict[TopicPartition, Committed](), dict[TopicPartition, TidelogError]()
         failed |= {where: _not_read_error(where, membership.group) for where in positions if where.topic not in ids}
         failed |= await self._beyond_ends(positions, ids)
-        wanted = [(where, offset) for where, offset in positions.items() if where not in failed]
-        for part in in_requests(wanted):
+        to_store = [(where, offset) for where, offset in positions.items() if where not in failed]
+        for part in in_requests(to_store):
             commits = await self._store_some(membership, part, ids, note)
             held |= commits.held
             failed |= commits.failed

@@ -114,17 +114,17 @@ def _is_name(instance_id: object) -> bool:
         return False
 
 
-def group_of(given: str | Group | None) -> Group | None:
+def group_of(group: str | Group | None) -> Group | None:
     """Return the group options for a name or a `Group`.
 
     Raises:
         InvalidRequestError: the argument is neither.
     """
-    if given is None or isinstance(given, Group):
-        return given
-    if not isinstance(given, str):
-        raise InvalidRequestError(f"group must be a name, a Group(...) or None, got {given!r}")
-    return Group(given)
+    if group is None or isinstance(group, Group):
+        return group
+    if not isinstance(group, str):
+        raise InvalidRequestError(f"group must be a name, a Group(...) or None, got {group!r}")
+    return Group(group)
 
 
 def member_options(group: Group | None, *, is_shared: bool) -> Group | None:

@@ -105,7 +105,7 @@ class PartitionHandover:
         new = set(places) - self._ending
         self._ending |= new
         if new:
-            self._run(self._revoke(membership, new), f"{self._group}: give up {len(new)} partitions")
+            self._run(self._revoke(membership, new), f"{self._group}: release {len(new)} partitions")
 
     async def lose(self, membership: Membership) -> None:
         """Stop reading all partitions, because other members may own them."""
@@ -126,9 +126,10 @@ class PartitionHandover:
         """
         lost, self._uncommitted = self._uncommitted, set()
         if lost:
-            named = ", ".join(f"{topic}/{number}" for topic, number in sorted(lost)[:20])
+            partitions = ", ".join(f"{topic}/{number}" for topic, number in sorted(lost)[:20])
             raise MemberFencedError(
-                f"this consumer's session in group {self._group!r} expired, and it lost {named}: records delivered "
+                f"this consumer's session in group {self._group!r} expired, and it lost {partitions}: records "
+                "delivered "
                 "since the last commit were not committed; the new owners of these partitions read them again"
             )
 
@@ -152,16 +153,16 @@ class PartitionHandover:
             while left := left & membership.assigned:
                 topic = membership.names.get(topic_id, "")
                 try:
-                    begun = await self._try_to_assign(membership, topic, topic_id, left)
+                    done = await self._try_to_assign(membership, topic, topic_id, left)
                 except TidelogError as error:
                     # The coordinator also detects deleted and forbidden topics, and revokes their partitions.
                     if not error.retriable and not self._coordinator_will_notice(error, backoff.failures):
                         self._assignment.broken(error)
                         return
                     _log.info("%s: cannot begin with topic %s yet: %s", self._group, topic, describe_error(error))
-                    begun = set[PartitionId]()
-                left -= begun
-                if not begun:
+                    done = set[PartitionId]()
+                left -= done
+                if not done:
                     await asyncio.sleep(backoff.next_wait_s())
         finally:
             self._beginning.difference_update(places)

@@ -344,9 +344,9 @@ def _split_lists(batch: OpenBatch, partition_count: int, keyless: Callable[[], i
     keys = batch.keys or [None] * count
     any_partition = -1
     targets: list[int] = []
-    for key, given in zip(keys, batch.partitions or [None] * count, strict=True):
-        if given is not None:
-            targets.append(given)
+    for key, explicit in zip(keys, batch.partitions or [None] * count, strict=True):
+        if explicit is not None:
+            targets.append(explicit)
         elif key is not None:
             targets.append(partition_for_key(key, partition_count))
         else:
@@ -386,8 +386,8 @@ def _split_columns(batch: OpenBatch, partition_count: int, keyless: Callable[[],
         hashed = partition_list(batch.keys, partition_count)
         if hashed is None:
             hashed = partition_column(columns.column("key"), partition_count)
-    given: Any = pa.array(batch.partitions, pa.int32()) if batch.partitions else None
-    targets: Any = hashed if given is None else given if hashed is None else pc.coalesce(given, hashed)
+    explicit: Any = pa.array(batch.partitions, pa.int32()) if batch.partitions else None
+    targets: Any = hashed if explicit is None else explicit if hashed is None else pc.coalesce(explicit, hashed)
     grouped = group_by_partition(columns, targets, keyless)
     chunks: list[Chunk] = []
     for partition, rows, size_bytes in grouped.slices:

@@ -148,10 +148,10 @@ class IdempotentRequests:
         split = route.partition_count
         for _ in range(SPLITS_MAX):
             parts = _parts(rows, split, key)
-            begun = await work.begin(parts, split)
-            if not isinstance(begun, _Split):
-                return await work.rest(parts, begun, len(rows.values))
-            split = begun.partitions
+            receipts = await work.begin(parts, split)
+            if not isinstance(receipts, _Split):
+                return await work.rest(parts, receipts, len(rows.values))
+            split = receipts.partitions
             await self._router.topic_with(topic, [split - 1])
         raise OutcomeUnknownError(
             f"attempts of this request to {topic!r} used {SPLITS_MAX} different partition counts; send it again",
@@ -194,7 +194,7 @@ class _Publish:
             return [] if first.partition else await self._store(first)
         return _Split(known)
 
-    async def rest(self, parts: Sequence[_Part], begun: list[Receipt], count: int) -> list[Outcome]:
+    async def rest(self, parts: Sequence[_Part], receipts: list[Receipt], count: int) -> list[Outcome]:
         """Store the records of the other partitions, and return the outcome of each record."""
         outcomes: list[Outcome | None] = [None] * count
 
@@ -211,7 +211,7 @@ class _Publish:
 
         others = list(parts)
         if others[0].partition == 0:
-            note(others.pop(0), begun)
+            note(others.pop(0), receipts)
         await asyncio.gather(*map(store, others))
         return [outcome for outcome in outcomes if outcome is not None]
 
@@ -235,8 +235,8 @@ class _Publish:
     def _refusal(self, error: TidelogError) -> TidelogError:
         if isinstance(error, ProducerIdSharedError):
             return ProducerIdSharedError(
-                "the idempotency key was used with another request to this topic; nothing of this request is stored; "
-                "send it with another key"
+                "the idempotency key was used with another request to this topic; no record of this request is "
+                "stored; send it with another key"
             )
         if isinstance(error, UnknownProducerError):
             return _too_old(error.node)
@@ -436,5 +436,5 @@ def _targets(rows: RecordLists, columns: pa.RecordBatch, partitions: int) -> Any
         hashed = partition_list(rows.keys, partitions)
         if hashed is None:
             hashed = partition_column(columns.column("key"), partitions)
-    given: Any = pa.array(rows.partitions, pa.int32()) if rows.partitions else None
-    return given if hashed is None else hashed if given is None else pc.coalesce(given, hashed)
+    explicit: Any = pa.array(rows.partitions, pa.int32()) if rows.partitions else None
+    return explicit if hashed is None else hashed if explicit is None else pc.coalesce(explicit, hashed)

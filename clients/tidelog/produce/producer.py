@@ -100,7 +100,7 @@ class Producer:
             topic, self._preparation, self._accumulator, self._memory, self._route_of_threads, self._ready
         )
         """Used by `tidelog.sync`; not public."""
-        self.rows = BulkAppender(self._preparation, self._accumulator, self._known_route)
+        self.bulk_appender = BulkAppender(self._preparation, self._accumulator, self._known_route)
         """Used by the gateway; not public."""
         self._refused_bytes = 0
         """Size of the record that the last `put` refused."""

@@ -84,7 +84,7 @@ async def write_epoch(
 
 def fenced_error(name: str | Work, topic: str) -> ProducerFencedError:
     """Return the error of an instance that a newer one has fenced."""
-    shown = name.producer_name if isinstance(name, Work) else name
+    producer_name = name.producer_name if isinstance(name, Work) else name
     return ProducerFencedError(
-        f"producer {shown!r} of topic {topic!r} was fenced by a newer instance with this name", definite=True
+        f"producer {producer_name!r} of topic {topic!r} was fenced by a newer instance with this name", definite=True
     )

@@ -1,6 +1,6 @@
 """Preparation of records before a producer accepts them: serialisation, validation, size.
 
-An invalid record raises an error in the call, and nothing of the call is accepted. If it were accepted, encoding its
+An invalid record raises an error in the call, and no record of the call is accepted. If it were accepted, encoding its
 batch would fail, and with it the other records of the batch.
 """
 
@@ -125,12 +125,12 @@ def _no_text(many: Sequence[Any], what: str) -> Sequence[bytes | None]:
     Raises:
         TypeError: they are text.
     """
-    given: Sequence[Any] = list(many) if isinstance(many, Iterator) else many
-    if isinstance(given, str) or isinstance(next((each for each in given if each is not None), None), str):
+    items: Sequence[Any] = list(many) if isinstance(many, Iterator) else many
+    if isinstance(items, str) or isinstance(next((each for each in items if each is not None), None), str):
         raise TypeError(
             f"a {what} must be bytes or None, got str; encode it, or pass {what}_serializer to the producer"
         )
-    return given
+    return items
 
 
 def checked_int(what: str, number: Any) -> int | None:

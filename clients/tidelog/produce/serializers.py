@@ -41,22 +41,22 @@ def _utf_8(thing: object) -> bytes:
 _NAMED: Final[dict[str, Callable[[Any], bytes]]] = {"json": _json, "utf-8": _utf_8}
 
 
-def serializer_of(given: Serializer | None, what: str) -> Callable[[Any], bytes | None] | None:
+def serializer_of(serializer: Serializer | None, what: str) -> Callable[[Any], bytes | None] | None:
     """Return the function that serialises keys or values; None if they are bytes already.
 
     Args:
-        given: the user's option.
+        serializer: the user's option.
         what: "key" or "value", for errors.
 
     Raises:
         InvalidRequestError: the name is unknown, or the option is neither a name nor a function.
     """
-    if given is None:
+    if serializer is None:
         return None
-    serialize = _NAMED.get(given) if isinstance(given, str) else given
+    serialize = _NAMED.get(serializer) if isinstance(serializer, str) else serializer
     if not callable(serialize):
         names = ", ".join(map(repr, _NAMED))
-        raise InvalidRequestError(f"{what}_serializer must be one of {names}, or a function, got {given!r}")
+        raise InvalidRequestError(f"{what}_serializer must be one of {names}, or a function, got {serializer!r}")
 
     def checked(thing: Any) -> bytes | None:
         if thing is None:

@@ -79,11 +79,11 @@ def group_by_partition(columns: pa.RecordBatch, targets: pa.Array[Any], keyless:
     counts = np.bincount(numbers)
     order = np.argsort(numbers.astype(np.int16) if len(counts) <= INT16_MAX else numbers, kind="stable")
     indices: pa.Array[Any] = pa.array(order, pa.int64())
-    taken = columns.take(indices)
+    sorted_columns = columns.take(indices)
     present = np.flatnonzero(counts).tolist()
     bounds = [0, *np.cumsum(counts[present]).tolist()]
-    slices = [taken.slice(begin, end - begin) for begin, end in pairwise(bounds)]
-    return GroupedRows(list(map(PartitionSlice, present, slices, _sizes(taken, slices, bounds))), indices)
+    slices = [sorted_columns.slice(begin, end - begin) for begin, end in pairwise(bounds)]
+    return GroupedRows(list(map(PartitionSlice, present, slices, _sizes(sorted_columns, slices, bounds))), indices)
 
 
 def _sizes(columns: pa.RecordBatch, slices: list[pa.RecordBatch], bounds: list[int]) -> list[int]:

@@ -55,13 +55,13 @@ class TopicBinding:
                 deleted.
             TidelogError: no node answered in time.
         """
-        wanted = () if partition is None else (partition,)
+        numbers = () if partition is None else (partition,)
         instance = self._instance
 
         async def ask() -> TopicRoute:
             if not self.topic_id and instance is None:
                 await self._router.confirmed_topic(self._topic)
-            return await self._router.topic_with(self._topic, wanted)
+            return await self._router.topic_with(self._topic, numbers)
 
         if instance is not None and not instance.epoch:
             await instance.begin()

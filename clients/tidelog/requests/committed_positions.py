@@ -46,8 +46,8 @@ async def _names(router: Router, connection: Connection, results: Iterable[pb.Co
 
     A node of an older release does not return names; then the metadata of all topics is requested.
     """
-    named = {result.topic_id: result.topic or router.metadata.name_of(result.topic_id) for result in results}
-    if None in named.values():
+    names = {result.topic_id: result.topic or router.metadata.name_of(result.topic_id) for result in results}
+    if None in names.values():
         question = pb.Metadata()
         while True:
             reply = (await router.call(connection, pb.Envelope(metadata=question))).envelope.metadata_reply
@@ -55,5 +55,5 @@ async def _names(router: Router, connection: Connection, results: Iterable[pb.Co
             if not reply.HasField("next") or reply.next == question.cursor:
                 break
             question.cursor.CopyFrom(reply.next)
-        named = {topic_id: name or router.metadata.name_of(topic_id) for topic_id, name in named.items()}
-    return {topic_id: name for topic_id, name in named.items() if name is not None}
+        names = {topic_id: name or router.metadata.name_of(topic_id) for topic_id, name in names.items()}
+    return {topic_id: name for topic_id, name in names.items() if name is not None}

@@ -66,8 +66,8 @@ async def fetch(
             f"wait_ms must be 0 to {FETCH_WAIT_MS_MAX}, got {wait_ms}"
         )
     entry = pb.FetchEntry(partition=partition, offset=offset, topic_id=topic_id)
-    if (wanted := record_filter(key, tag)) is not None:
-        entry.filter.CopyFrom(wanted.to_message())
+    if (matching := record_filter(key, tag)) is not None:
+        entry.filter.CopyFrom(matching.to_message())
     if (projection := projection_message(columns, since_us, until_us, end_offset)) is not None:
         entry.projection.CopyFrom(projection)
     request = pb.Fetch(entries=[entry], min_bytes=min_bytes, max_bytes=max_bytes, wait_ms=wait_ms)
@@ -154,17 +154,17 @@ def parse_batches(
     Raises:
         CorruptBatchError, UnsupportedBatchError: the bytes are damaged, or of a newer version; with the position.
     """
-    wanted: list[RecordBatch] = []
+    batches: list[RecordBatch] = []
     at = offset
     try:
         for view in iter_batches(attachment):
             batch = RecordBatch.parse(view).slice_from(offset)
             at = batch.end_offset
             if len(batch) and (control or not batch.control):
-                wanted.append(batch)
+                batches.append(batch)
     except ProtocolError as error:
         raise error_of_read(error, where.topic, where.partition, at) from error
-    return wanted
+    return batches
 
 
 async def commit(
@@ -194,8 +194,8 @@ async def commit(
             raise deleted_topic_error(topic)
         held = done.setdefault(route.topic_id, {})
         refused = await list_offsets.beyond_ends(router, topic, route.topic_id, positions)
-        wanted = [each for each in positions.items() if each[0] not in held and each[0] not in refused]
-        for part in in_requests(wanted):
+        to_commit = [each for each in positions.items() if each[0] not in held and each[0] not in refused]
+        for part in in_requests(to_commit):
             entries = [
                 pb.CommitEntry(
                     topic_id=route.topic_id,

@@ -109,10 +109,10 @@ async def list_offsets(
     router: Router, topic: str, at: At | NewestOf, partitions: Iterable[int] | None
 ) -> dict[int, Offset]:
     """Resolve a point in the log. See `Client.list_offsets`."""
-    wanted = list(partitions or ())
+    numbers = list(partitions or ())
     if partitions is None:  # all partitions, including those added since the last metadata refresh
-        wanted = sorted((await router.about_topic(topic, lambda: router.topic_now(topic), repeatable=True)).partitions)
-    return await router.about_topic(topic, OffsetSearch(router, topic, at, wanted).attempt, repeatable=True)
+        numbers = sorted((await router.about_topic(topic, lambda: router.topic_now(topic), repeatable=True)).partitions)
+    return await router.about_topic(topic, OffsetSearch(router, topic, at, numbers).attempt, repeatable=True)
 
 
 async def ends_of(router: Router, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Offset]:

@@ -36,9 +36,9 @@ def attach_done(error: TidelogError, done: Mapping[int, object], what: str) -> N
     error.done = dict(done)
     error.definite = False
     ranges = _ranges(sorted(done))
-    named = ", ".join(ranges[:NAMED_MAX]) + (", ..." if len(ranges) > NAMED_MAX else "")
+    listing = ", ".join(ranges[:NAMED_MAX]) + (", ..." if len(ranges) > NAMED_MAX else "")
     word = "partition" if len(done) == 1 else "partitions"
-    error.args = (f"{error}; {what} nevertheless: {word} {named}", *error.args[1:])
+    error.args = (f"{error}; {what} nevertheless: {word} {listing}", *error.args[1:])
 
 
 def _ranges(numbers: list[int]) -> list[str]:

@@ -148,26 +148,26 @@ class ConsumerOptions:
         """Return the options for one topic."""
         start: Literal["earliest", "latest"] | datetime | int | Mapping[int, int]
         if isinstance(self.start, Mapping):
-            named = self._named(topic)
-            start = named or "earliest"
+            starts = self._named(topic)
+            start = starts or "earliest"
         else:
-            named, start = {}, self.start
+            starts, start = {}, self.start
         if self.partitions == "all":
             return TopicOptions(self.group, start, None)
         if isinstance(self.partitions, Mapping):
             return TopicOptions(self.group, start, self.partitions.get(topic, ()))
-        return TopicOptions(self.group, start, tuple(named) or None)
+        return TopicOptions(self.group, start, tuple(starts) or None)
 
     def _named(self, topic: str) -> dict[int, int]:
         """Return the start offsets that `start` names in a topic."""
         assert isinstance(self.start, Mapping)
-        named: dict[int, int] = {}
+        starts: dict[int, int] = {}
         for where, offset in self.start.items():
             if not isinstance(where, TopicPartition):
-                named[where] = offset
+                starts[where] = offset
             elif where.topic == topic:
-                named[where.partition] = offset
-        return named
+                starts[where.partition] = offset
+        return starts
 
 
 def dead_letter_loop_error(dead_letter: str) -> InvalidRequestError:
@@ -283,17 +283,17 @@ async def resolve_added(router: Router, topic: str, options: TopicOptions, parti
 
 
 async def _positions(router: Router, topic: str, options: TopicOptions, there_are: list[int]) -> _Positions:
-    wanted = there_are if options.partitions is None else list(options.partitions)
+    numbers = there_are if options.partitions is None else list(options.partitions)
     positions: dict[int, int] = {}
     committed = frozenset[int]()
     if isinstance(options.start, Mapping):
-        positions = {partition: options.start[partition] for partition in wanted if partition in options.start}
-    if options.group is not None and len(positions) < len(wanted):
+        positions = {partition: options.start[partition] for partition in numbers if partition in options.start}
+    if options.group is not None and len(positions) < len(numbers):
         held = await _committed(router, options.group, topic)
-        stored = {each.partition: each.next_offset for each in held if each.partition in wanted}
+        stored = {each.partition: each.next_offset for each in held if each.partition in numbers}
         committed = frozenset(stored.keys() - positions.keys())
         positions = stored | positions
-    rest = [partition for partition in wanted if partition not in positions]
+    rest = [partition for partition in numbers if partition not in positions]
     if not rest:
         return _Positions(positions, None, committed)
     if isinstance(options.start, int):
@@ -350,7 +350,7 @@ async def positions_to_begin_at(
 async def find_missing_starts(
     router: Router, topic: str, search: OffsetSearch, on_found: Callable[[dict[int, int]], None]
 ) -> None:
-    """Retry until all start offsets are resolved; pass new ones to `found`, and log what is missing.
+    """Retry until all start offsets are resolved; pass new ones to `on_found`, and log what is missing.
 
     Raises:
         TidelogError: the error is not retriable.

@@ -232,7 +232,7 @@ class Cursor:
                 self._rewind_failed(self._rows)
 
     def as_sent(self, record: Record) -> Record | None:
-        """Return a record as it was sent; None if its batch is not at hand."""
+        """Return a record as it was sent; None if its batch is not the current one."""
         with self._lock:
             rows = self._rows
             if rows is None or self._where != TopicPartition(record.topic, record.partition):
@@ -263,25 +263,25 @@ class Cursor:
         Raises:
             RecordError: see `failed`. Records before it are returned first, and the next call raises.
         """
-        taken: list[Record] = [] if onto is None else onto
-        before, passes_until = len(taken), 0.0
+        records: list[Record] = [] if onto is None else onto
+        before, passes_until = len(records), 0.0
         while True:
             try:
-                taken.extend(islice(self.records, count))
+                records.extend(islice(self.records, count))
             except Exception as error:  # noqa: BLE001 - the application's deserializer may raise anything
-                if len(taken) > before:
+                if len(records) > before:
                     self.again()
-                    return taken
+                    return records
                 self.failed(error)
                 passes_until = passes_until or time.monotonic() + SKIP_SLICE_S
                 if time.monotonic() < passes_until:
                     continue
-                return taken
+                return records
             except KeyboardInterrupt:  # raised in a deserializer: the record was not delivered
                 self.again()
                 raise
-            if len(taken) > before or not self.open():
-                return taken
+            if len(records) > before or not self.open():
+                return records
 
     def still_assigned(self, records: list[Record]) -> list[Record]:
         """Return those records of an earlier `take` whose partition was not removed or reset since."""
@@ -372,7 +372,7 @@ class Cursor:
             self._drop()
 
     def _drop(self) -> None:
-        """Drop the current batch; records that are being processed remain in hand."""
+        """Drop the current batch; records that the application is processing still count in `in_hand`."""
         self._in_hand |= self._in_current_batch()
         if self._rows is not None:
             self._rows.values.clear()  # ends the iterators over the values

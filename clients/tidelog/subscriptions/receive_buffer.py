@@ -147,13 +147,13 @@ class ReceiveBuffer:
 
     def drop(self, partitions: Collection[TopicPartition]) -> None:
         """Discard the batches and errors of partitions."""
-        kept: deque[Prefetched | _Failure] = deque()
+        remaining: deque[Prefetched | _Failure] = deque()
         for item in self._queue:
             if item.where not in partitions:
-                kept.append(item)
+                remaining.append(item)
             elif isinstance(item, Prefetched):
                 self._discard(item)
-        self._queue = kept
+        self._queue = remaining
         for where in partitions:
             self._failures.pop(where, None)
             for item in self._paused.pop(where, ()):
@@ -197,14 +197,14 @@ class ReceiveBuffer:
             else:
                 others.append(item)
         self._queue = others
-        self._paused[where] = kept = deque[Prefetched]()
+        self._paused[where] = stored = deque[Prefetched]()
         for index, item in enumerate(mine):
             room = room.minus(_size(item))
             if room.records < 0 or room.bytes < 0:
                 for gone in list(mine)[index:]:
                     self._discard(gone)
                 return item.batch.base_offset
-            kept.append(_with_own_credit(item))
+            stored.append(_with_own_credit(item))
         return None
 
     def resume(self, where: TopicPartition) -> None:

@@ -101,13 +101,13 @@ class Subscription:
             self.window.passed(records, size_bytes)
             self._listener.failed(where, error)
             return
-        taken = 0
-        while taken < len(batches) and self._listener.take_at_once(where, batches[taken]):
-            taken += 1
-        if taken == len(batches):
+        taken_count = 0
+        while taken_count < len(batches) and self._listener.take_at_once(where, batches[taken_count]):
+            taken_count += 1
+        if taken_count == len(batches):
             self.window.passed(records, size_bytes)
             return
-        batches = batches[taken:]
+        batches = batches[taken_count:]
         credit = Credit(records, size_bytes)
         self.window.arrived(credit)
         last = len(batches) - 1

@@ -69,8 +69,8 @@ class WireBatch:
         if chosen.true_count == self.rows:
             return self
         arrays = {name: array.filter(chosen) for name, array in self.arrays.items()}
-        kept = chosen.fill_null(fill_value=False).to_numpy(zero_copy_only=False)
-        return WireBatch(self.offsets[kept], self.base_timestamp_us, arrays)
+        mask = chosen.fill_null(fill_value=False).to_numpy(zero_copy_only=False)
+        return WireBatch(self.offsets[mask], self.base_timestamp_us, arrays)
 
     def slice(self, first: int, rows: int) -> WireBatch:
         """Return at most `rows` records from index `first` on, without a copy."""

@@ -94,8 +94,8 @@ def schema_of(columns: Sequence[str] | None) -> pa.Schema:
     names = TABLE_SCHEMA.names if columns is None else list(columns)
     unknown = [name for name in names if name not in TABLE_SCHEMA.names]
     if unknown or not names or len(set(names)) != len(names):
-        given = ", ".join(map(repr, names)) or "none"
-        raise InvalidRequestError(f"columns must be distinct names of {', '.join(TABLE_SCHEMA.names)}, got {given}")
+        listing = ", ".join(map(repr, names)) or "none"
+        raise InvalidRequestError(f"columns must be distinct names of {', '.join(TABLE_SCHEMA.names)}, got {listing}")
     return pa.schema([TABLE_SCHEMA.field(name) for name in names])
 
 

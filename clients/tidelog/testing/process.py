@@ -194,6 +194,6 @@ class NodeProcess:
 
 def _environ(settings: Mapping[str, object]) -> dict[str, str]:
     """Return the environment of the child, without the node settings of this process."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_SETTING_PREFIX)}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(_SETTING_PREFIX)}
     own = {f"{_SETTING_PREFIX}{name.upper()}": str(value) for name, value in settings.items()}
-    return {name: value for name, value in kept.items() if name not in _EXCLUDED_VARIABLES} | own
+    return {name: value for name, value in inherited.items() if name not in _EXCLUDED_VARIABLES} | own

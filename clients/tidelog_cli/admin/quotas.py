@@ -161,8 +161,8 @@ def _list_usage(bootstrap: str, *, as_json: bool) -> None:
 
 def _as_json(subject: str, quota: Quota) -> dict[str, int | str | None]:
     values = {name: getattr(quota, name) for name in FIELDS}
-    shown = {name: UNLIMITED if value == math.inf else value for name, value in values.items()}
-    return {"subject": subject, **shown}
+    document = {name: UNLIMITED if value == math.inf else value for name, value in values.items()}
+    return {"subject": subject, **document}
 
 
 def _text(value: float | None) -> str:

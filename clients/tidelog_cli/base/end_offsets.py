@@ -138,5 +138,5 @@ class Ends:
             self._changed.set()
 
     async def _ask(self, partitions: list[int]) -> None:
-        listed = await self._client.list_offsets(self._topic, "latest", partitions)
-        self.known.update({partition: offset.offset for partition, offset in listed.items()})
+        offsets = await self._client.list_offsets(self._topic, "latest", partitions)
+        self.known.update({partition: offset.offset for partition, offset in offsets.items()})

@@ -160,7 +160,7 @@ def missing_text(cluster: ClusterStatus) -> str:
     names = [f"{t.name}/{p.partition}" for t in users_first for p in t.partitions if p.state == "no quorum"]
     if not names:
         return ""
-    shown = ", ".join(names[:SHOWN_MAX]) + (", …" if len(names) > SHOWN_MAX else "")
+    listing = ", ".join(names[:SHOWN_MAX]) + (", …" if len(names) > SHOWN_MAX else "")
     away = ", ".join(node.node_id for node in cluster.nodes if not node.alive) or "nodes that gossip considers alive"
     effects = {
         "__meta": "topics and nodes cannot be changed",
@@ -169,7 +169,7 @@ def missing_text(cluster: ClusterStatus) -> str:
     lacking = {name.rpartition("/")[0] for name in names}
     internal = [f"; {effect}" for name, effect in effects.items() if name in lacking]
     return (
-        f"{counted(len(names), 'partition')} without a quorum ({shown}): writes fail, committed records can be "
+        f"{counted(len(names), 'partition')} without a quorum ({listing}): writes fail, committed records can be "
         f"read{''.join(internal)}; missing nodes: {away}"
     )
 

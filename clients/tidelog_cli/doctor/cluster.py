@@ -36,8 +36,8 @@ async def check_network(nodes: Sequence[Node]) -> list[Finding]:
 
     findings = list(await asyncio.gather(*map(check, nodes)))
     if len(nodes) > 1 and any(is_loopback(node.host) for node in nodes) and not all(is_loopback(n.host) for n in nodes):
-        named = ", ".join(node.node_id for node in nodes if is_loopback(node.host))
-        fact = f"{named} advertise 127.0.0.1 to other machines"
+        node_ids = ", ".join(node.node_id for node in nodes if is_loopback(node.host))
+        fact = f"{node_ids} advertise 127.0.0.1 to other machines"
         findings.append(Finding("addresses", "failure", fact, "set advertise_host on these nodes"))
     return findings
 
@@ -109,10 +109,10 @@ def _partitions(status: ClusterStatus) -> Iterator[Finding]:
     alive = {node.node_id for node in status.nodes if node.alive}
     short, damaged, single = list[str](), list[str](), list[str]()
     for topic in status.topics:
-        wanted = min(topic.replication_factor, registered)
+        copies = min(topic.replication_factor, registered)
         for partition in topic.partitions:
             name = f"{topic.name}/{partition.partition}"
-            if partition.placement and sum(node in alive for node in partition.placement) < wanted:
+            if partition.placement and sum(node in alive for node in partition.placement) < copies:
                 short.append(name)
             damaged += [name for replica in partition.replicas if replica.copy_fault]
         if registered > 1 and topic.replication_factor == 1:

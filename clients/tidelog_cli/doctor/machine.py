@@ -46,8 +46,8 @@ def check_machine() -> Iterator[Finding]:
 def files_finding(soft: int, hard: int) -> Finding:
     """Check the limits of open files; nodes and gateways raise the soft limit to the hard one."""
     unlimited = resource.RLIM_INFINITY
-    shown = "unlimited" if hard == unlimited else f"{hard:,}"
-    fact = f"{shown} (soft limit {'unlimited' if soft == unlimited else f'{soft:,}'}, raised by nodes)"
+    hard_text = "unlimited" if hard == unlimited else f"{hard:,}"
+    fact = f"{hard_text} (soft limit {'unlimited' if soft == unlimited else f'{soft:,}'}, raised by nodes)"
     if hard != unlimited and hard < FILES_MIN:
         remedy = f"raise it to {FILES_MIN:,}: LimitNOFILE of the unit, /etc/security/limits.d, or --ulimit nofile"
         return Finding("open files", "warning", fact, remedy)

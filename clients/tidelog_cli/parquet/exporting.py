@@ -120,14 +120,14 @@ def export(
         _tell(topic, target, records, started, {}, as_json=as_json)
         return
     with _held(target, overwrite=overwrite) as is_directory:
-        wanted = _wanted(bootstrap, topic, begin, target if is_directory else None)
-        for lost in wanted.lost:
+        plan = _wanted(bootstrap, topic, begin, target if is_directory else None)
+        for lost in plan.lost:
             note(f"partition {lost.partition}: offsets {lost.start} to {lost.end - 1} were deleted before this export")
-        writing = Writing(wanted.source, compression.value, group_records, *place_and_options(bootstrap))
-        with _progress(sum(map(len, wanted.ranges))) as advance:
-            for path, ranges in files_of(wanted.ranges, target, is_directory, file_records):
+        writing = Writing(plan.source, compression.value, group_records, *place_and_options(bootstrap))
+        with _progress(sum(map(len, plan.ranges))) as advance:
+            for path, ranges in files_of(plan.ranges, target, is_directory, file_records):
                 writing.write(path, ranges, advance)
-    lost_ranges = [[one.partition, one.start, one.end] for one in wanted.lost]
+    lost_ranges = [[one.partition, one.start, one.end] for one in plan.lost]
     _tell(topic, target, writing.records, started, {"lost": lost_ranges}, as_json=as_json)
 
 

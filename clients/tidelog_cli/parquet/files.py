@@ -162,10 +162,12 @@ def ends_in(directory: Path, source: Source) -> dict[int, int]:
     ends: dict[int, int] = {}
     for partition, path in newest.items():
         try:
-            kept = pq.read_metadata(path).metadata or {}
+            file_metadata = pq.read_metadata(path).metadata or {}
         except pa.ArrowInvalid as error:
             raise CommandFailed(f"{path} cannot be read ({error}): remove it to export its records again") from error
-        metadata = {key.decode(errors="replace"): value.decode(errors="replace") for key, value in kept.items()}
+        metadata = {
+            key.decode(errors="replace"): value.decode(errors="replace") for key, value in file_metadata.items()
+        }
         if metadata.get(_ID) != source.topic_id.hex() or not metadata.get(_END, "").isdecimal():
             of = metadata.get(_TOPIC, "another topic")
             raise CommandFailed(

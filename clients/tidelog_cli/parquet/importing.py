@@ -115,11 +115,11 @@ def chunks_of(files: Sequence[Path], *, keep_partitions: bool, keep_timestamps: 
     for path in files:
         with _opened(path) as file, _reading(path):
             names = file.schema_arrow.names
-            wanted = [name for name in _RECORD if name in names and (keep_timestamps or name != "timestamp")]
+            selected = [name for name in _RECORD if name in names and (keep_timestamps or name != "timestamp")]
             by_partition = keep_partitions and "partition" in names
-            columns = [*wanted, "partition"] if by_partition else wanted
+            columns = [*selected, "partition"] if by_partition else selected
             for batch in file.iter_batches(_rows_at_once(file), columns=columns):
-                records = batch.select(wanted)
+                records = batch.select(selected)
                 if not by_partition:
                     yield Chunk(records, None)
                     continue

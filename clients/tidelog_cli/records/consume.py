@@ -77,10 +77,10 @@ class Reading:
 
     def take(self, batch: ConsumedBatch) -> int:
         """Return how many records of `batch`, from its first one, are to be written."""
-        wanted = len(batch)
+        count = len(batch)
         if (end := self.ends.get(batch.partition)) is not None:
-            wanted = min(wanted, batch.batch.count_below(end))
-        return wanted if self.records_left is None else min(wanted, self.records_left)
+            count = min(count, batch.batch.count_below(end))
+        return count if self.records_left is None else min(count, self.records_left)
 
     def written(self, batch: ConsumedBatch, count: int) -> None:
         """Advance the position of a partition by the first `count` records of `batch`, which were written."""
@@ -159,19 +159,19 @@ def consume(
         if group is not None:
             await check_nobody_shares(client, group)
         partitions = partition or [p.partition for p in (await client.topic(topic)).partitions]
-        wanted = None if key is None else key.encode()
+        key_bytes = None if key is None else key.encode()
         async with client.consumer(
-            topic, group=group, start=begin, partitions=partitions, key=wanted, tag=tag
+            topic, group=group, start=begin, partitions=partitions, key=key_bytes, tag=tag
         ) as consumer:
-            begun = _positions(consumer)
+            positions = _positions(consumer)
             if isinstance(begin, int):
-                await _check_range(client, topic, begun, begin)
+                await _check_range(client, topic, positions, begin)
             elif group is not None and begin != "earliest":
-                await _keep_beginning(client, topic, begun, group)
+                await _keep_beginning(client, topic, positions, group)
             ends = Ends(client, topic, [] if follow else partitions)
             await ends.find()
-            begun = _positions(consumer)
-            reading = Reading(begun, ends.known, max_records, set(partitions) - begun.keys())
+            positions = _positions(consumer)
+            reading = Reading(positions, ends.known, max_records, set(partitions) - positions.keys())
             reading.unended.update(ends.missing)
             try:
                 await _run(client, consumer, reading, ends, topic=topic, group=group, form=form)
@@ -206,9 +206,9 @@ def parse_start(text: str, option: str = "--from") -> Start:
 async def _keep_beginning(client: Client, topic: str, positions: Mapping[int, int], group: str) -> None:
     """Commit the starting positions of a new group, because "latest" would be a different offset in the next run."""
     held = {c.partition for c in await client.committed(group, topic)}
-    begun = {partition: position for partition, position in positions.items() if partition not in held}
-    if begun:
-        await client.commit(group, topic, begun)
+    starts = {partition: position for partition, position in positions.items() if partition not in held}
+    if starts:
+        await client.commit(group, topic, starts)
 
 
 async def _check_beginnings(client: Client, topic: str, group: str, begin: int) -> None:
@@ -241,8 +241,8 @@ async def _check_range(client: Client, topic: str, positions: Mapping[int, int],
 async def _offsets(
     client: Client, topic: str, partitions: list[int], at: Literal["earliest", "latest"] | datetime
 ) -> dict[int, int]:
-    listed = await client.list_offsets(topic, at, partitions)
-    return {partition: offset.offset for partition, offset in listed.items()}
+    offsets = await client.list_offsets(topic, at, partitions)
+    return {partition: offset.offset for partition, offset in offsets.items()}
 
 
 def _positions(consumer: Consumer) -> dict[int, int]:
@@ -306,9 +306,9 @@ def write_out(batch: ConsumedBatch, count: int, sink: ByteSink, form: ValueForm 
         lines = [value or b"" for value in batch.batch.values()[:count]]
     rest = memoryview(b"\n".join([*lines, b""]))
     while rest:
-        taken = sink.write(rest)
-        if taken is None:
+        written_bytes = sink.write(rest)
+        if written_bytes is None:
             raise CommandFailed(
                 "standard output is non-blocking (O_NONBLOCK), so output could be lost; append `| cat` to the command"
             )
-        rest = rest[taken:]
+        rest = rest[written_bytes:]

@@ -48,14 +48,14 @@ class ByteReader(Protocol):
         """Return at most `size` bytes; none at the end."""
 
 
-def types_of(given: Sequence[str]) -> dict[str, ColumnType]:
+def types_of(arguments: Sequence[str]) -> dict[str, ColumnType]:
     """Return column -> type for arguments such as `delay=integer`.
 
     Raises:
         CommandFailed: an argument has another form, an unknown type, or repeats a column.
     """
     types: dict[str, ColumnType] = {}
-    for text in given:
+    for text in arguments:
         name, equals, kind = text.rpartition("=")
         if not equals or not name or kind not in {*ColumnType}:
             kinds = ", ".join(ColumnType)
@@ -219,14 +219,14 @@ class _Blocks(RawIOBase):
         return not self._ahead
 
     def read(self, size: int = -1, /) -> bytes:
-        chunks, wanted = [self._ahead], size if size >= 0 else BLOCK_BYTES
-        taken = len(self._ahead)
-        while taken < wanted and (more := self._stream.read(wanted - taken)):
+        chunks, size_wanted = [self._ahead], size if size >= 0 else BLOCK_BYTES
+        read_bytes = len(self._ahead)
+        while read_bytes < size_wanted and (more := self._stream.read(size_wanted - read_bytes)):
             chunks.append(more)
-            taken += len(more)
+            read_bytes += len(more)
         whole = b"".join(chunks)
-        self._ahead = whole[wanted:]
-        return whole[:wanted]
+        self._ahead = whole[size_wanted:]
+        return whole[:size_wanted]
 
 
 def _row_end(text: bytes) -> int:

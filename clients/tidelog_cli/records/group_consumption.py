@@ -48,9 +48,9 @@ async def follow_as_member(
 
     async def keep_beginnings(partitions: frozenset[TopicPartition]) -> None:
         """Commit the starting positions, because "latest" would be a different offset in the next run."""
-        begun = {where: offset for where, offset in consumer.position().items() if where in partitions}
+        starts = {where: offset for where, offset in consumer.position().items() if where in partitions}
         if start != "earliest":
-            await consumer.commit(begun)
+            await consumer.commit(starts)
         numbers = ", ".join(str(where.partition) for where in sorted(partitions))
         note(f"tidelog: {group}: assigned {topic}/{numbers}")
 

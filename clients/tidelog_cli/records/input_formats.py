@@ -219,7 +219,7 @@ def rows_as_records(batches: Iterable[pa.RecordBatch], fields: Fields = NO_FIELD
         if "value" in names:
             # The converted keys and timestamps replace their source columns.
             gone = {fields.key, fields.timestamp, *added} & {*names}
-            kept = {name: rows.column(name) for name in names if name not in gone}
+            fields_by_name = {name: rows.column(name) for name in names if name not in gone}
         else:
             documents = _python_rows(rows)
             sent = [finite(row) for row in documents]
@@ -229,8 +229,8 @@ def rows_as_records(batches: Iterable[pa.RecordBatch], fields: Fields = NO_FIELD
                     "`value` column of bytes"
                 )
             values = [json.dumps(row, default=_json_default, allow_nan=False).encode() for row in sent]
-            kept = {"value": pa.array(values, pa.binary())}
-        yield pa.record_batch(kept | added)
+            fields_by_name = {"value": pa.array(values, pa.binary())}
+        yield pa.record_batch(fields_by_name | added)
 
 
 def _whole_lines(stream: ByteReader) -> Iterator[bytes]:

@@ -129,15 +129,15 @@ def _checked(file_format: Format, fields: Fields) -> Format:
     return file_format
 
 
-def _refuse_both(given: dict[str, str | None]) -> None:
-    names = [name for name, value in given.items() if value is not None]
+def _refuse_both(options: dict[str, str | None]) -> None:
+    names = [name for name, value in options.items() if value is not None]
     if len(names) > 1:
         raise CommandFailed(f"{' and '.join(names)} are mutually exclusive", EXIT_USAGE)
 
 
-def _refuse_no_text(given: dict[str, str | None]) -> None:
+def _refuse_no_text(options: dict[str, str | None]) -> None:
     """Refuse arguments that are not UTF-8, which Python represents with lone surrogates."""
-    for name, value in given.items():
+    for name, value in options.items():
         try:
             (value or "").encode()
         except UnicodeEncodeError as error:

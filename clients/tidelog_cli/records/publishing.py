@@ -141,17 +141,17 @@ async def _publish(producer: Producer, chunks: AsyncIterator[Chunk], progress: P
             acknowledged records.
     """
     published = Published()
-    shown = progress.add_task("publishing", total=None, size="", rate="")
+    task_id = progress.add_task("publishing", total=None, size="", rate="")
     in_flight: deque[tuple[PendingReceipts, int]] = deque()
     try:
         async for batch, partition in chunks:
             in_flight.append((await producer.enqueue_arrow(batch, partition=partition), batch.nbytes))
             while in_flight and (len(in_flight) >= IN_FLIGHT_BATCHES_MAX or in_flight[0][0].done()):
                 await _settle(in_flight, published)
-            _show(progress, shown, published)
+            _show(progress, task_id, published)
         while in_flight:
             await _settle(in_flight, published)
-            _show(progress, shown, published)
+            _show(progress, task_id, published)
     except (CommandFailed, OSError, TidelogError, TypeError, ValueError) as error:
         with contextlib.suppress(TidelogError):
             while in_flight:  # batches in flight may still be acknowledged
@@ -181,7 +181,7 @@ def _publishing_progress() -> Progress:
     )
 
 
-def _show(progress: Progress, shown: TaskID, published: Published) -> None:
+def _show(progress: Progress, task_id: TaskID, published: Published) -> None:
     elapsed_s = progress.tasks[0].elapsed or 0.0
     rate = f"{published.records / elapsed_s:,.0f} records/s" if elapsed_s else ""
-    progress.update(shown, completed=published.records, size=bytes_text(published.size_bytes), rate=rate)
+    progress.update(task_id, completed=published.records, size=bytes_text(published.size_bytes), rate=rate)

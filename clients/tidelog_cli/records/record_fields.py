@@ -47,13 +47,13 @@ class Additions:
             if not self.columns:
                 yield batch
                 continue
-            given = {name: batch.column(name) for name in batch.schema.names}
+            columns = {name: batch.column(name) for name in batch.schema.names}
             scalar: Any
             for name, scalar in self.columns.items():
-                if name in {"headers", "tag"} and name in given:
+                if name in {"headers", "tag"} and name in columns:
                     raise CommandFailed(f"the records already have {name}: omit --{name.rstrip('s')}")
-                given[name] = pa.repeat(scalar, batch.num_rows)
-            yield pa.record_batch(given)
+                columns[name] = pa.repeat(scalar, batch.num_rows)
+            yield pa.record_batch(columns)
 
 
 def with_tombstones(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

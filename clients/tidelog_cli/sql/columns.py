@@ -212,40 +212,40 @@ def shape_of(batches: Iterable[tuple[Iterable[bytes | None], Iterable[bytes | No
         batches: the keys and the values of each batch of records.
         kind: kind of the values; None to detect it.
     """
-    given = objects = 0
+    non_null = objects = 0
     text_keys = text_values = True
-    seen: dict[str, _Seen] = {}
+    summaries: dict[str, _Seen] = {}
     for keys, values in batches:
         text_keys = text_keys and all(_is_text(key) for key in keys if key is not None)
         for value in values:
             if value is None:
                 continue
             # When detecting, JSON is possible while all values were objects.
-            one = _object(value) if kind is ValueKind.JSON or (kind is None and objects == given) else None
-            given += 1
+            one = _object(value) if kind is ValueKind.JSON or (kind is None and objects == non_null) else None
+            non_null += 1
             text_values = text_values and (kind is not None or _is_text(value))
             if one is not None:
                 objects += 1
                 for name, part in one.items():
-                    seen.setdefault(name, _Seen()).add(part)
+                    summaries.setdefault(name, _Seen()).add(part)
     if kind is None:
         other = ValueKind.TEXT if text_values else ValueKind.BYTES
-        kind = ValueKind.JSON if given and objects == given else other
-    fields, hidden = _columns(seen if kind is ValueKind.JSON else {})
-    scales = {name: seen[name].scale for name, field in fields.items() if field is FieldKind.DECIMAL}
+        kind = ValueKind.JSON if non_null and objects == non_null else other
+    fields, hidden = _columns(summaries if kind is ValueKind.JSON else {})
+    scales = {name: summaries[name].scale for name, field in fields.items() if field is FieldKind.DECIMAL}
     return Shape(kind, text_keys, fields, tuple(hidden), scales)
 
 
-def _columns(seen: Mapping[str, _Seen]) -> tuple[dict[str, FieldKind], list[str]]:
+def _columns(summaries: Mapping[str, _Seen]) -> tuple[dict[str, FieldKind], list[str]]:
     """Return the fields that become columns, and the hidden ones."""
-    taken = {name.lower() for name in RECORD_COLUMNS}
+    reserved = {name.lower() for name in RECORD_COLUMNS}
     fields: dict[str, FieldKind] = {}
     hidden: list[str] = []
-    for name, one in seen.items():
-        if name.lower() in taken or len(fields) == FIELDS_MAX or not name:
+    for name, one in summaries.items():
+        if name.lower() in reserved or len(fields) == FIELDS_MAX or not name:
             hidden.append(name)
         else:
-            taken.add(name.lower())
+            reserved.add(name.lower())
             fields[name] = one.kind()
     return fields, hidden
 

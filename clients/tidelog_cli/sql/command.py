@@ -110,24 +110,24 @@ def sql(
         )
     quote = '"' if engine is EngineChoice.DUCKDB else "`"
     topics = Topics(bootstrap, begin, kinds_of(values or []), sample, quote)
-    shown: Callable[[Answer], None] = partial(_show_table, limit=limit or TABLE_ROWS)
+    show: Callable[[Answer], None] = partial(_show_table, limit=limit or TABLE_ROWS)
     more: Callable[[Answer], None] = partial(_show_table, limit=limit or TABLE_ROWS, is_more=True)
     if as_csv:
-        shown, more = partial(print_csv, limit=limit), partial(print_csv, limit=limit, is_more=True)
+        show, more = partial(print_csv, limit=limit), partial(print_csv, limit=limit, is_more=True)
     elif as_json:
-        shown = more = partial(print_json_lines, limit=limit)
+        show = more = partial(print_json_lines, limit=limit)
     # An engine only lists the topics of earlier statements, so all topics are provided.
     if _SHOW_TABLES.fullmatch(statement):
         if follow:
             raise CommandFailed(NOTHING_TO_FOLLOW, EXIT_USAGE)
-        shown(Answer(["name"], ((name,) for name in topics.names())))
+        show(Answer(["name"], ((name,) for name in topics.names())))
         return
     sql_engine = _engine(engine, memory_mb, bootstrap)
     try:
         if follow:
-            _follow(sql_engine, statement, topics, shown, more)
+            _follow(sql_engine, statement, topics, show, more)
         else:
-            _answer(sql_engine, statement, topics, shown)
+            _answer(sql_engine, statement, topics, show)
     except StatementError as failed:
         if failed.excerpt:
             note(failed.excerpt)
@@ -136,13 +136,13 @@ def sql(
         sql_engine.close()
 
 
-def _answer(engine: Engine, statement: str, topics: Topics, shown: Callable[[Answer], None]) -> list[str]:
+def _answer(engine: Engine, statement: str, topics: Topics, show: Callable[[Answer], None]) -> list[str]:
     """Run the statement once, and return the column names."""
     try:
         with _progress() as progress:
             task = progress.add_task("reading", total=None)
             answer = engine.answer(statement, topics.provide, partial(progress.advance, task))
-            shown(answer)
+            show(answer)
     except CommandFailed:
         if topics.empty:
             note(f"{', '.join(sorted(topics.empty))}: no records yet from which to detect columns")
@@ -154,7 +154,7 @@ def _follow(
     engine: Engine,
     statement: str,
     topics: Topics,
-    shown: Callable[[Answer], None],
+    show_first: Callable[[Answer], None],
     more: Callable[[Answer], None],
 ) -> None:
     """Run the statement whenever a topic has new records; `more` shows rows that continue the last result."""
@@ -162,7 +162,7 @@ def _follow(
     names: list[str] = []
 
     def show(answer: Answer) -> None:
-        (more if only_new and list(answer.names) == names else shown)(answer)
+        (more if only_new and list(answer.names) == names else show_first)(answer)
 
     while True:
         try:

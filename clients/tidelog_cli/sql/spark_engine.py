@@ -265,8 +265,8 @@ def _explained() -> Iterator[None]:
         if isinstance(error, ParseException) and place is not None:
             line, column = int(place[1]), int(place[2]) + 1
             text = " ".join(message[: place.start()].split())
-            shown = "\n".join(excerpt.splitlines()[1:])
-            raise StatementError(f"line {line}, column {column}: {text}", shown) from error
+            lines = "\n".join(excerpt.splitlines()[1:])
+            raise StatementError(f"line {line}, column {column}: {text}", lines) from error
         raise CommandFailed(message.splitlines()[0]) from error
 
 

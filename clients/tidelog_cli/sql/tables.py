@@ -130,10 +130,10 @@ def no_such_table(name: str, topics: Iterable[str], quote: str = '"') -> Command
     hint = f" Did you mean {quoted_if_needed(near[0], quote)}?" if near else ""
     if not known:
         return CommandFailed(f"topic {name!r} does not exist; there are no topics yet")
-    listed = ", ".join(quoted_if_needed(one, quote) for one in known[:LISTED_MAX]) + (
+    listing = ", ".join(quoted_if_needed(one, quote) for one in known[:LISTED_MAX]) + (
         ", …" if len(known) > LISTED_MAX else ""
     )
-    return CommandFailed(f"topic {name!r} does not exist.{hint} Topics: {listed}")
+    return CommandFailed(f"topic {name!r} does not exist.{hint} Topics: {listing}")
 
 
 def quoted_if_needed(name: str, quote: str) -> str:

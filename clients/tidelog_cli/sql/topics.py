@@ -60,8 +60,8 @@ class Topics:
             known = {topic.name: topic.topic_id for topic in await client.topics(internal=True)}
             for name in names:
                 if name not in known:
-                    seen = (one for one in known if not one.startswith(INTERNAL_PREFIX))
-                    raise no_such_table(name, seen, self._quote)
+                    user_topics = (one for one in known if not one.startswith(INTERNAL_PREFIX))
+                    raise no_such_table(name, user_topics, self._quote)
             there = [name for name in optional if name in known]
             ids = {name: known[name] for name in (*names, *there)}
             extents = await extents_of(client, ids, self._since)

@@ -218,8 +218,8 @@ def compact(
 def copy_count_text(topic: Topic) -> str:
     """Return the number of copies, and the configured number if nodes are missing."""
     there = max((len(partition.placement) for partition in topic.partitions), default=0)
-    wanted = topic.replication_factor
-    return str(wanted) if there in {wanted, 0} else f"{there} (of {wanted}, for lack of nodes)"
+    configured = topic.replication_factor
+    return str(configured) if there in {configured, 0} else f"{there} (of {configured}, for lack of nodes)"
 
 
 def _count(number: int, what: str) -> str:

@@ -90,7 +90,7 @@ def _indexes(text: str | None) -> dict[str, bool]:
     """
     if text is None:
         return {}
-    named = {part.strip() for part in text.split(",")}
-    if named != {"none"} and not named <= {*_INDEXED}:
+    names = {part.strip() for part in text.split(",")}
+    if names != {"none"} and not names <= {*_INDEXED}:
         raise typer.BadParameter(f"must be 'key', 'tag', 'key,tag' or 'none', got {text!r}", param_hint="--index")
-    return {INDEX_PREFIX + name: name in named for name in _INDEXED}
+    return {INDEX_PREFIX + name: name in names for name in _INDEXED}

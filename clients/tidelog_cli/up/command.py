@@ -88,14 +88,14 @@ def up(
     if count == 1 and present is None and (not secure_it or is_of_one_node(data)):
         words = {"--data": data, "--port": ports.native, "--management-port": ports.management[0]}
         command = ("node", *(str(word) for pair in words.items() for word in pair))
-        wanted = [LocalNode("node", ports.native, command, None)]
+        nodes_to_run = [LocalNode("node", ports.native, command, None)]
     else:
-        wanted = prepare(data, nodes=count, port=port, first_port=ports.native, management_ports=ports.management)
+        nodes_to_run = prepare(data, nodes=count, port=port, first_port=ports.native, management_ports=ports.management)
     security = None
     if secure_it:
-        security = secure(data, [one.node_id for one in wanted])
-        wanted = [replace(one, command=(*one.command, *security.config(one.node_id))) for one in wanted]
-    asyncio.run(_until_told(data, wanted, ports.http, security, as_json=as_json))
+        security = secure(data, [one.node_id for one in nodes_to_run])
+        nodes_to_run = [replace(one, command=(*one.command, *security.config(one.node_id))) for one in nodes_to_run]
+    asyncio.run(_until_told(data, nodes_to_run, ports.http, security, as_json=as_json))
 
 
 async def _until_told(

@@ -177,11 +177,11 @@ async def reset_offsets(gateway: GatewayDep, request: Request, group: GroupPath,
 
 
 def _target(body: ResetBody) -> ResetTo:
-    named = [each for each in (body.to, body.offset, body.timestamp) if each is not None]
-    if len(named) != 1:
+    targets = [each for each in (body.to, body.offset, body.timestamp) if each is not None]
+    if len(targets) != 1:
         raise invalid([{"pointer": "", "detail": "must have exactly one of to, offset and timestamp"}])
     if body.timestamp is None:
-        return named[0] if isinstance(named[0], int) else body.to or "earliest"
+        return targets[0] if isinstance(targets[0], int) else body.to or "earliest"
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=parse_timestamp(body.timestamp))
 
 

@@ -135,5 +135,5 @@ async def remove_quota(security: SecurityDep, subject: Subject) -> Response:
 
 def _view(subject: str, quota: Quota) -> dict[str, Any]:
     limits = {name: getattr(quota, name) for name in FIELDS}
-    shown = {name: _UNLIMITED if limit == math.inf else limit for name, limit in limits.items()}
-    return {"subject": subject} | shown
+    document = {name: _UNLIMITED if limit == math.inf else limit for name, limit in limits.items()}
+    return {"subject": subject} | document

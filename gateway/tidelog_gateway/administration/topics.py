@@ -167,9 +167,9 @@ async def list_topics(
     next_cursor = cursor_of(page[-1].name) if more else None
     if not figures:
         return json_response({"topics": [view_of(topic) for topic in page], "next_cursor": next_cursor})
-    kept = History() if gateway.sampler is None else gateway.sampler.history
-    views = [view_of(topic) | {"figures": _figures_view(kept, topic)} for topic in page]
-    sampled_ms = kept.times_ms[-1] if kept.times_ms else None
+    history = History() if gateway.sampler is None else gateway.sampler.history
+    views = [view_of(topic) | {"figures": _figures_view(history, topic)} for topic in page]
+    sampled_ms = history.times_ms[-1] if history.times_ms else None
     return json_response({"topics": views, "next_cursor": next_cursor, "figures_ms": sampled_ms})
 
 
@@ -208,11 +208,11 @@ def view_of(topic: Topic) -> dict[str, Any]:
     }
 
 
-def _figures_view(kept: History, topic: Topic) -> dict[str, Any] | None:
-    figures = kept.newest.get(topic.name)
+def _figures_view(history: History, topic: Topic) -> dict[str, Any] | None:
+    figures = history.newest.get(topic.name)
     if figures is None or figures.topic_id != topic.topic_id:
         return None
-    rate = kept.rate(topic.name)
+    rate = history.rate(topic.name)
     return {
         "records": figures.records,
         "end_offsets": figures.end_offsets,

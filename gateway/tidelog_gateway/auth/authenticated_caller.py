@@ -100,7 +100,7 @@ class AuthenticatedCaller:
         return self._renewing
 
     def close(self) -> None:
-        """Cancel a renewal that is under way."""
+        """Cancel a renewal in progress."""
         if self._renewing is not None:
             self._renewing.cancel()
 

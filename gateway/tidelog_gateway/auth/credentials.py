@@ -76,12 +76,12 @@ def credentials_in(headers: Headers) -> CallerCredentials | None:
     Raises:
         Problem: 401, the credentials are malformed.
     """
-    given = headers.getlist("authorization")
-    if not given:
+    values = headers.getlist("authorization")
+    if not values:
         return None
-    if len(given) > 1:
+    if len(values) > 1:
         raise unauthenticated("the request has several Authorization headers; send one")
-    scheme, _, token = given[0].strip().partition(" ")
+    scheme, _, token = values[0].strip().partition(" ")
     if scheme.lower() == "basic":
         return _of_basic(token.strip())
     if scheme.lower() != "bearer":

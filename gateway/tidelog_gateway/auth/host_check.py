@@ -35,8 +35,8 @@ class HostCheck:
     def __init__(self, settings: GatewaySettings, machine: str | None = None) -> None:
         asks = settings.auth != "none" or settings.tls_cert_file is not None
         self._any = asks or ANY_HOST in settings.allowed_hosts or ANY_ORIGIN in settings.allowed_origins
-        named = (*settings.allowed_hosts, *map(_host_of_origin, settings.allowed_origins))
-        self._names = HostNames((settings.host, *named), machine)
+        names = (*settings.allowed_hosts, *map(_host_of_origin, settings.allowed_origins))
+        self._names = HostNames((settings.host, *names), machine)
         self._known: set[bytes] = set()
         """Values of `Host` that have passed the check."""
 

@@ -30,8 +30,10 @@ def refuse_foreign_origin(headers: Headers, allowed: Sequence[str]) -> None:
     origins = headers.getlist("origin")
     if all(origin_allowed(origin, host=headers.get("host", ""), allowed=allowed) for origin in origins):
         return
-    shown = origins[0][:_SHOWN_CHARS]
-    raise Problem(403, "forbidden", f"pages of {shown} may not connect; add the origin to the setting allowed_origins")
+    quoted_origin = origins[0][:_SHOWN_CHARS]
+    raise Problem(
+        403, "forbidden", f"pages of {quoted_origin} may not connect; add the origin to the setting allowed_origins"
+    )
 
 
 def origin_allowed(origin: str, *, host: str, allowed: Sequence[str]) -> bool:

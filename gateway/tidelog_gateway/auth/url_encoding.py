@@ -28,8 +28,8 @@ def check_url_encoding(scope: Scope) -> None:
             continue
         match = _NOT_ENCODED.search(what)
         if match is not None:
-            given = match[0].decode("ascii")
-            detail = f"{given!r} in the URL is not percent-encoding; write %25 for a percent sign"
+            escape = match[0].decode("ascii")
+            detail = f"{escape!r} in the URL is not percent-encoding; write %25 for a percent sign"
             raise Problem(400, "malformed_request", detail)
         try:
             unquote_to_bytes(what).decode()

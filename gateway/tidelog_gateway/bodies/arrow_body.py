@@ -211,8 +211,8 @@ def _type_faults(name: str, kind: Any) -> list[str]:
             parts = None
         if parts is not None and _is_bytes(parts[1]) and _is_text(parts[0]):
             return []
-        wanted = "a list of structs of key (string) and value (binary), or a map"
-        return [f"column {name}: must be {wanted}, got {_short(kind)}"]
+        expected = "a list of structs of key (string) and value (binary), or a map"
+        return [f"column {name}: must be {expected}, got {_short(kind)}"]
     if name == "tag":
         is_fine = _is_text(kind) or pa.types.is_null(kind)
         return [] if is_fine else [f"column {name}: must be string, got {_short(kind)}"]

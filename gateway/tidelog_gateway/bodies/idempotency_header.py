@@ -35,17 +35,17 @@ def key_in(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
     Raises:
         Problem: 400, the header is repeated or malformed.
     """
-    given = [value for name, value in headers if name == HEADER]
-    if not given:
+    values = [value for name, value in headers if name == HEADER]
+    if not values:
         return None
-    if len(given) > 1:
-        raise _no_key(f"the request has {len(given)} such headers; send one")
-    key = given[0]
+    if len(values) > 1:
+        raise _no_key(f"the request has {len(values)} such headers; send one")
+    key = values[0]
     if len(key) > KEY_CHARS_MAX:
         raise _no_key(f"it must have at most {KEY_CHARS_MAX} characters, got {len(key)}")
     if _KEY.fullmatch(key) is None:
-        shown = printable(key.decode("latin-1"), _SHOWN_CHARS_MAX)
-        raise _no_key(f"it must consist of printable ASCII characters, got {shown!r}; use a UUID, for instance")
+        key_text = printable(key.decode("latin-1"), _SHOWN_CHARS_MAX)
+        raise _no_key(f"it must consist of printable ASCII characters, got {key_text!r}; use a UUID, for instance")
     return key
 
 
@@ -100,8 +100,8 @@ def reused() -> Problem:
     return Problem(
         422,
         "idempotency_key_reused",
-        "this Idempotency-Key was used with another body, media type or query for this topic; nothing of this request "
-        "is stored. Use a new key for each request, and repeat a request unchanged",
+        "this Idempotency-Key was used with another body, media type or query for this topic; no record of this "
+        "request is stored. Use a new key for each request, and repeat a request unchanged",
     )
 
 

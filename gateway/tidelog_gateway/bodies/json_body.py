@@ -156,7 +156,7 @@ async def _elements(  # noqa: PLR0917 - see `list_parts`
     ends: list[Any] = []
     values: list[Any] = []
     members: list[Any] = []
-    count = seen = member_count = 0
+    count = scanned_bytes = member_count = 0
     for stretch in marks(body, start):
         await pace()
         closing = np.flatnonzero(stretch.depths < 0)
@@ -164,8 +164,8 @@ async def _elements(  # noqa: PLR0917 - see `list_parts`
         kinds, depths = stretch.kinds[:stop], stretch.depths[:stop]
         divides = np.flatnonzero(((kinds == COMMA) & (depths == 0)) | (depths < 0))
         ends.append(stretch.places[divides])
-        values.append(seen + divides)
-        seen += stop
+        values.append(scanned_bytes + divides)
+        scanned_bytes += stop
         sums = member_count + np.cumsum((kinds == COMMA) & (depths == 1))
         members.append(sums[divides])
         member_count = int(sums[-1]) if len(sums) else member_count

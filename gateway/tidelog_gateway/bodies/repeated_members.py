@@ -1,7 +1,7 @@
 """Refusal of objects with a repeated member, wherever the gateway interprets the object itself.
 
-Decoders keep the last of several members with one name and do not report the others, so the gateway would carry out a
-request with a repeated member in part and answer as if it had carried out all of it. A record's JSON value is not
+Decoders keep the last of several members with one name and do not report the others, so the gateway would execute only
+a part of a request with a repeated member and answer as if it had executed all of it. A record's JSON value is not
 interpreted: it is stored as it was sent, repeats included.
 
 The decoded object is encoded again and compared with the text: each member that the decoder dropped has a name, so the
@@ -156,5 +156,5 @@ def _repeats(document: Any, opaque: Opaque) -> Iterator[tuple[Path, int]]:
 
 def _is_opaque(path: Path, opaque: Opaque) -> bool:
     return len(path) == len(opaque) and all(
-        wanted is None or part == wanted for part, wanted in zip(path, opaque, strict=True)
+        expected is None or part == expected for part, expected in zip(path, opaque, strict=True)
     )

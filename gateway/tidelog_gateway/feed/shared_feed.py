@@ -254,10 +254,10 @@ class SharedFeed:
             await self._outlet.wait_for_room(size_bytes_max)
             try:
                 first_offset = reader.next_offset
-                taken = reader.take_json(records_max, bytes_max, self._protocol.records_bytes_max(_SID))
+                encoded = reader.take_json(records_max, bytes_max, self._protocol.records_bytes_max(_SID))
             finally:
                 self._outlet.give_back(size_bytes_max)
-            await self._push(partition, first_offset, reader.next_offset, taken)
+            await self._push(partition, first_offset, reader.next_offset, encoded)
             await asyncio.sleep(0)
         self._ahead.done(batch)
         return True
@@ -273,14 +273,14 @@ class SharedFeed:
         finally:
             self._outlet.give_back(size_bytes)
 
-    async def _push(self, partition: int, first_offset: int, next_offset: int, taken: TakenJson) -> None:
+    async def _push(self, partition: int, first_offset: int, next_offset: int, encoded: TakenJson) -> None:
         """Add records to the ring and push them to all followers in step."""
-        is_more = self._append(partition, first_offset, next_offset, taken)
+        is_more = self._append(partition, first_offset, next_offset, encoded)
         while is_more:
             await asyncio.sleep(0)
             is_more = self.ring.push_pending()
 
-    def _append(self, partition: int, first_offset: int, next_offset: int, taken: TakenJson) -> bool:
+    def _append(self, partition: int, first_offset: int, next_offset: int, encoded: TakenJson) -> bool:
         """Add records to the ring, from its position or, in a new partition, from `first_offset`.
 
         Returns:
@@ -288,8 +288,8 @@ class SharedFeed:
         """
         position = self.ring.positions.get(partition, first_offset)
         self._resume_tokens.move(partition, next_offset)
-        self._tokens.usual = self._protocol.batch_token(_SID, size_bytes=len(taken.data))
-        entry = RingEntry(partition, position, next_offset, taken.records, taken.payload_bytes, taken.data)
+        self._tokens.usual = self._protocol.batch_token(_SID, size_bytes=len(encoded.data))
+        entry = RingEntry(partition, position, next_offset, encoded.records, encoded.payload_bytes, encoded.data)
         is_more = self.ring.append(entry)
         if not 0 <= self._ring_bytes - self.ring.held_bytes <= COUNTED_BYTES:
             self._count()

@@ -46,10 +46,10 @@ class RequestSpan:
     def end(self, *, method: str, route: str, status: int, request_id: str) -> None:
         """End the span with the answer's attributes."""
         context.detach(self._token)
-        shown = method if method in _METHODS else "_OTHER"
-        self._span.update_name(f"{shown} {route}" if route != "none" else shown)
+        known_method = method if method in _METHODS else "_OTHER"
+        self._span.update_name(f"{known_method} {route}" if route != "none" else known_method)
         self._span.set_attributes({
-            "http.request.method": shown,
+            "http.request.method": known_method,
             "http.route": route,
             "http.response.status_code": status,
             "tidelog.request_id": request_id,

@@ -1,7 +1,7 @@
 """Request coalescing: concurrent requests of one caller for the same records share one read from a node.
 
 A read answers only requests that arrived before it was sent, so that each sees the state of the log after its arrival.
-While a read of a position is under way, requests for the same position wait for at most `GATHER_S`: the first one sends
+While a read of a position is in flight, requests for the same position wait for at most `GATHER_S`: the first one sends
 the next read, and the others share its result. Results are not cached for later requests.
 
 Callers do not share reads: each read has its caller's permissions and counts against its quotas.

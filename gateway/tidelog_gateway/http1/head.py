@@ -6,7 +6,7 @@ line that ends in LF alone (2.2), a field that is folded over lines (5.2), a spa
 characters. Valid by the grammar, but refused as well:
 
 - a length that is repeated, `Content-Length: 2, 2` or on two lines (6.3), or that is not a number;
-- a length beside chunks (6.1, 6.3), chunks in HTTP/1.0, and codings other than chunked;
+- a length together with chunks (6.1, 6.3), chunks in HTTP/1.0, and codings other than chunked;
 - no `Host` in HTTP/1.1, or two of them (3.2);
 - more than `FIELDS_MAX` fields.
 
@@ -223,8 +223,8 @@ def _frame(head: Head, framing: list[tuple[bytes, bytes]]) -> None:
         head.length = int(lengths[0])
     if codings:
         if len(codings) > 1 or codings[0].lower() != b"chunked":
-            given = _shown(b", ".join(codings))
-            raise HeadError(f"Transfer-Encoding must be chunked and nothing else, got {given}")
+            codings_text = _shown(b", ".join(codings))
+            raise HeadError(f"Transfer-Encoding must be chunked and nothing else, got {codings_text}")
         head.length = CHUNKED
     head.keep_alive = not is_old and b"close" not in connection
     if b"upgrade" not in connection:

@@ -49,8 +49,8 @@ def _range(part: str) -> tuple[str, float]:
 
 def _quality(ranges: Sequence[tuple[str, float]], media_type: str) -> float:
     kind = media_type.partition("/")[0]
-    for wanted in (media_type, f"{kind}/*", "*/*"):
-        qualities = [quality for name, quality in ranges if name == wanted]
+    for media_range in (media_type, f"{kind}/*", "*/*"):
+        qualities = [quality for name, quality in ranges if name == media_range]
         if qualities:
             return max(qualities)
     return 0.0

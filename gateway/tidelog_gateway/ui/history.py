@@ -113,30 +113,30 @@ class History:
         for name in self._topics.keys() - topics.keys():
             del self._topics[name]
         for name in sorted(topics)[:TOPICS_MAX]:
-            kept = self._topics.get(name)
-            if kept is None or kept.topic_id != topics[name].topic_id:
-                kept = self._topics[name] = _Topic.empty(topics[name].topic_id)
-            kept.put(place, topics[name])
+            samples = self._topics.get(name)
+            if samples is None or samples.topic_id != topics[name].topic_id:
+                samples = self._topics[name] = _Topic.empty(topics[name].topic_id)
+            samples.put(place, topics[name])
         self.newest = topics
         self._totals = [*self._totals[-POINTS + 1 :], self._total()]
 
     def rate(self, topic: str) -> Rate | None:
         """Return the current growth of a topic; None while it is unknown."""
-        kept = self._topics.get(topic)
+        samples = self._topics.get(topic)
         count = len(self._times_ms)
-        if kept is None or count < 2:
+        if samples is None or count < 2:
             return None
         seconds = (self._times_ms[-1] - self._times_ms[self._rate_from]) / 1000
-        return kept.rate(self._place(self._rate_from), self._place(count - 1), seconds)
+        return samples.rate(self._place(self._rate_from), self._place(count - 1), seconds)
 
     def topic_points(self, topic: str) -> tuple[list[Rate | None], list[int | None]]:
         """Return for each sample the rate since the sample before and the size; None for unknown values."""
-        kept = self._topics.get(topic)
+        samples = self._topics.get(topic)
         count = len(self._times_ms)
-        if kept is None:
+        if samples is None:
             return [None] * count, [None] * count
-        sizes = [kept.sizes[self._place(index)] for index in range(count)]
-        rates = [self._step(kept, index) for index in range(count)]
+        sizes = [samples.sizes[self._place(index)] for index in range(count)]
+        rates = [self._step(samples, index) for index in range(count)]
         return rates, [None if size == _UNKNOWN else size for size in sizes]
 
     def total_points(self) -> tuple[list[float | None], list[int]]:
@@ -159,7 +159,7 @@ class History:
         size = sum(figures.size_bytes for figures in self.newest.values())
         if newest == 0:
             return None, size
-        steps = (self._step(kept, newest) for kept in self._topics.values())
+        steps = (self._step(samples, newest) for samples in self._topics.values())
         return sum(step.records_per_s for step in steps if step is not None), size
 
     def _first_of_rate(self) -> int:
@@ -171,11 +171,11 @@ class History:
     def _place(self, index: int) -> int:
         return (self._taken - len(self._times_ms) + index) % POINTS
 
-    def _step(self, kept: _Topic, index: int) -> Rate | None:
+    def _step(self, samples: _Topic, index: int) -> Rate | None:
         if index == 0:
             return None
         seconds = (self._times_ms[index] - self._times_ms[index - 1]) / 1000
-        return kept.rate(self._place(index - 1), self._place(index), seconds)
+        return samples.rate(self._place(index - 1), self._place(index), seconds)
 
 
 class GatewayPoint(NamedTuple):

@@ -350,13 +350,13 @@ class Delivery:
         """Take as many records as credit and limits allow, and return their message."""
         sid = self._sub.sid
         allowance, first_offset = self._protocol.allowance(sid), reader.first_offset
-        taken = self._codec.take(reader, allowance.records, allowance.bytes, self._protocol.records_bytes_max(sid))
+        encoded = self._codec.take(reader, allowance.records, allowance.bytes, self._protocol.records_bytes_max(sid))
         subscription = self._protocol.subscriptions[sid]
-        if not subscription.accepts(taken.records, len(taken.data)):
-            raise too_large(subscription, partition, first_offset, len(taken.data))
+        if not subscription.accepts(encoded.records, len(encoded.data)):
+            raise too_large(subscription, partition, first_offset, len(encoded.data))
         self._protocol.delivered(
-            sid, partition, records=taken.records, payload_bytes=taken.payload_bytes, next_offset=reader.next_offset
+            sid, partition, records=encoded.records, payload_bytes=encoded.payload_bytes, next_offset=reader.next_offset
         )
-        token = self._protocol.batch_token(sid, size_bytes=len(taken.data))
-        self._gateway.metrics.records_out.labels(self._surface).inc(taken.records)
-        return batch_message(sid, partition, self._codec.records_member(taken.data), reader.next_offset, token)
+        token = self._protocol.batch_token(sid, size_bytes=len(encoded.data))
+        self._gateway.metrics.records_out.labels(self._surface).inc(encoded.records)
+        return batch_message(sid, partition, self._codec.records_member(encoded.data), reader.next_offset, token)

@@ -146,7 +146,7 @@ class FeedReader:
             self._woken.set()
 
     def _made(self, entry: RingEntry) -> Mapping[str, Any]:
-        """Return the message of an entry, and advance the position past it."""
+        """Return the message of an entry, and advance the position to its end."""
         self._make_tokens()
         sid, size_bytes = self._sid, len(entry.data)
         self._subscription.spend(entry.records, entry.payload_bytes)

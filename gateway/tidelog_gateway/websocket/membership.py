@@ -84,8 +84,8 @@ class Membership:
         """
         if self._consumer is None:
             raise MemberFencedError("this subscription has not joined its group yet: commit after `assigned`")
-        wanted = {TopicPartition(self._topic, number): offset for number, offset in offsets.items()}
-        held = await self._consumer.commit(wanted, note=note)
+        positions = {TopicPartition(self._topic, number): offset for number, offset in offsets.items()}
+        held = await self._consumer.commit(positions, note=note)
         self._committed.update(offsets)
         self._has_committed.set()
         return {where.partition: position for where, position in held.items()}

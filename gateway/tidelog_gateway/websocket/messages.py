@@ -188,11 +188,11 @@ class ClientMessage(_Message):
 
     @model_validator(mode="after")
     def _one_request(self) -> Self:
-        given = [name for name in REQUESTS if getattr(self, name) is not None]
-        if len(given) != 1:
-            raise ValueError(f"a message must have exactly one of {', '.join(REQUESTS)}, got {given or 'none'}")
+        requests = [name for name in REQUESTS if getattr(self, name) is not None]
+        if len(requests) != 1:
+            raise ValueError(f"a message must have exactly one of {', '.join(REQUESTS)}, got {requests or 'none'}")
         if self.id is None and self.credit is None:
-            raise ValueError(f"{given[0]} requires an id, which the answer to it repeats: add id")
+            raise ValueError(f"{requests[0]} requires an id, which the answer to it repeats: add id")
         return self
 
 

@@ -141,8 +141,8 @@ def _refusal(socket: WebSocket, gateway: Gateway) -> Problem | None:
         return problem
     if _codec_of(socket) is None:
         offered = socket.scope["subprotocols"]
-        shown = f"got {', '.join(offered)[:_SHOWN_CHARS]!r}" if offered else "the handshake has none"
-        detail = f"Sec-WebSocket-Protocol: {shown}; offer {' or '.join(CODECS)}"
+        offer_text = f"got {', '.join(offered)[:_SHOWN_CHARS]!r}" if offered else "the handshake has none"
+        detail = f"Sec-WebSocket-Protocol: {offer_text}; offer {' or '.join(CODECS)}"
         return Problem(400, "unsupported_subprotocol", detail)
     if gateway.stopping.is_set():
         return Problem(503, "shutting_down", "this gateway is stopping: connect again", retryable=True)

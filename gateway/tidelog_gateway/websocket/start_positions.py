@@ -83,15 +83,15 @@ async def _missing_positions(gateway: Gateway, sub: Sub, missing: list[int]) -> 
 
 
 def _incomplete(missing: list[int]) -> Problem:
-    shown = ", ".join(map(str, missing[:PARTITIONS_SHOWN_MAX])) + (
+    listing = ", ".join(map(str, missing[:PARTITIONS_SHOWN_MAX])) + (
         ", ..." if len(missing) > PARTITIONS_SHOWN_MAX else ""
     )
     text = (
-        f'resume has no offset for partitions {shown}, and "from":"latest" would skip records published there since '
+        f'resume has no offset for partitions {listing}, and "from":"latest" would skip records published there since '
         "the client was last connected; send the newest resume_token instead, add the offsets of `ok`, or send "
         '"from":"earliest" for those partitions'
     )
-    errors = [{"pointer": "/sub/resume", "detail": f"has no offset for partitions {shown}"}]
+    errors = [{"pointer": "/sub/resume", "detail": f"has no offset for partitions {listing}"}]
     return Problem(422, "incomplete_resume", text, extra={"errors": errors})
 
 

@@ -34,8 +34,8 @@ def merged(parts: Iterable[Families]) -> Families:
     whole: Families = {}
     for part in parts:
         for name, each in part.items():
-            kept = whole.setdefault(name, family(each["kind"], each["help"], {}))
-            samples = kept["samples"]
+            total = whole.setdefault(name, family(each["kind"], each["help"], {}))
+            samples = total["samples"]
             for key, value in each["samples"].items():
                 samples[key] = value if key not in samples else _together(name, key, samples[key], value)
     return whole

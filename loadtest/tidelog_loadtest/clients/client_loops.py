@@ -171,27 +171,27 @@ async def read(client: Client, topic: str, how: str, expected: int) -> Timed:
     Raises:
         WrongCountError: the number of records read differs from the number stored.
     """
-    seen = 0
+    count = 0
     async with client.consumer(topic) as consumer:
         clock = Clock()
         if how == "async for record":
             async for record in consumer:
-                seen += record.value is not None
-                if seen == expected:
+                count += record.value is not None
+                if count == expected:
                     break
         else:
             async for batch in consumer.batches():
                 if how == "columns":
-                    seen += batch.batch.columns().num_rows
+                    count += batch.batch.columns().num_rows
                 elif how == "to_arrow":
-                    seen += batch.to_arrow().num_rows
+                    count += batch.to_arrow().num_rows
                 else:
-                    seen += len(batch.batch.values())
-                if seen >= expected:
+                    count += len(batch.batch.values())
+                if count >= expected:
                     break
-        timed = clock.stop(seen)
-    if seen != expected:
-        raise WrongCountError(f"{seen} records read, {expected} acknowledged")
+        timed = clock.stop(count)
+    if count != expected:
+        raise WrongCountError(f"{count} records read, {expected} acknowledged")
     return timed
 
 

@@ -146,19 +146,19 @@ class KafkaLoops:
         beginning = self._library.OFFSET_BEGINNING
         partitions = consumer.list_topics(topic, timeout=ANSWER_S).topics[topic].partitions
         consumer.assign([self._library.TopicPartition(topic, number, beginning) for number in partitions])
-        seen = 0
+        count = 0
         clock = Clock()
         quiet_at = time.monotonic() + ANSWER_S
-        while seen < expected and time.monotonic() < quiet_at:
+        while count < expected and time.monotonic() < quiet_at:
             messages = consumer.consume(READ_AT_A_TIME, 0.1)
             values = [message.value() for message in messages if message.error() is None]
-            seen += len(values)
+            count += len(values)
             if values:
                 quiet_at = time.monotonic() + ANSWER_S
-        timed = clock.stop(seen)
+        timed = clock.stop(count)
         consumer.close()
-        if seen != expected:
-            raise WrongCountError(f"{seen} records read from the Kafka broker, {expected} acknowledged")
+        if count != expected:
+            raise WrongCountError(f"{count} records read from the Kafka broker, {expected} acknowledged")
         return timed
 
     @staticmethod

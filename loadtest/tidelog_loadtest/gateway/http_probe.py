@@ -51,7 +51,7 @@ def probe_app(when_ready: Callable[[], None], bootstrap: str = "") -> FastAPI:
         bootstrap: the node that `/send-arrow` publishes to.
     """
     decoder = msgspec.json.Decoder(_Body)
-    kept = b""
+    stored_body = b""
     exits, opening = AsyncExitStack(), asyncio.Lock()
 
     @asynccontextmanager
@@ -73,13 +73,13 @@ def probe_app(when_ready: Callable[[], None], bootstrap: str = "") -> FastAPI:
 
     @app.put(_BYTES)
     async def keep(request: Request) -> Response:
-        nonlocal kept
-        kept = await request.body()
+        nonlocal stored_body
+        stored_body = await request.body()
         return Response(status_code=204)
 
     @app.get(_BYTES)
     async def stored() -> Response:
-        return Response(kept, media_type=_JSON)
+        return Response(stored_body, media_type=_JSON)
 
     @app.post("/send-arrow/{topic}")
     async def send_arrow(topic: str, connections: int, seconds: float, request: Request) -> dict[str, float]:

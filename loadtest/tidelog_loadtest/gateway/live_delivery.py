@@ -53,7 +53,7 @@ class LivePlan:
     Attributes:
         sockets: that subscribe.
         batch_records, size: records of a batch, and bytes of a value.
-        rate: batches a second.
+        rate: batches per second.
         seconds: of one run.
         rounds: runs of each side.
         partitions: of the topic; batches go to each in turn.

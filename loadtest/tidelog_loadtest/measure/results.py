@@ -126,8 +126,8 @@ def table_of(result: Result) -> Table:
     table.add_row("MB/s", *(f"{median_mb_rate(side.runs):,.1f}" for side in (result.product, result.probe)))
     mine, limit = (_latency_cells(side) for side in (result.product, result.probe))
     for at, name in enumerate(("p50", "p99", "p99.9", "max")):
-        shown = f"{result.ratio:.1f} x" if result.by_latency and name == "p50" else ""
-        table.add_row(f"latency {name}, ms", mine[at], limit[at], shown)
+        ratio_text = f"{result.ratio:.1f} x" if result.by_latency and name == "p50" else ""
+        table.add_row(f"latency {name}, ms", mine[at], limit[at], ratio_text)
     table.add_section()
     for label, cells in (("CPU s/M records", _cpu_cells), ("peak memory, MiB", _memory_cells)):
         client, server = zip(cells(result.product), cells(result.probe), strict=True)

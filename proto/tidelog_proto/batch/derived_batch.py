@@ -215,13 +215,13 @@ def matching_rows(batch: RecordBatch, *, key: bytes | None, tag: str | None) -> 
     if batch.control or not header.record_count:
         return None
     keep = np.ones(header.record_count, np.bool_)
-    for flag, name, wanted in ((Flags.KEY, "key", key), (Flags.TAG, "tag", tag)):
-        if wanted is None:
+    for flag, name, expected in ((Flags.KEY, "key", key), (Flags.TAG, "tag", tag)):
+        if expected is None:
             continue
         if not header.flags & flag:
             return None
         column: Any = batch.columns().column(name)
-        equal: Any = pc.equal(column, pa.scalar(wanted, column.type)).fill_null(False)
+        equal: Any = pc.equal(column, pa.scalar(expected, column.type)).fill_null(False)
         keep &= equal.to_numpy(zero_copy_only=False)
     return keep if keep.any() else None
 

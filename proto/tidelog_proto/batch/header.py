@@ -321,8 +321,8 @@ def _check(header: BatchHeader, known_flags: int) -> None:
 
 def _check_span(header: BatchHeader) -> None:
     """Refuse an invalid sequence span: it is only set if records were dropped."""
-    kept = 0 if header.flags & Flags.CONTROL else header.record_count
-    if header.flags & Flags.DERIVED or not kept < header.sequence_span <= BATCH_RECORDS_MAX:
+    records_stored = 0 if header.flags & Flags.CONTROL else header.record_count
+    if header.flags & Flags.DERIVED or not records_stored < header.sequence_span <= BATCH_RECORDS_MAX:
         raise _corrupt(f"sequence span {header.sequence_span} for {header.record_count} records")
 
 

@@ -34,8 +34,8 @@ CROWDED_S: Final = 50e-6
 
 PAUSE_S_MIN: Final = 0.001
 PAUSE_S_MAX: Final = 0.5
-"""Bounds of the pause after another task used the processor, or after polling in vain: doubled each time, halved after
-each message that arrived while polling."""
+"""Bounds of the pause after another task used the processor, or after polling without a message: doubled each time,
+halved after each message that arrived while polling."""
 
 
 def _always() -> bool:

@@ -228,9 +228,9 @@ class _QueuedBytes(io.RawIOBase):
         return True
 
     def write(self, data: Any, /) -> int:
-        taken = bytes(data)
-        self._writer.put(taken)
-        return len(taken)
+        content = bytes(data)
+        self._writer.put(content)
+        return len(content)
 
 
 def _next_write_bytes(rest: memoryview) -> int:

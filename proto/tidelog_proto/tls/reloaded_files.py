@@ -256,17 +256,17 @@ class FollowedTls:
         return True
 
     def _made(self) -> _Made:
-        seen = self._fingerprint()
-        if self._last is None or self._last.seen != seen:
-            self._last = _Made(seen, [make(self.files) for make in self._makers])
+        fingerprint = self._fingerprint()
+        if self._last is None or self._last.seen != fingerprint:
+            self._last = _Made(fingerprint, [make(self.files) for make in self._makers])
         return self._last
 
     def _fingerprint(self) -> bytes:
         """Return a digest of the contents of all files."""
         files = self.files
         digest = hashlib.sha256()
-        named = (files.cert, "the certificate"), (files.key, "the private key"), (files.ca, "the CA")
-        for path, what in (*named, (files.crl, _LISTS)):
+        files_by_name = (files.cert, "the certificate"), (files.key, "the private key"), (files.ca, "the CA")
+        for path, what in (*files_by_name, (files.crl, _LISTS)):
             if path is not None:
                 content = read_pem(path, what, is_secret=path == files.key)
                 digest.update(hashlib.sha256(content).digest())

@@ -85,12 +85,12 @@ def _has_signed(authority: x509.Certificate, one: x509.CertificateRevocationList
         return False
 
 
-def revoked_of(content: bytes, shown: Sequence[bytes]) -> list[bool]:
+def revoked_of(content: bytes, der_certificates: Sequence[bytes]) -> list[bool]:
     """Return for each certificate, in DER, whether the lists contain it.
 
     Raises:
         ValueError: as `lists_in`.
     """
     revoked = {(each.issuer, entry.serial_number) for each in lists_in(content) for entry in each}
-    certificates = (x509.load_der_x509_certificate(der) for der in shown)
+    certificates = (x509.load_der_x509_certificate(der) for der in der_certificates)
     return [(certificate.issuer, certificate.serial_number) in revoked for certificate in certificates]

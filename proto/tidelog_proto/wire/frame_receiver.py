@@ -185,9 +185,9 @@ class FrameReceiver:
         if needed_bytes > SCRATCH_BYTES and is_new:
             self._gather(needed_bytes)
         if size_bytes != len(self._scratch):  # grow for this envelope, or shrink after the previous one
-            kept = memoryview(bytearray(size_bytes))
-            kept[:left] = self._scratch[at : self._filled]
-            self._scratch = kept
+            buffer = memoryview(bytearray(size_bytes))
+            buffer[:left] = self._scratch[at : self._filled]
+            self._scratch = buffer
         elif at and left:
             self._scratch[:left] = bytes(self._scratch[at : self._filled])
         self._filled = left

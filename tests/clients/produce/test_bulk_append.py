@@ -23,7 +23,7 @@ async def begun(client: Client, topic: str = "t", **options: Any) -> Producer:
 
 
 def put(producer: Producer, rows: RecordLists) -> PendingRows:
-    pending = producer.rows.put(rows)
+    pending = producer.bulk_appender.put(rows)
     assert pending is not None
     return pending
 
@@ -75,15 +75,15 @@ async def test_lists_with_timestamps_have_their_own_batch(node: FakeNode, client
 
 async def test_lists_are_refused_if_accepting_needs_waiting(node: FakeNode, client: Client) -> None:
     unknown = client.producer("t")
-    assert unknown.rows.put(RecordLists([b"a"])) is None, "the producer has not begun"
+    assert unknown.bulk_appender.put(RecordLists([b"a"])) is None, "the producer has not begun"
     small = await begun(client, batch_bytes=4096)
-    assert small.rows.put(RecordLists([b"a" * 5000])) is None, "larger than a batch"
-    assert small.rows.put(RecordLists([b"a"], partitions=[9])) is None, "the partition does not exist"
+    assert small.bulk_appender.put(RecordLists([b"a" * 5000])) is None, "larger than a batch"
+    assert small.bulk_appender.put(RecordLists([b"a"], partitions=[9])) is None, "the partition does not exist"
     full = await begun(client, buffer_bytes=1000)
     node.hold = asyncio.Event()
     held = put(full, RecordLists([b"a" * 800]))
     await node.received("publish")
-    assert full.rows.put(RecordLists([b"a" * 800])) is None, "the buffer is full"
+    assert full.bulk_appender.put(RecordLists([b"a" * 800])) is None, "the buffer is full"
     node.hold.set()
     await held.settled()
     assert node.values("t") == [b"a" * 800]
@@ -98,4 +98,4 @@ async def test_a_refused_batch_is_the_outcome_of_each_row(node: FakeNode, client
     assert [type(outcome) for outcome in pending.outcomes()] == [CorruptBatchError] * 2
     await producer.close()
     with pytest.raises(ClosedError):
-        producer.rows.put(RecordLists([b"a"]))
+        producer.bulk_appender.put(RecordLists([b"a"]))
