@@ -34,9 +34,7 @@ def per_partition(name: str, text: str, example: str, *, lowest: int) -> dict[st
             if not partition.isdecimal() or len(partition) > len(str(NUMBER_MAX)):
                 raise OptionError(f"option {name!r}: {partition!r} is not a partition of {topic!r}; give {example}.")
             if not is_int(number) or not lowest <= number <= NUMBER_MAX:
-                raise OptionError(
-                    f"option {name!r}: {number!r} for {topic!r} {partition} is out of range; give {example}."
-                )
+                raise OptionError(f"option {name!r}: {number!r} for {topic!r} {partition} is out of range.")
             numbers[int(partition)] = number
         result[topic] = numbers
     return result

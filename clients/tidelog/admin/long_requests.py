@@ -1,7 +1,7 @@
 """Wait for an answer that may take an hour, while probes show that the node is alive.
 
-A stopped or partitioned node cannot be told from a working one by its silence. So after a quiet period the client sends
-probes, which a working node answers immediately; if several remain unanswered, the node counts as dead.
+A stopped or partitioned node is as silent as a working one. So after a quiet period the client sends probes, which a
+working node answers immediately; if several remain unanswered, the node counts as dead.
 """
 
 from __future__ import annotations

@@ -83,20 +83,16 @@ def fetch_range(wanted: OffsetRange, fetch: Fetch, lost: Lost) -> Iterator[Recor
             offset = next_offset
 
 
-def _answer(
-    pending: Future[Fetched], offset_range: OffsetRange, offset: int, lost: Lost
-) -> tuple[list[RecordBatch], int]:
+def _answer(pending: Future[Fetched], span: OffsetRange, offset: int, lost: Lost) -> tuple[list[RecordBatch], int]:
     """Wait for a fetch at `offset`; return its batches and the next offset, after lost records."""
     try:
         fetched = pending.result()
     except OffsetOutOfRangeError as error:
         # Deleted records are skipped up to the new start of the log; beyond the end of the log the range is over.
-        next_offset = (
-            min(error.log_start_offset, offset_range.end) if error.log_start_offset > offset else offset_range.end
-        )
+        next_offset = min(error.log_start_offset, span.end) if error.log_start_offset > offset else span.end
     else:
         if fetched.next_offset > offset:
             return fetched.batches, fetched.next_offset
-        next_offset = offset_range.end
-    lost(offset_range, offset, next_offset)
+        next_offset = span.end
+    lost(span, offset, next_offset)
     return [], next_offset

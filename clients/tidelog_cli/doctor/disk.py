@@ -16,7 +16,7 @@ from tidelog_cli.doctor.findings import Finding
 SYNCS: Final = 100
 SYNC_BYTES: Final = 4096
 WRITE_BYTES: Final = 32 << 20
-CHUNK_BYTES: Final = 1 << 20
+WRITE_CHUNK_BYTES: Final = 1 << 20
 BUDGET_S: Final = 5.0
 """Time limit of the measurement; on a very slow disk fewer syncs are measured."""
 
@@ -125,8 +125,8 @@ def _speed(folder: Path) -> Iterator[Finding]:
             os.fdatasync(number)
             times_s.append(time.monotonic() - at_s)
         yield sync_finding(times_s)
-        chunk, at_s = os.urandom(CHUNK_BYTES), time.monotonic()
-        for _ in range(WRITE_BYTES // CHUNK_BYTES):
+        chunk, at_s = os.urandom(WRITE_CHUNK_BYTES), time.monotonic()
+        for _ in range(WRITE_BYTES // WRITE_CHUNK_BYTES):
             os.write(number, chunk)
         os.fdatasync(number)
         yield Finding("write", "ok", f"{bytes_text(int(WRITE_BYTES / (time.monotonic() - at_s)))}/s, synced at the end")

@@ -19,7 +19,7 @@ from tidelog_gateway.workers.merged_metrics import Families
 
 HEARTBEAT_S: Final = 1.0
 METRICS_EVERY: Final = 5
-"""Heartbeats between two reports of the metrics; what a killed worker counted since its last report is lost."""
+"""Heartbeats between two reports of the metrics; counts of a killed worker since its last report are lost."""
 MERGED_TIMEOUT_S: Final = 3.0
 FINAL_TIMEOUT_S: Final = 2.0
 """Longest wait of a stopping worker until its final metrics are sent."""

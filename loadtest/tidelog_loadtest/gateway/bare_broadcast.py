@@ -1,7 +1,7 @@
 """The probes of live delivery: a WebSocket server that writes frames to all clients and does nothing else.
 
-It is uvicorn with the event loop and the protocol of the gateway. A connection, the feed, determines the frames; there
-are no credits, positions or limits.
+It is uvicorn with the event loop and the protocol of the gateway. A connection, the feed, determines the frames,
+without credits, positions or limits.
 
 - A client of `/feed` sends `relay TEXT`: the text is broadcast once.
 - It sends `repeat RATE COUNT TEXT`: the text is broadcast COUNT times, RATE times a second, from memory.
