@@ -67,7 +67,7 @@ class Tls:
         if self.crl_file and self.crl_pem:
             raise InvalidRequestError("crl_file and crl_pem exclude each other; pass one of them")
         if self.key_file and not self.cert_file:
-            raise InvalidRequestError("key_file needs cert_file, the certificate of the key")
+            raise InvalidRequestError("key_file needs cert_file, the certificate of the key; pass both")
 
     def files(self) -> TlsFiles:
         """Return the settings as paths."""

@@ -164,7 +164,7 @@ async def commit_offsets(gateway: GatewayDep, request: Request, group: GroupPath
 
 
 class Position(Protocol):
-    """An offset to commit; `CommitItem` is one."""
+    """An offset to commit; `CommitItem` implements it."""
 
     topic: str
     partition: int

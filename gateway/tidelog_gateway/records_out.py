@@ -353,7 +353,7 @@ def _texts(column: Any) -> list[str | None] | None:
 
 
 def _text_bytes(columns: pa.RecordBatch) -> int | None:
-    """Return the payload of all records, from the offsets of their columns; None for layouts without them."""
+    """Return the payload bytes of all records, from the offsets of the columns; None for layouts without offsets."""
     total_bytes = 0
     for name, column in zip(columns.schema.names, columns.columns, strict=True):
         if name == "timestamp":

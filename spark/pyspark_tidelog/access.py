@@ -114,7 +114,7 @@ def _tls(options: Mapping[str, str]) -> Tls | bool | None:
             raise OptionError(f"option 'tls' is false, but {', '.join(files)} require TLS: omit them.")
         return False
     if "keyFile" in files and "certFile" not in files:
-        raise OptionError("option 'keyFile' requires 'certFile'.")
+        raise OptionError("option 'keyFile' requires 'certFile': give both, or the key in 'certFile'.")
     if not files:
         return True if "tls" in options else None
     paths = {name: str(_path(name, files)) for name in files}

@@ -75,5 +75,5 @@ def arrow_schema(schema: StructType) -> pa.Schema:
             raise OptionError(f"column {field.name!r} cannot be NOT NULL: a record may lack it.")
         fields.append(pa.field(field.name, arrow, nullable=field.nullable))
     if len({field.name for field in fields}) != len(fields):
-        raise OptionError("the schema has a duplicate column.")
+        raise OptionError("the schema has a duplicate column: name each column once.")
     return pa.schema(fields)

@@ -38,7 +38,7 @@ else:
             """Not available in this version of Spark."""
 
             def __init__(self) -> None:
-                raise OptionError("writing streams needs Spark 4.1 or newer.")
+                raise OptionError("writing streams needs Spark 4.1 or newer: upgrade pyspark.")
 
 
 _QUERY_ID = "sql.streaming.queryId"
@@ -101,7 +101,8 @@ class TidelogStreamWriter(DataSourceStreamArrowWriter):
         query, batch = task.getLocalProperty(_QUERY_ID), task.getLocalProperty(_BATCH_ID)
         if not query or not batch:
             raise TidelogSourceError(
-                "Spark does not report the query and the micro-batch, without which rows could be duplicated."
+                "Spark does not report the query and the micro-batch, without which rows could be duplicated: use a "
+                "supported Spark."
             )
         number = task.partitionId()
         wrote = asyncio.run(write_rows(iterator, self._options, _work(query, number, int(batch))))

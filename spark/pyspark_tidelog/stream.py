@@ -99,7 +99,10 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if start is None:
             if self._options.max_offsets or self._options.min_offsets:
-                raise OptionError("'maxOffsetsPerTrigger' and 'minOffsetsPerTrigger' need Spark 4.2 or newer.")
+                raise OptionError(
+                    "'maxOffsetsPerTrigger' and 'minOffsetsPerTrigger' need Spark 4.2 or newer: leave them out, or "
+                    "upgrade pyspark."
+                )
             # Checked here, because Spark asks for the start later, and an end without a named topic would be stored in
             # the checkpoint.
             all_named = self._options.fail_on_data_loss

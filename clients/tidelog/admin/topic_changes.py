@@ -65,7 +65,7 @@ async def delete(router: Router, name: str) -> None:
     """
     existing = await _described(router, name)
     if existing is None:
-        raise UnknownTopicError(f"topic {name!r} does not exist")
+        raise UnknownTopicError(f"topic {name!r} does not exist; check the name with `tidelog topic list`")
     topic_id = existing.topics[0].topic_id
 
     async def attempt(unsure: bool) -> None:

@@ -84,7 +84,9 @@ class LoopThread:
         try:
             return future.result(timeout_s)
         except concurrent.futures.CancelledError:
-            raise ClosedError("the client was closed during the call", definite=False) from None
+            raise ClosedError(
+                "the client was closed during the call; wait for calls in other threads before close()", definite=False
+            ) from None
 
     def check(self) -> None:
         """Refuse use in a forked child or after `stop`.

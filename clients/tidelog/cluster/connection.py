@@ -497,7 +497,10 @@ async def _begin_exchange(authenticator: Authenticator, timeout_s: float) -> Aut
         async with asyncio.timeout(timeout_s):
             return await authenticator.shown()
     except TimeoutError:
-        raise NodeUnreachableError(f"the credentials source returned nothing within {timeout_s:g} s") from None
+        raise NodeUnreachableError(
+            f"the function of the credentials returned nothing within {timeout_s:g} s; make it faster, or raise the "
+            "time-out"
+        ) from None
 
 
 def _admit(envelope: pb.Envelope, attachment_bytes: int) -> bool:  # noqa: ARG001 - the receiver's interface

@@ -72,7 +72,7 @@ class Context:
             InvalidRequestError: a field is invalid, or fields contradict each other.
         """
         if not parse_addresses(self.bootstrap):
-            raise InvalidRequestError("a context needs the address of at least one node")
+            raise InvalidRequestError("a context needs the address of at least one node; give it as bootstrap")
         if bool(self.user) != bool(self.password_file):
             raise InvalidRequestError("a context needs both user and password_file, or neither")
         if sum(map(bool, (self.api_key, self.api_key_file, self.token_file, self.user))) > 1:
@@ -299,7 +299,10 @@ def _parsed(document: Any) -> Contexts:
     if not isinstance(document, dict):
         raise TypeError("it is not a JSON object")
     if document.get("format_version") != _VERSION:
-        raise ValueError(f"format_version is {document.get('format_version')!r}, this Tidelog supports {_VERSION}")
+        raise ValueError(
+            f"format_version is {document.get('format_version')!r}, this Tidelog supports {_VERSION}; use a newer "
+            "Tidelog"
+        )
     contexts, current = document.get("contexts"), document.get("current")
     if not isinstance(contexts, dict) or not (current is None or isinstance(current, str)):
         raise TypeError("`contexts` must be an object and `current` a name or null")

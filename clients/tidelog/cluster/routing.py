@@ -367,7 +367,7 @@ class Router:
         await self.refresh(name, fresh=True)
         route = self.metadata.topic(name)
         if route is None:
-            raise UnknownTopicError(f"topic {name!r} does not exist")
+            raise UnknownTopicError(f"topic {name!r} does not exist; check the name, or create it with create_topic()")
         return route
 
     async def confirmed_topic(self, name: str) -> TopicRoute:

@@ -472,7 +472,10 @@ class Consumer:
         self._assignment.check([where])
         if isinstance(to, bytes):
             if not await self.seek_to_key(where, to):
-                raise InvalidRequestError(f"{where.topic}/{where.partition} has no record with key {to!r}")
+                raise InvalidRequestError(
+                    f"{where.topic}/{where.partition} has no record with key {to!r}; seek_to_key() returns False "
+                    "instead of raising"
+                )
             return
         if not isinstance(to, int):
             offsets = await list_offsets.list_offsets(self._router, where.topic, to, [where.partition])
@@ -599,5 +602,7 @@ class Consumer:
         if isinstance(partition, TopicPartition):
             return partition
         if len(self._options.topics) != 1:
-            raise InvalidRequestError(f"with several topics, pass TopicPartition(topic, number), not {partition}")
+            raise InvalidRequestError(
+                f"this consumer reads several topics: pass TopicPartition(topic, number), got {partition}"
+            )
         return TopicPartition(self._options.topics[0], partition)

@@ -132,7 +132,9 @@ class Groups:
         rows = [row for row in await self.lag(name, topic) if chosen is None or row.partition in chosen]
         missing = (chosen or set()) - {row.partition for row in rows}
         if missing:
-            raise UnknownPartitionError(f"topic {topic!r} has no partitions {sorted(missing)}")
+            raise UnknownPartitionError(
+                f"topic {topic!r} has no partitions {sorted(missing)}; leave partitions out for all"
+            )
         moved: Sequence[Lag] = []
         for each in dict.fromkeys(row.topic for row in rows):
             of_topic = [row for row in rows if row.topic == each]

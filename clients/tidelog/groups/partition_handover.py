@@ -159,7 +159,12 @@ class PartitionHandover:
                     if not error.retriable and not self._coordinator_will_notice(error, backoff.failures):
                         self._assignment.broken(error)
                         return
-                    _log.info("%s: cannot begin with topic %s yet: %s", self._group, topic, describe_error(error))
+                    _log.info(
+                        "%s: cannot start to read topic %s yet, trying again: %s",
+                        self._group,
+                        topic,
+                        describe_error(error),
+                    )
                     done = set[PartitionId]()
                 left -= done
                 if not done:

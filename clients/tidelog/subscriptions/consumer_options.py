@@ -187,7 +187,7 @@ def _checked_start(topics: tuple[str, ...], start: Start) -> Start:
         by_number = [where for where in start if not isinstance(where, TopicPartition)]
         if by_number and len(topics) != 1:
             raise InvalidRequestError(
-                f"with several topics, key `start` by TopicPartition(topic, number), not {by_number[0]!r}"
+                f"with several topics, the keys of `start` must be TopicPartition(topic, number), got {by_number[0]!r}"
             )
         strange = [where for where in start if isinstance(where, TopicPartition) and topics and where[0] not in topics]
         if strange:
@@ -214,7 +214,8 @@ def _checked_partitions(
         by_topic = cast("Mapping[str, Iterable[int]]", partitions)
         if set(by_topic) != set(topics):
             raise InvalidRequestError(
-                f"partitions names topics {sorted(by_topic)}, but the consumer reads {sorted(topics)}"
+                f"partitions has the topics {sorted(by_topic)}, but the consumer reads {sorted(topics)}: name only "
+                "these"
             )
         return {topic: tuple(dict.fromkeys(numbers)) for topic, numbers in by_topic.items()}
     if not isinstance(partitions, Iterable):

@@ -99,7 +99,7 @@ class LocalNode:
 
     @property
     def log(self) -> str:
-        """The log of the node, of all starts."""
+        """The node's log, over all starts."""
         return self._running.log()
 
     def client(self, **options: Any) -> sync.Client:

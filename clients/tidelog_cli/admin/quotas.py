@@ -43,7 +43,7 @@ def _number(text: str) -> float:
     if str(text) == UNLIMITED:
         return math.inf
     if not (str(text).isascii() and str(text).isdigit()):
-        raise typer.BadParameter(f"{text!r} is neither a number nor {UNLIMITED!r}")
+        raise typer.BadParameter(f"{text!r} is neither a number nor {UNLIMITED!r}; give one of them")
     return int(text)
 
 

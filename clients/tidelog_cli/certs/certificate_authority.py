@@ -98,7 +98,9 @@ def revoke(authority: Issued, before: bytes | None, serials: Iterable[int], now:
     """
     ca_cert, ca_key = _opened(authority)
     if ca_cert.not_valid_after_utc <= now:
-        raise ValueError(f"the CA expired on {ca_cert.not_valid_after_utc:%Y-%m-%d}")
+        raise ValueError(
+            f"the CA expired on {ca_cert.not_valid_after_utc:%Y-%m-%d}: create a new one with `tidelog certs init`"
+        )
     number, entries = 0, dict[int, x509.RevokedCertificate]()
     if before is not None:
         earlier = x509.load_pem_x509_crl(before)

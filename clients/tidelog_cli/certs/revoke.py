@@ -87,7 +87,7 @@ def revoke_in(directory: Path, names: Iterable[str], serials: Iterable[str]) -> 
                 authority, before, numbers, dt.datetime.now(dt.UTC).replace(microsecond=0)
             )
             if len(revocation_list) > PEM_BYTES_MAX:
-                room = f"nodes and clients read at most {PEM_BYTES_MAX}"
+                room = f"nodes and clients read at most {PEM_BYTES_MAX} bytes"
                 raise CommandFailed(
                     f"{path} would have {len(revocation_list)} bytes, but {room}: create another CA, and replace all "
                     "certificates"

@@ -95,7 +95,8 @@ def export(
     begin = parse_start(since, "--since")
     if isinstance(begin, int):
         raise CommandFailed(
-            "--since takes a time, not an offset, which would be a different record in each partition", EXIT_USAGE
+            "--since takes a time, because an offset is a different record in each partition; give a time such as 7d",
+            EXIT_USAGE,
         )
     started = time.monotonic()
     if sample is not None and not columns:

@@ -76,7 +76,9 @@ def files_in(sources: Sequence[Path]) -> list[Path]:
     for source in sources:
         inside = sorted(source.glob("*.parquet")) if source.is_dir() else [source]
         if not inside:
-            raise CommandFailed(f"no .parquet files in {source}")
+            raise CommandFailed(
+                f"no .parquet files in {source}; name a directory that `tidelog export` wrote, or a file"
+            )
         files += inside
     return files
 
@@ -146,7 +148,7 @@ def _opened(path: Path) -> pq.ParquetFile:
         raise CommandFailed(f"{path} has no column `value`; publish its rows as JSON objects with `tidelog produce`")
     for name in (*_RECORD, "partition"):
         if file.schema_arrow.names.count(name) > 1:
-            raise CommandFailed(f"{path} has more than one column `{name}`")
+            raise CommandFailed(f"{path} has more than one column `{name}`; rename or drop the others")
     return file
 
 

@@ -61,7 +61,7 @@ def types_of(arguments: Sequence[str]) -> dict[str, ColumnType]:
             kinds = ", ".join(ColumnType)
             raise CommandFailed(f"--type must be COLUMN=TYPE with one of the types {kinds}, got {text!r}", EXIT_USAGE)
         if name in types:
-            raise CommandFailed(f"--type gives column {name!r} twice", EXIT_USAGE)
+            raise CommandFailed(f"--type gives column {name!r} twice; give it once", EXIT_USAGE)
         types[name] = ColumnType(kind)
     return types
 
@@ -177,7 +177,9 @@ def _names(reader: _Blocks) -> list[str]:
     try:
         (names,) = csv.reader([row.decode().rstrip("\r\n")], strict=True)
     except (UnicodeDecodeError, ValueError, csv.Error) as error:
-        raise CommandFailed("row 1 is not a CSV header of UTF-8 that names the columns") from error
+        raise CommandFailed(
+            "row 1 is not a CSV header in UTF-8; the first row must have the names of the columns"
+        ) from error
     if "" in names or len(set(names)) < len(names):
         fault = next(name for at, name in enumerate(names) if not name or name in names[:at])
         raise CommandFailed(f"row 1 has {'an empty name' if not fault else f'the name {fault!r} twice'}")
@@ -205,7 +207,9 @@ class _Blocks(RawIOBase):
         while (end := _row_end(head)) < 0 and len(head) <= HEADER_BYTES_MAX and (more := self._stream.read(8192)):
             head += more
         if end < 0 and len(head) > HEADER_BYTES_MAX:
-            raise CommandFailed(f"row 1, which names the columns, is longer than {HEADER_BYTES_MAX:,} bytes")
+            raise CommandFailed(
+                f"row 1, the names of the columns, has more than {HEADER_BYTES_MAX:,} bytes; is it a header row?"
+            )
         row, self._ahead = (head, b"") if end < 0 else (head[:end], head[end:])
         row = row.removeprefix(BYTE_ORDER_MARK)
         if not row.strip():

@@ -258,7 +258,10 @@ def _keyed_lines(lines: AnyArray, delimiter: bytes, first_line: int) -> pa.Recor
     counts = pc.list_value_length(parts)
     without = pc.index(counts, 1).as_py()
     if without >= 0:
-        raise CommandFailed(f"line {first_line + without} has no key delimiter {delimiter.decode()!r}")
+        raise CommandFailed(
+            f"line {first_line + without} has no key delimiter {delimiter.decode()!r}; add it, or change "
+            "--key-delimiter"
+        )
     return pa.record_batch([pc.list_element(parts, 0), pc.list_element(parts, 1)], names=["key", "value"])
 
 
@@ -317,7 +320,7 @@ def _no_object(number: int) -> CommandFailed:
 
 def _field(document: dict[str, Any], name: str, number: int) -> Any:
     if name not in document:
-        raise CommandFailed(f"line {number} has no field {name!r}")
+        raise CommandFailed(f"line {number} has no field {name!r}; add it, or change --key-field or --timestamp-field")
     return document[name]
 
 

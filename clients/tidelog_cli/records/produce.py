@@ -120,7 +120,9 @@ def _checked(file_format: Format, fields: Fields) -> Format:
     if fields.key_delimiter is not None and (file_format is not Format.LINES or not fields.key_delimiter):
         raise CommandFailed("--key-delimiter requires --format lines and must not be empty", EXIT_USAGE)
     if fields.types and file_format is not Format.CSV:
-        raise CommandFailed(f"--type is for CSV, not for {file_format}, which has types of its own", EXIT_USAGE)
+        raise CommandFailed(
+            f"--type is only for CSV, because {file_format} has its own types; leave it out", EXIT_USAGE
+        )
     if file_format is Format.RECORDS and fields != NO_FIELDS:
         raise CommandFailed(
             "--format records takes keys and timestamps from the records; omit --key-field and --timestamp-field",
@@ -132,7 +134,7 @@ def _checked(file_format: Format, fields: Fields) -> Format:
 def _refuse_both(options: dict[str, str | None]) -> None:
     names = [name for name, value in options.items() if value is not None]
     if len(names) > 1:
-        raise CommandFailed(f"{' and '.join(names)} are mutually exclusive", EXIT_USAGE)
+        raise CommandFailed(f"{' and '.join(names)} are mutually exclusive; give one of them", EXIT_USAGE)
 
 
 def _refuse_no_text(options: dict[str, str | None]) -> None:

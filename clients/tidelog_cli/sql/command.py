@@ -102,11 +102,12 @@ def sql(
     of the topics at the start of the command. SHOW TABLES lists the topics.
     """
     if as_json and as_csv:
-        raise CommandFailed("--json and --csv are mutually exclusive", EXIT_USAGE)
+        raise CommandFailed("--json and --csv are mutually exclusive; give one of them", EXIT_USAGE)
     begin = parse_start(since, "--since")
     if isinstance(begin, int):
         raise CommandFailed(
-            "--since takes a time, not an offset, which would be a different record in each partition", EXIT_USAGE
+            "--since takes a time, because an offset is a different record in each partition; give a time such as 7d",
+            EXIT_USAGE,
         )
     quote = '"' if engine is EngineChoice.DUCKDB else "`"
     topics = Topics(bootstrap, begin, kinds_of(values or []), sample, quote)

@@ -96,7 +96,7 @@ def credentials_of(token: str) -> pb.Credentials:
         Problem: 401, the key or token is malformed.
     """
     if len(token) > TOKEN_CHARS_MAX:
-        raise unauthenticated(f"the token is longer than {TOKEN_CHARS_MAX} characters")
+        raise unauthenticated(f"the token has {len(token)} characters, at most {TOKEN_CHARS_MAX} are allowed")
     if not _TOKEN.fullmatch(token):
         raise unauthenticated(f"the bearer token has characters other than A-Z a-z 0-9 - . _ ~ + / =; {_HOW}")
     return pb.Credentials(api_key=token) if token.startswith(KEY_PREFIX) else pb.Credentials(token=token)
@@ -109,7 +109,9 @@ def _of_basic(text: str) -> UserPassword:
         Problem: 401, the text is malformed.
     """
     if len(text) > USER_CHARS_MAX:
-        raise unauthenticated(f"the Basic credentials are longer than {USER_CHARS_MAX} characters")
+        raise unauthenticated(
+            f"the Basic credentials have {len(text)} characters, at most {USER_CHARS_MAX} are allowed"
+        )
     try:
         user, colon, password = base64.b64decode(text, validate=True).decode().partition(":")
     except (binascii.Error, ValueError):
@@ -144,7 +146,9 @@ def refuse_secrets_in(query: bytes) -> None:
     try:
         fields = parse_qsl(query.decode("latin-1"), keep_blank_values=True, max_num_fields=QUERY_FIELDS_MAX)
     except ValueError as error:
-        raise Problem(400, "malformed_request", f"the query has more than {QUERY_FIELDS_MAX} fields") from error
+        raise Problem(
+            400, "malformed_request", f"the query has more than {QUERY_FIELDS_MAX} fields; send fewer"
+        ) from error
     for name, value in fields:
         if name.lower() in _SECRET_NAMES or _KEY.search(value):
             raise Problem(

@@ -70,12 +70,12 @@ def _names(row: bytes) -> list[str]:
         Problem: 422.
     """
     if len(row) > _HEADER_ROW_BYTES_MAX:
-        raise row_fault(1, f"the names of the columns have more than {_HEADER_ROW_BYTES_MAX} bytes")
+        raise row_fault(1, f"the names of the columns have more than {_HEADER_ROW_BYTES_MAX} bytes; shorten them")
     try:
         text = row.removeprefix(BYTE_ORDER_MARK).decode()
         (names,) = csv.reader([text.rstrip("\r\n")] if text.count("\n") < 2 else text.splitlines(keepends=True))
     except (UnicodeDecodeError, ValueError, csv.Error) as error:
-        raise row_fault(1, "the names of the columns are not one row of UTF-8") from error
+        raise row_fault(1, "the names of the columns are not one row of UTF-8; send a header row") from error
     faults = [fault for number, name in enumerate(names) if (fault := _name_fault(name, names[:number]))]
     if faults:
         raise row_fault(1, faults[0])

@@ -114,7 +114,10 @@ def _parsed(part: bytes, first: int) -> list[PublishRecord]:
     size_bytes = message.ByteSize()
     message.DiscardUnknownFields()
     if message.ByteSize() != size_bytes:
-        raise _fault(f"/records/{first}", "this record or one of the next has fields that publish.proto does not have")
+        raise _fault(
+            f"/records/{first}",
+            "this record or one of the next has fields that publish.proto does not have; leave them out",
+        )
     return list(message.records)
 
 

@@ -236,7 +236,9 @@ class WsProtocol:
     def _known(self, sid: int) -> Subscription:
         subscription = self.subscriptions.get(sid)
         if subscription is None:
-            raise Problem(404, "unknown_subscription", f"this connection has no subscription {sid}")
+            raise Problem(
+                404, "unknown_subscription", f"this connection has no subscription {sid}; open it with sub first"
+            )
         return subscription
 
     def _subscribe(self, request_id: int, sub: Sub) -> Action:

@@ -237,5 +237,5 @@ def _mac(key: bytes, message: bytes) -> bytes:
 
 def _xor(one: bytes, other: bytes) -> bytes:
     if len(one) != len(other):
-        raise ScramError("the proof has a wrong length")
+        raise ScramError("the proof does not have 32 bytes")
     return bytes(a ^ b for a, b in zip(one, other, strict=True))

@@ -471,7 +471,7 @@ async def open_stream(
     try:
         stream = TlsStream(context, above, timeout_s=timeout_s, shaken=shaken, server_name=host)
     except ValueError as cause:  # or UnicodeError, a subclass
-        raise TlsError(f"{host!r} is not a valid host name for TLS") from cause
+        raise TlsError(f"{host!r} is not a valid host name for TLS; use a name or an address") from cause
     try:
         await connect(stream)
         problem = await ready
