@@ -577,7 +577,7 @@ class Client:
             on_out_of_range=on_out_of_range,
             prefetch_bytes=prefetch_bytes,
             prefetch_records=prefetch_records,
-            wanted=record_filter(key, tag),
+            record_filter=record_filter(key, tag),
             decoding=Decoding.of(
                 value=value_deserializer, key=key_deserializer, on_undecodable=on_undecodable, dead_letter=dead_letter
             ),

@@ -38,7 +38,7 @@ def topic_alter(name: str, changes: Mapping[str, object]) -> pb.TopicAlter:
     return request
 
 
-def check_existing(topic: Topic, wanted: Mapping[str, Any]) -> None:
+def check_existing(topic: Topic, settings: Mapping[str, Any]) -> None:
     """Check that an existing topic has the requested settings; settings that are None are not compared.
 
     Raises:
@@ -46,7 +46,7 @@ def check_existing(topic: Topic, wanted: Mapping[str, Any]) -> None:
     """
     has = {name: getattr(topic, name) for name in DESCRIBED} | {"partitions": topic.partition_count}
     different = [
-        f"{name} is {has[name]}, not {value}" for name, value in wanted.items() if value not in {None, has[name]}
+        f"{name} is {has[name]}, not {value}" for name, value in settings.items() if value not in {None, has[name]}
     ]
     if different:
         raise TopicExistsError(

@@ -66,14 +66,14 @@ router = APIRouter(prefix="/v1", tags=["records"])
 T = TypeVar("T")
 
 
-class Wanted(NamedTuple):
+class RecordFilter(NamedTuple):
     """The filter of a fetch; None matches any record."""
 
     key: bytes | None
     tag: str | None
 
 
-NO_FILTER: Final = Wanted(None, None)
+NO_FILTER: Final = RecordFilter(None, None)
 
 
 class RecordView(BaseModel):
@@ -148,18 +148,18 @@ async def fetch_records(  # noqa: PLR0917 # query parameters are parameters
             ]
         )
     start = offset if offset is not None else await _start(gateway, topic, partition, timestamp, from_)
-    wanted = Wanted(parse_key(key, key_encoding) if key is not None else None, tag)
+    record_filter = RecordFilter(parse_key(key, key_encoding) if key is not None else None, tag)
     place = topic, partition, start
     answer = reservation_of(request)
     if media_type == JSON and value_encoding is None:
         data = await fetch_json(
-            gateway, answer, place, wanted, max_records=max_records, max_bytes=max_bytes, wait_ms=wait_ms
+            gateway, answer, place, record_filter, max_records=max_records, max_bytes=max_bytes, wait_ms=wait_ms
         )
         return Response(data, headers=VARY, media_type=JSON)
     limits = limits_of(gateway, max_records, max_bytes)
     body = body_of(gateway, request, media_type, value_encoding, numbered=False, limits=limits)
     size_bytes = native_bytes(*limits)
-    read = await fetch_wanted(gateway, answer, place, wanted, size_bytes=size_bytes, wait_ms=wait_ms)
+    read = await fetch_matching(gateway, answer, place, record_filter, size_bytes=size_bytes, wait_ms=wait_ms)
     fetched = read.fetched
     next_offset = await body.take(partition, fetched)
     if body.fault is not None and not body.records:
@@ -177,7 +177,7 @@ async def fetch_json(
     gateway: Gateway,
     answer: ResponseReservation,
     place: tuple[str, int, int],
-    wanted: Wanted,
+    record_filter: RecordFilter,
     *,
     max_records: int | None,
     max_bytes: int | None,
@@ -192,7 +192,7 @@ async def fetch_json(
     check_limits(gateway, max_records, max_bytes, wait_ms)
     records_max, bytes_max = limits_of(gateway, max_records, max_bytes)
     size_bytes = native_bytes(records_max, bytes_max)
-    read = await fetch_wanted(gateway, answer, place, wanted, size_bytes=size_bytes, wait_ms=wait_ms)
+    read = await fetch_matching(gateway, answer, place, record_filter, size_bytes=size_bytes, wait_ms=wait_ms)
     return await _json(gateway, answer, read, records_max, bytes_max)
 
 
@@ -256,11 +256,11 @@ async def _start(
     return (await gateway.client.list_offsets(topic, at, [partition]))[partition].offset
 
 
-async def fetch_wanted(
+async def fetch_matching(
     gateway: Gateway,
     answer: ResponseReservation,
     place: tuple[str, int, int],
-    wanted: Wanted,
+    record_filter: RecordFilter,
     *,
     size_bytes: int,
     wait_ms: int,
@@ -275,7 +275,7 @@ async def fetch_wanted(
             credentials have ended; 499, the client has disconnected.
     """
     try:
-        return await _fetch(gateway, answer, place, wanted, size_bytes=size_bytes, wait_ms=wait_ms)
+        return await _fetch(gateway, answer, place, record_filter, size_bytes=size_bytes, wait_ms=wait_ms)
     except OffsetOutOfRangeError as error:
         raise _out_of_range(place[2], error) from error
 
@@ -284,15 +284,15 @@ async def _fetch(
     gateway: Gateway,
     answer: ResponseReservation,
     place: tuple[str, int, int],
-    wanted: Wanted,
+    record_filter: RecordFilter,
     *,
     size_bytes: int,
     wait_ms: int,
 ) -> ReadResult:
-    fetch = partial(gateway.client.fetch, key=wanted.key, tag=wanted.tag)
-    look_until = time.monotonic() + (LOOK_S if wanted != NO_FILTER else math.inf)
+    fetch = partial(gateway.client.fetch, key=record_filter.key, tag=record_filter.tag)
+    look_until = time.monotonic() + (LOOK_S if record_filter != NO_FILTER else math.inf)
     await answer.reserve(2 * size_bytes)
-    if wanted == NO_FILTER:
+    if record_filter == NO_FILTER:
         read = await gateway.reads.fetch(ReadPosition(*place, size_bytes))
     else:
         read = ReadResult(await fetch(*place, max_bytes=size_bytes))

@@ -41,7 +41,7 @@ _TEXT_COLUMNS: Final = ("key", "value", "tag")
 _TEMPLATE_COLUMNS: Final = frozenset({"timestamp", *_TEXT_COLUMNS})
 
 
-class TakenJson(NamedTuple):
+class JsonRecords(NamedTuple):
     """Records as a JSON array, with their number and payload in bytes."""
 
     data: bytes
@@ -107,7 +107,7 @@ class BatchReader:
         count = max(1, bisect_right(sizes, bytes_max))
         return Rows(*self._next(count), sizes[:count])
 
-    def take(self, records_max: int, bytes_max: int) -> TakenJson:
+    def take(self, records_max: int, bytes_max: int) -> JsonRecords:
         """Return the next records as a JSON array.
 
         At most `records_max` (>= 1) of them and at most `bytes_max` bytes of payload, but always one record.
@@ -119,9 +119,9 @@ class BatchReader:
             payload_bytes = sizes[count - 1]
         data = json_array(*self._next(count))
         self.advance(count)
-        return TakenJson(data, count, payload_bytes)
+        return JsonRecords(data, count, payload_bytes)
 
-    def take_json(self, records_max: int, bytes_max: int, json_bytes_max: int) -> TakenJson:
+    def take_json(self, records_max: int, bytes_max: int, json_bytes_max: int) -> JsonRecords:
         """Return the next records as a JSON array.
 
         At most `records_max` (>= 1) of them, with at most `bytes_max` bytes of payload, in an array of at most
@@ -142,7 +142,7 @@ class BatchReader:
             count = max(1, bisect_right(ends, json_bytes_max - 1))
             data = orjson.dumps(rows[:count])
         self.advance(count)
-        return TakenJson(data, count, sizes[count - 1])
+        return JsonRecords(data, count, sizes[count - 1])
 
     def _payload_ends(self, records_max: int) -> list[int]:
         """Return the running total of the payload of the next records, in bytes."""

@@ -44,7 +44,7 @@ CLOSING_DAYS: Final = 4
 
 
 @dataclass(slots=True)
-class Found:
+class TopicContents:
     """Contents of the topics that the queries write to."""
 
     windows: Counter[Window] = field(default_factory=Counter)
@@ -53,9 +53,9 @@ class Found:
     trips: Counter[int] = field(default_factory=Counter)
 
 
-def look(bootstrap: str) -> Found:
+def look(bootstrap: str) -> TopicContents:
     """Read everything that the queries have written so far."""
-    contents = Found()
+    contents = TopicContents()
     for value in _values(bootstrap, DELAYS):
         window = Window(value["day"], value["carrier"])
         contents.windows[window] += 1
@@ -65,7 +65,7 @@ def look(bootstrap: str) -> Found:
     return contents
 
 
-def problems(contents: Found, events: Sequence[Event]) -> list[str]:
+def problems(contents: TopicContents, events: Sequence[Event]) -> list[str]:
     """Return the errors in the results; empty if they are right."""
     wrong = [
         f"{window} is stored {count} times, expected once" for window, count in contents.windows.items() if count > 1
@@ -148,7 +148,7 @@ class Drawing:
         self._days = (events[0].at_us // DAY_US, max(event.at_us for event in events) // DAY_US)
         self._path = path
 
-    def draw(self) -> Found:
+    def draw(self) -> TopicContents:
         """Draw the current results; return them."""
         results = look(self._bootstrap)
         write(self._path, picture(results.delays, self._order, self._days, "Departures: mean delay, minutes"))

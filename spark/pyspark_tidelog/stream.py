@@ -29,9 +29,9 @@ from pyspark_tidelog.stream_offsets import (
     StreamPosition,
     advance,
     backlog_of,
-    begun,
     parse_position,
     ranges_between,
+    with_new_partitions,
 )
 from pyspark_tidelog.task import RangePartition, RangeReader
 
@@ -73,7 +73,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: PartitionBounds | None = None
         """Bounds at the start of a query that stops when it has read them (trigger availableNow)."""
         self._has_begun = False
-        self._seen: PartitionBounds | None = None
+        self._last_bounds: PartitionBounds | None = None
         """Bounds at the last call of `latestOffset`, for the report that Spark requests right after it."""
         self._warned: set[str] = set()
 
@@ -130,21 +130,21 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, dict[str, int | str]]:  # noqa: N802 - Spark's name
         """Return the end of all records; its distance from the query's position is the lag."""
-        return _all_of(self._seen or self._current_bounds()).to_json()
+        return _all_of(self._last_bounds or self._current_bounds()).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Record the current end: this run of the query stops there."""
         self._target = self._current_bounds()
 
     def partitions(self, start: Mapping[str, object], end: Mapping[str, object]) -> Sequence[RangePartition]:
-        """Return the ranges of a micro-batch, which depend only on the positions (except for `begun`).
+        """Return the ranges of a micro-batch, which depend only on the positions (except for `with_new_partitions`).
 
         Raises:
-            DataLossError, TidelogError: before Spark 4.2 only, as `begun` and `bounds_of`.
+            DataLossError, TidelogError: before Spark 4.2 only, as `with_new_partitions` and `bounds_of`.
         """
         begin, stop = parse_position(start), parse_position(end)
         if not TELLS_START:
-            begin = begun(begin, stop, self._current_bounds, self._losses())
+            begin = with_new_partitions(begin, stop, self._current_bounds, self._losses())
         return [
             RangePartition(each, bytes.fromhex(stop.topic_ids.get(each.topic, "")))
             for each in split(ranges_between(begin, stop), self._options.min_partitions, self._options.max_records)
@@ -166,7 +166,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __getstate__(self) -> dict[str, object]:
         """Pickle without the connection."""
-        return {**self.__dict__, "_client": None, "_target": None, "_seen": None, "_warned": set()}
+        return {**self.__dict__, "_client": None, "_target": None, "_last_bounds": None, "_warned": set()}
 
     def _connected(self) -> LogClient:
         if self._client is None:
@@ -174,8 +174,8 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._client
 
     def _current_bounds(self) -> PartitionBounds:
-        self._seen = bounds_of(self._options, self._connected())
-        return self._seen
+        self._last_bounds = bounds_of(self._options, self._connected())
+        return self._last_bounds
 
     def _losses(self) -> Losses:
         return Losses(fail=self._options.fail_on_data_loss, warn=self._warn)

@@ -164,7 +164,7 @@ def advance(start: StreamPosition, current: PartitionBounds, losses: Losses, *, 
     return StreamPosition(ends, {topic: topic_ids[topic] for topic in sorted({at.topic for at in ends} & {*topic_ids})})
 
 
-def begun(
+def with_new_partitions(
     start: StreamPosition, end: StreamPosition, look: Callable[[], PartitionBounds], losses: Losses
 ) -> StreamPosition:
     """Return `start` with partitions added that are new in `end`, which was determined without `start`.

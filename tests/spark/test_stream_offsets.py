@@ -14,10 +14,10 @@ from pyspark_tidelog.stream_offsets import (
     StreamPosition,
     advance,
     backlog_of,
-    begun,
     parse_position,
     ranges_between,
     shares,
+    with_new_partitions,
 )
 from tidelog.requests.offset_ranges import OffsetRange
 
@@ -115,13 +115,13 @@ def test_a_batch_whose_end_was_found_alone_begins_where_new_partitions_do() -> N
     start = StreamPosition({A0: 3}, {"a": "0a"})
     end = StreamPosition({A0: 5, A1: 9, B0: 1}, IDS)
     there = PartitionBounds({A0: Bounds(0, 6), A1: Bounds(2, 9)}, IDS)  # topic b is gone again
-    begin = begun(start, end, lambda: there, losses())
+    begin = with_new_partitions(start, end, lambda: there, losses())
     assert ranges_between(begin, end) == [
         OffsetRange("a", 0, 3, 5),
         OffsetRange("a", 1, 2, 9),
         OffsetRange("b", 0, 0, 1),
     ]
-    assert begun(end, end, pytest.fail, losses()) == end, "nothing is new, so no request is needed"
+    assert with_new_partitions(end, end, pytest.fail, losses()) == end, "nothing is new, so no request is needed"
 
 
 def test_batch_with_an_independent_end_reports_losses() -> None:
@@ -132,9 +132,9 @@ def test_batch_with_an_independent_end_reports_losses() -> None:
         (StreamPosition({A0: 9}, {"a": "ff"}), "deleted and recreated", [OffsetRange("a", 0, 0, 9)]),
     ):
         with pytest.raises(DataLossError, match=what):
-            begun(start, end, lambda: bounds_at(a0=9), losses())
+            with_new_partitions(start, end, lambda: bounds_at(a0=9), losses())
         told: list[str] = []
-        assert ranges_between(begun(start, end, lambda: bounds_at(a0=9), losses(told)), end) == ranges
+        assert ranges_between(with_new_partitions(start, end, lambda: bounds_at(a0=9), losses(told)), end) == ranges
         assert len(told) == 1
 
 

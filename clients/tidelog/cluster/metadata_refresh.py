@@ -67,7 +67,7 @@ class MetadataRefresher:
         """Requested topics whose answer must not be older than the call."""
         self._must_confirm: set[str] = set()
         """The topics in `_fresh` whose callers base a decision on the answer."""
-        self._wanted: dict[str, asyncio.Future[None]] = {}
+        self._waiting: dict[str, asyncio.Future[None]] = {}
         self._asking: dict[str, asyncio.Future[None]] = {}
         self._spacing = Backoff(first_s=SPACING_S_FIRST, longest_s=SPACING_S_MAX)
         self._next_at = 0.0
@@ -92,14 +92,14 @@ class MetadataRefresher:
             self._fresh.add(topic)
         if must_confirm:
             self._must_confirm.add(topic)
-        answer = asking or self._wanted.get(topic)
+        answer = asking or self._waiting.get(topic)
         if answer is None:
             loop = asyncio.get_running_loop()
-            answer = self._wanted[topic] = loop.create_future()
+            answer = self._waiting[topic] = loop.create_future()
             # Often nothing awaits the future: mark its error as retrieved.
             answer.add_done_callback(lambda done: done.cancelled() or done.exception())
             if self._closed:
-                self._fail(self._wanted, ClosedError("the client is closed"))
+                self._fail(self._waiting, ClosedError("the client is closed"))
             elif self._task is None:
                 self._task = loop.create_task(self._run(), name="refresh metadata")
                 self._task.add_done_callback(self._ran)
@@ -114,13 +114,13 @@ class MetadataRefresher:
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
-        while self._wanted:
+        while self._waiting:
             await asyncio.sleep(self._next_at - loop.time())
             if loop.time() > self._next_at + SPACING_S_MAX:
                 self._spacing.reset()
-            self._asking = dict(islice(self._wanted.items(), TOPICS_PER_REQUEST))
+            self._asking = dict(islice(self._waiting.items(), TOPICS_PER_REQUEST))
             for topic in self._asking:
-                del self._wanted[topic]
+                del self._waiting[topic]
             hold_s = 0.0 if self._immediate.intersection(self._asking) else HOLD_S
             self._immediate.difference_update(self._asking)
             confirmed = not self._fresh.isdisjoint(self._asking)
@@ -156,8 +156,8 @@ class MetadataRefresher:
         if task.cancelled() or error is not None:
             failure = ClosedError("the client was closed") if error is None else error
             self._fail(self._asking, failure)
-            self._fail(self._wanted, failure)
-        elif self._wanted:  # topics were requested between the last check and the end of the task
+            self._fail(self._waiting, failure)
+        elif self._waiting:  # topics were requested between the last check and the end of the task
             self._task = asyncio.get_running_loop().create_task(self._run(), name="refresh metadata")
             self._task.add_done_callback(self._ran)
 

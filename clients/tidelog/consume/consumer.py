@@ -105,7 +105,7 @@ class Consumer:
         self._parts = ConsumerParts(self._commits, self._member, self._discovery, self._assignment, self._dead_letters)
         self._unclosed: weakref.finalize[Any, Any] | None = None
         self._yield_at = 0.0
-        self._begun = False
+        self._has_begun = False
         self._closed = False
 
     async def __aenter__(self) -> Self:
@@ -267,7 +267,7 @@ class Consumer:
     @internal
     async def turn(self) -> None:
         """Give the group member time to send heartbeats; if its session has expired, its records are dropped first."""
-        if self._member is None or not self._begun:
+        if self._member is None or not self._has_begun:
             return
         await self._counted(self._member.turn())
 
@@ -552,7 +552,7 @@ class Consumer:
         await self._parts.end(commits_in_hand=commits_in_hand)
 
     def _begin_parts(self) -> None:
-        self._begun = True
+        self._has_begun = True
         pattern = self._options.pattern
         topics = ", ".join(self._options.topics) if pattern is None else pattern.text
         self._unclosed = end_when_dropped(self, self._parts, topics)
@@ -596,7 +596,7 @@ class Consumer:
             )
 
     def _may_begin(self) -> bool:
-        return not self._begun and not self._closed
+        return not self._has_begun and not self._closed
 
     def _partition_of(self, partition: TopicPartition | int) -> TopicPartition:
         if isinstance(partition, TopicPartition):

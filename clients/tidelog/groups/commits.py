@@ -40,19 +40,19 @@ class GroupCommits:
         self._router = router
         self._topic_ids = topic_ids
         self._membership = membership
-        self._stored: dict[TopicPartition, int] = {}
+        self._stored_positions: dict[TopicPartition, int] = {}
 
     def began(self, positions: Mapping[TopicPartition, int]) -> None:
         """Note the start positions of new partitions; no later position is stored yet."""
-        self._stored.update(positions)
+        self._stored_positions.update(positions)
 
     def forget(self, partition: TopicPartition) -> None:
         """Forget a partition that the member no longer reads."""
-        self._stored.pop(partition, None)
+        self._stored_positions.pop(partition, None)
 
     def moved(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return the positions that are beyond the stored ones."""
-        return {where: offset for where, offset in positions.items() if offset > self._stored.get(where, -1)}
+        return {where: offset for where, offset in positions.items() if offset > self._stored_positions.get(where, -1)}
 
     async def store(
         self,
@@ -89,7 +89,9 @@ class GroupCommits:
             held |= commits.held
             failed |= commits.failed
         now = self._topic_ids()
-        self._stored |= {where: positions[where] for where in held if now.get(where.topic) == ids[where.topic]}
+        self._stored_positions |= {
+            where: positions[where] for where in held if now.get(where.topic) == ids[where.topic]
+        }
         return Commits(held, failed)
 
     async def _beyond_ends(

@@ -77,7 +77,7 @@ class PartitionHandover:
         self._ending: set[PartitionId] = set()
         self._beginning: set[PartitionId] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._begun: dict[PartitionId, TopicPartition] = {}
+        self._started_partitions: dict[PartitionId, TopicPartition] = {}
         """Partitions that the member has begun and not released, with their topic name at that time."""
         self._callback_lock = asyncio.Lock()
         """Lets callbacks run one at a time, in the order of their events."""
@@ -114,7 +114,7 @@ class PartitionHandover:
         await self._stop()
         self._ending.clear()
         self._beginning.clear()
-        self._begun.clear()
+        self._started_partitions.clear()
         membership.held.clear()
         await self._finish_loss(positions)
 
@@ -140,7 +140,7 @@ class PartitionHandover:
         self.revoking |= self._assignment.unassign(self._assignment.partitions)
         await self._finish_revocation(membership, dict(self.revoking), hand)
         self._ended = True
-        self._begun.clear()
+        self._started_partitions.clear()
         membership.held.clear()
 
     # -------------------------------------------------------------------------------------------- assignment
@@ -213,7 +213,7 @@ class PartitionHandover:
         if not starts:
             return
         self._drop_earlier(topic, topic_id)
-        self._begun |= {place: TopicPartition(topic, place[1]) for place in may}
+        self._started_partitions |= {place: TopicPartition(topic, place[1]) for place in may}
         self._commits.began(starts)
         self._assignment.add(starts, {topic: topic_id})
         own = {where: offset for where, offset in starts.items() if where.partition in chosen}
@@ -221,7 +221,9 @@ class PartitionHandover:
             return
         self._assignment.hold(starts)
         if own:
-            await self.initial_positions.store(own, lambda where: self._begun.get((topic_id, where.partition)) == where)
+            await self.initial_positions.store(
+                own, lambda where: self._started_partitions.get((topic_id, where.partition)) == where
+            )
         if await self._call(self._group_options.on_assigned, frozenset(starts)):
             self._assignment.release(starts)
 
@@ -239,7 +241,7 @@ class PartitionHandover:
     # -------------------------------------------------------------------------------------------- revocation
 
     async def _revoke(self, membership: Membership, places: set[PartitionId]) -> None:
-        began = {place: self._begun.pop(place) for place in places if place in self._begun}
+        began = {place: self._started_partitions.pop(place) for place in places if place in self._started_partitions}
         ids = self._assignment.topic_ids
         try:
             asks = self._assignment.cursor.asks

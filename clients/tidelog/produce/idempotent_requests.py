@@ -171,7 +171,7 @@ class _Publish:
         self._at_once = asyncio.Semaphore(PARTS_AT_ONCE)
         self._maybe_stored: set[int] = set()
         """Partitions with an attempt that is unanswered or has an unknown outcome."""
-        self._met: dict[int, TidelogError] = {}
+        self._last_errors: dict[int, TidelogError] = {}
         """The error of the newest attempt by partition."""
 
     async def begin(self, parts: Sequence[_Part], split: int) -> list[Receipt] | _Split:
@@ -364,7 +364,7 @@ class _Publish:
             try:
                 return await attempt()
             except TidelogError as error:
-                self._met[partition] = error
+                self._last_errors[partition] = error
                 self._router.learn_from(self._topic, error, partition)
                 raise
 
@@ -374,7 +374,7 @@ class _Publish:
                 return await self._router.retrying(noting, repeatable=True, topic=self._topic)
         except TimeoutError:
             if partition not in self._maybe_stored:
-                raise expiry_error(self._met.get(partition), definite=True) from None
+                raise expiry_error(self._last_errors.get(partition), definite=True) from None
             raise self._unknown(partition) from None
         except TidelogError as error:
             if partition in self._maybe_stored:
@@ -382,7 +382,7 @@ class _Publish:
             raise
 
     def _unknown(self, partition: int) -> TidelogError:
-        last_error = self._met.get(partition)
+        last_error = self._last_errors.get(partition)
         return OutcomeUnknownError(
             f"{self._topic}/{partition} did not answer, so the records may be stored; send the same request again "
             f"under its idempotency key{f' ({last_error})' if last_error else ''}",

@@ -34,18 +34,18 @@ class OffsetSearch:
         failures: the errors of the last attempt by partition.
     """
 
-    def __init__(self, router: Router, topic: str, at: At | NewestOf, wanted: Iterable[int]) -> None:
+    def __init__(self, router: Router, topic: str, at: At | NewestOf, partitions: Iterable[int]) -> None:
         self.found: dict[int, Offset] = {}
         self.failures: dict[int, TidelogError] = {}
         self._router = router
         self._topic = topic
         self._at: At | NewestOf = at
-        self._wanted = list(dict.fromkeys(wanted))
+        self._partitions = list(dict.fromkeys(partitions))
 
     @property
     def missing(self) -> list[int]:
         """The partitions without a result."""
-        return [partition for partition in self._wanted if partition not in self.found]
+        return [partition for partition in self._partitions if partition not in self.found]
 
     async def attempt(self) -> dict[int, Offset]:
         """Ask once for the missing partitions; return all results.
@@ -70,7 +70,7 @@ class OffsetSearch:
             self.found.clear()  # the name may belong to a new topic now
         for failure in sorted(self.failures.values(), key=lambda each: each.retriable):
             raise failure
-        return {partition: self.found[partition] for partition in self._wanted}
+        return {partition: self.found[partition] for partition in self._partitions}
 
     async def _ask_in_sequence(self, replica: ReadReplica, group: list[int]) -> None:
         """Send the requests for a node one after the other; after a failure the remaining partitions fail, too."""

@@ -50,35 +50,37 @@ class OffsetRange:
         return self.end - self.start
 
 
-def fetch_options(wanted: OffsetRange, schema: pa.Schema) -> FetchOptions:
+def fetch_options(offset_range: OffsetRange, schema: pa.Schema) -> FetchOptions:
     """Return the fetch options for a range and the columns of a schema."""
     columns = [name for name in WIRE_COLUMNS if name in schema.names]
-    options = FetchOptions(max_bytes=FETCH_BYTES, min_bytes=1, wait_ms=WAIT_MS, columns=columns, end_offset=wanted.end)
-    if wanted.topic_id:
+    options = FetchOptions(
+        max_bytes=FETCH_BYTES, min_bytes=1, wait_ms=WAIT_MS, columns=columns, end_offset=offset_range.end
+    )
+    if offset_range.topic_id:
         options["topic_id"] = (
-            wanted.topic_id
+            offset_range.topic_id
         )  # in each fetch, since the topic may be deleted and created again in between
     return options
 
 
-def fetch_range(wanted: OffsetRange, fetch: Fetch, lost: Lost) -> Iterator[RecordBatch]:
+def fetch_range(offset_range: OffsetRange, fetch: Fetch, lost: Lost) -> Iterator[RecordBatch]:
     """Yield the record batches of the range; the last one may extend beyond it.
 
     Raises:
         TidelogError: as `fetch` and `lost`.
     """
-    offset = wanted.start
+    offset = offset_range.start
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="tidelog-prefetch") as pool:
         pending = pool.submit(fetch, offset)
-        while offset < wanted.end:
-            batches, next_offset = _answer(pending, wanted, offset, lost)
-            if next_offset < wanted.end:
+        while offset < offset_range.end:
+            batches, next_offset = _answer(pending, offset_range, offset, lost)
+            if next_offset < offset_range.end:
                 pending = pool.submit(fetch, next_offset)
             # A batch caches its decoded columns, which may be much larger, so each is released after it was consumed.
             batches.reverse()
             while batches:
                 batch = batches.pop()
-                if batch.base_offset < wanted.end:
+                if batch.base_offset < offset_range.end:
                     yield batch
             offset = next_offset
 

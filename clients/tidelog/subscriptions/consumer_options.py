@@ -76,7 +76,7 @@ class ConsumerOptions:
     partitions: Literal["all"] | Mapping[str, tuple[int, ...]] | None
     on_out_of_range: OnOutOfRange
     prefetch: Credit
-    wanted: RecordFilter | None
+    record_filter: RecordFilter | None
     decoding: Decoding
     dead_letter: str | None
 
@@ -92,7 +92,7 @@ class ConsumerOptions:
         on_out_of_range: OnOutOfRange = "error",
         prefetch_bytes: int | None = None,
         prefetch_records: int | None = None,
-        wanted: RecordFilter | None = None,
+        record_filter: RecordFilter | None = None,
         decoding: Decoding | None = None,
         dead_letter: str | None = None,
     ) -> ConsumerOptions:
@@ -133,7 +133,7 @@ class ConsumerOptions:
             _checked_partitions(names, partitions),
             on_out_of_range,
             Credit(prefetch_records, prefetch_bytes),
-            wanted,
+            record_filter,
             decoding or Decoding(),
             dead_letter,
         )

@@ -82,7 +82,7 @@ class SubscriptionKeeper:
         prefetch: limits what is received ahead.
         reader: receives the batches.
         on_out_of_range: reaction to a position that retention has deleted.
-        wanted: record filter; None for all records.
+        record_filter: record filter; None for all records.
         skips_forbidden: whether forbidden topics are skipped and retried, instead of ending the consumer.
     """
 
@@ -93,7 +93,7 @@ class SubscriptionKeeper:
         reader: Reader,
         *,
         on_out_of_range: OnOutOfRange,
-        wanted: RecordFilter | None = None,
+        record_filter: RecordFilter | None = None,
         skips_forbidden: bool = False,
     ) -> None:
         self.topic_ids: dict[str, bytes] = {}
@@ -102,7 +102,7 @@ class SubscriptionKeeper:
         self._prefetch = prefetch
         self._reader = reader
         self._on_out_of_range = on_out_of_range
-        self._wanted = wanted
+        self._record_filter = record_filter
         self._skips_forbidden = skips_forbidden
         self._arrived: dict[TopicPartition, int] = {}
         self._epochs = ReceivedEpochs(router.known_ends, router.read_epochs)
@@ -514,8 +514,8 @@ class SubscriptionKeeper:
         self._log_replica(replica, partitions)
         window = self._prefetch.open()
         positions = {where: self._arrived[where] for where in partitions}
-        wanted = self._wanted
-        subscription = Subscription(topics, positions, window, self, filtered=wanted is not None)
+        record_filter = self._record_filter
+        subscription = Subscription(topics, positions, window, self, filtered=record_filter is not None)
         subscription_id = connection.new_subscription_id()
         connection.subscribe(subscription_id, subscription)
         self._subscriptions[subscription] = (connection, subscription_id)
@@ -526,7 +526,7 @@ class SubscriptionKeeper:
                     topic_id=self.topic_ids[where.topic],
                     partition=where.partition,
                     offset=offset,
-                    filter=wanted.to_message() if wanted is not None else None,
+                    filter=record_filter.to_message() if record_filter is not None else None,
                     record_epoch=self._epochs.at(where),
                 )
                 for where, offset in positions.items()

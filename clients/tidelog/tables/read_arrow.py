@@ -154,24 +154,27 @@ def read_ranges(
     """
     # Connected with the first batch, so that an unused reader holds no connection.
     with connect() as client:
-        for wanted in ranges:
-            options = fetch_options(wanted, schema)
+        for offset_range in ranges:
+            options = fetch_options(offset_range, schema)
 
-            def fetch(offset: int, wanted: OffsetRange = wanted, options: FetchOptions = options) -> Fetched:
-                return client.fetch(wanted.topic, wanted.partition, offset, **options)
+            def fetch(
+                offset: int, offset_range: OffsetRange = offset_range, options: FetchOptions = options
+            ) -> Fetched:
+                return client.fetch(offset_range.topic, offset_range.partition, offset, **options)
 
             constants: dict[str, Any] = {
-                "topic": pa.scalar(wanted.topic, pa.string()),
-                "partition": pa.scalar(wanted.partition, pa.int32()),
+                "topic": pa.scalar(offset_range.topic, pa.string()),
+                "partition": pa.scalar(offset_range.partition, pa.int32()),
             }
             joiner = BatchJoiner(schema, constants, max_records=batch_records)
-            for batch in fetch_range(wanted, fetch, _lost):
-                yield from joiner.add(wire_batch(batch, schema).cut(wanted.start, wanted.end))
+            for batch in fetch_range(offset_range, fetch, _lost):
+                yield from joiner.add(wire_batch(batch, schema).cut(offset_range.start, offset_range.end))
             yield from joiner.finish()
 
 
-def _lost(wanted: OffsetRange, start: int, end: int) -> None:
+def _lost(offset_range: OffsetRange, start: int, end: int) -> None:
     raise OffsetOutOfRangeError(
-        f"{wanted.topic!r}/{wanted.partition}: offsets {start} to {end - 1} do not exist any more: retention deleted "
+        f"{offset_range.topic!r}/{offset_range.partition}: offsets {start} to {end - 1} do not exist any more: "
+        "retention deleted "
         "them, or the log was truncated; read from the start of the log, or raise the topic's retention"
     )

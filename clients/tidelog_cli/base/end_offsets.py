@@ -53,14 +53,14 @@ class Ends:
         self.known: dict[int, int] = {}
         self._client = client
         self._topic = topic
-        self._wanted = list(partitions)
+        self._partitions = list(partitions)
         self._changed = asyncio.Event()
         self._finding: asyncio.Task[None] | None = None
 
     @property
     def missing(self) -> list[int]:
         """The partitions whose end is not confirmed yet."""
-        return [partition for partition in self._wanted if partition not in self.known]
+        return [partition for partition in self._partitions if partition not in self.known]
 
     async def find(self) -> None:
         """Find all ends, or continue in the background after PATIENCE_S.
@@ -68,11 +68,11 @@ class Ends:
         Raises:
             TidelogError: the error is not retriable.
         """
-        if not self._wanted:
+        if not self._partitions:
             return
         try:
             async with asyncio.timeout(START_WAIT_S):
-                await self._ask(self._wanted)
+                await self._ask(self._partitions)
         except TimeoutError:
             pass
         except TidelogError as error:

@@ -43,7 +43,7 @@ class CodecChoice(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ExportRanges:
     """The offsets of a topic to export, and offsets that were deleted before they were exported."""
 
     source: Source
@@ -121,7 +121,7 @@ def export(
         _tell(topic, target, records, started, {}, as_json=as_json)
         return
     with _held(target, overwrite=overwrite) as is_directory:
-        plan = _wanted(bootstrap, topic, begin, target if is_directory else None)
+        plan = _export_ranges(bootstrap, topic, begin, target if is_directory else None)
         for lost in plan.lost:
             note(f"partition {lost.partition}: offsets {lost.start} to {lost.end - 1} were deleted before this export")
         writing = Writing(plan.source, compression.value, group_records, *place_and_options(bootstrap))
@@ -198,7 +198,7 @@ def _held(target: Path, *, overwrite: bool) -> Iterator[bool]:
             yield True
 
 
-def _wanted(bootstrap: str, topic: str, since: Since, directory: Path | None) -> Wanted:
+def _export_ranges(bootstrap: str, topic: str, since: Since, directory: Path | None) -> ExportRanges:
     async def work(client: Client) -> tuple[Topic, Extent, Extent]:
         described = await client.topic(topic)
         all_ = (await extents_of(client, [topic], "earliest"))[topic]
@@ -219,7 +219,7 @@ def _wanted(bootstrap: str, topic: str, since: Since, directory: Path | None) ->
             start = all_.starts[number]
         if start < end:
             ranges.append(OffsetRange(topic, number, start, end, described.topic_id))
-    return Wanted(source, ranges, lost)
+    return ExportRanges(source, ranges, lost)
 
 
 @contextlib.contextmanager

@@ -37,12 +37,12 @@ class HostCheck:
         self._any = asks or ANY_HOST in settings.allowed_hosts or ANY_ORIGIN in settings.allowed_origins
         names = (*settings.allowed_hosts, *map(_host_of_origin, settings.allowed_origins))
         self._names = HostNames((settings.host, *names), machine)
-        self._known: set[bytes] = set()
+        self._passed_hosts: set[bytes] = set()
         """Values of `Host` that have passed the check."""
 
     def is_known(self, host: bytes | None) -> bool:
         """Whether this single `Host` of a request has passed the check before; else call `refuse_foreign_host`."""
-        return self._any or host in self._known
+        return self._any or host in self._passed_hosts
 
     def refuse_foreign_host(self, headers: Headers, path: str) -> None:
         """Refuse a request whose `Host` is not one of this gateway's names.
@@ -61,8 +61,8 @@ class HostCheck:
                     "Use the gateway's address, or add the host to the setting allowed_hosts "
                     "(TIDELOG_GATEWAY_ALLOWED_HOSTS, --allowed-hosts)",
                 )
-            if len(self._known) < _KNOWN_MAX:
-                self._known.add(host.encode("latin-1"))
+            if len(self._passed_hosts) < _KNOWN_MAX:
+                self._passed_hosts.add(host.encode("latin-1"))
 
     def is_allowed(self, host: str) -> bool:
         """Whether a `Host` names this gateway; its port does not matter."""

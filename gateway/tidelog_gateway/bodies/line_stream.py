@@ -90,7 +90,7 @@ class LineStream(Response):
         """The first line that was not accepted."""
         self._group_bytes = 0
         self._arrived_bytes = 0
-        self._count = self._stored = self._faults = 0
+        self._count = self._stored_count = self._faults = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer until the body or the stream ends.
@@ -290,7 +290,7 @@ class LineStream(Response):
             if fault is None:
                 outcome = next(stored)
                 if not isinstance(outcome, TidelogError):
-                    self._stored += 1
+                    self._stored_count += 1
                     if is_whole:
                         lines.append(_receipt(number, outcome.partition, outcome.offset))
                     continue
@@ -306,8 +306,8 @@ class LineStream(Response):
         end: dict[str, Any] = {
             "done": problem is None,
             "records": self._count,
-            "stored": self._stored,
-            "failed": self._count - self._stored,
+            "stored": self._stored_count,
+            "failed": self._count - self._stored_count,
         }
         if problem is not None:
             end |= {"next_line": self._next_line, "error": problem.brief()}

@@ -32,7 +32,7 @@ from tidelog_gateway.feed.plain_json import PLAIN_RECORDS_MAX, plain_json
 from tidelog_gateway.feed.ring import PUSHES_MAX, EntryEncoder, Follower, Ring, RingEntry
 from tidelog_gateway.feed.whole_batch import whole_batch
 from tidelog_gateway.metrics import Metrics
-from tidelog_gateway.records_out import JSON_BYTES_PER_BYTE, JSON_BYTES_PER_RECORD, BatchReader, TakenJson
+from tidelog_gateway.records_out import JSON_BYTES_PER_BYTE, JSON_BYTES_PER_RECORD, BatchReader, JsonRecords
 from tidelog_gateway.resume_tokens import ResumeTokens, Scope
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.websocket.messages import INTEGER_MAX
@@ -60,7 +60,7 @@ AT_ONCE_MAX: Final = PUSHES_MAX
 advances the clock once per iteration). The unit is a push; a batch counts as `BATCH_PUSHES` plus one for each KiB."""
 BATCH_PUSHES: Final = 5
 
-NOTHING: Final = TakenJson(b"[]", 0, 0)
+NOTHING: Final = JsonRecords(b"[]", 0, 0)
 _SID: Final = 0
 
 
@@ -153,7 +153,7 @@ class SharedFeed:
     async def _run(self) -> None:
         try:
             while True:
-                await self._wanted()
+                await self._await_demand()
                 try:
                     await self._ahead.begin()
                     await self._read()
@@ -186,7 +186,7 @@ class SharedFeed:
             while await self._take(await consumer.next_batch()):
                 if consumer.has_arrivals:
                     await asyncio.sleep(0)  # yields to other tasks
-                await self._wanted()
+                await self._await_demand()
 
     def _take_at_once(self, partition: int, batch: RecordBatch) -> bool:
         """Push a small batch that arrived while the reading task waits; False: the task has to handle the batch."""
@@ -212,7 +212,7 @@ class SharedFeed:
         self._at_once_left -= len(self.ring) + BATCH_PUSHES + (size_bytes >> 10)
         return self._at_once_left >= 0
 
-    def _encoded_at_once(self, batch: RecordBatch) -> TakenJson | None:
+    def _encoded_at_once(self, batch: RecordBatch) -> JsonRecords | None:
         """Return a batch as JSON; None if it does not fit one message or cannot be encoded here."""
         records = len(batch)
         if not 0 < records <= self._settings.ws_batch_records_max:
@@ -249,7 +249,7 @@ class SharedFeed:
             return True
         reader = BatchReader(batch)
         while len(reader):
-            await self._wanted()
+            await self._await_demand()
             size_bytes_max = reader.json_bytes_max(records_max, bytes_max)
             await self._outlet.wait_for_room(size_bytes_max)
             try:
@@ -262,7 +262,7 @@ class SharedFeed:
         self._ahead.done(batch)
         return True
 
-    async def _whole(self, batch: RecordBatch, records_max: int) -> TakenJson | None:
+    async def _whole(self, batch: RecordBatch, records_max: int) -> JsonRecords | None:
         """Return all records of a small batch as JSON; None if the batch has or may have to be split."""
         if len(batch) > records_max or batch.header.uncompressed_length > WHOLE_BYTES:
             return None
@@ -273,14 +273,14 @@ class SharedFeed:
         finally:
             self._outlet.give_back(size_bytes)
 
-    async def _push(self, partition: int, first_offset: int, next_offset: int, encoded: TakenJson) -> None:
+    async def _push(self, partition: int, first_offset: int, next_offset: int, encoded: JsonRecords) -> None:
         """Add records to the ring and push them to all followers in step."""
         is_more = self._append(partition, first_offset, next_offset, encoded)
         while is_more:
             await asyncio.sleep(0)
             is_more = self.ring.push_pending()
 
-    def _append(self, partition: int, first_offset: int, next_offset: int, encoded: TakenJson) -> bool:
+    def _append(self, partition: int, first_offset: int, next_offset: int, encoded: JsonRecords) -> bool:
         """Add records to the ring, from its position or, in a new partition, from `first_offset`.
 
         Returns:
@@ -313,7 +313,7 @@ class SharedFeed:
         self._count()
         return freed_bytes
 
-    async def _wanted(self) -> None:
+    async def _await_demand(self) -> None:
         """Wait until a follower wants more records."""
         while not self.ring.is_wanted:
             self._stirred.clear()

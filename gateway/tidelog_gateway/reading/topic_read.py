@@ -14,7 +14,7 @@ from tidelog.cluster.metadata import deleted_topic_error
 from tidelog.errors import OffsetOutOfRangeError
 from tidelog.model import Offset
 from tidelog_gateway.context import Gateway
-from tidelog_gateway.fetch import LOOK_S, Wanted, native_bytes
+from tidelog_gateway.fetch import LOOK_S, RecordFilter, native_bytes
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.reading.body import RecordsBody
 from tidelog_gateway.reading.topic_cursor import Cursor, cursor_in, cursor_text
@@ -52,7 +52,7 @@ class TopicRead:
         self._check_bounds()
 
     @classmethod
-    async def opened(cls, gateway: Gateway, topic: str, wanted: Wanted, begin: Begin) -> TopicRead:
+    async def opened(cls, gateway: Gateway, topic: str, record_filter: RecordFilter, begin: Begin) -> TopicRead:
         """Look up the bounds of all partitions.
 
         Raises:
@@ -60,7 +60,7 @@ class TopicRead:
             TidelogError: as `Client.topic`, `Client.list_offsets`.
         """
         described = await gateway.client.topic(topic)
-        scope = Scope(topic, described.topic_id, *wanted)
+        scope = Scope(topic, described.topic_id, *record_filter)
         cursor = None if begin.cursor is None else cursor_in(begin.cursor, scope)
         is_timed = isinstance(begin.at, int) and cursor is None
         numbers = [partition.partition for partition in described.partitions]

@@ -18,7 +18,7 @@ from starlette.responses import Response
 from tidelog.errors import OverloadedError
 from tidelog_gateway.budget.response_reservation import reservation_of
 from tidelog_gateway.context import Gateway, GatewayDep, TopicPath
-from tidelog_gateway.fetch import WAITING_BYTES, TopicRecordView, Wanted, check_limits, limits_of, while_wanted
+from tidelog_gateway.fetch import WAITING_BYTES, RecordFilter, TopicRecordView, check_limits, limits_of, while_wanted
 from tidelog_gateway.live_connections import counted, no_room
 from tidelog_gateway.offsets import TimestampQuery, parse_timestamp
 from tidelog_gateway.problems import Problem, invalid
@@ -84,14 +84,14 @@ async def read_topic(  # noqa: PLR0917 # query parameters are parameters
     media_type = media_type_of(request, value_encoding)
     if sum(start is not None for start in (cursor, timestamp, from_)) > 1:
         raise invalid([{"parameter": "cursor", "detail": "cursor, timestamp and from exclude each other: send one"}])
-    wanted = Wanted(parse_key(key, key_encoding) if key is not None else None, tag)
+    record_filter = RecordFilter(parse_key(key, key_encoding) if key is not None else None, tag)
     begin = Begin(cursor, parse_timestamp(timestamp) if timestamp is not None else from_ or "earliest")
     limits = limits_of(gateway, max_records, max_bytes)
     body = body_of(gateway, request, media_type, value_encoding, numbered=True, limits=limits)
     # Checked here, because an empty topic is not fetched, and only a fetch makes a node check the permission.
     if gateway.caller is not None:
         await gateway.client.security.check("consume", "topic", topic)
-    read = await TopicRead.opened(gateway, topic, wanted, begin)
+    read = await TopicRead.opened(gateway, topic, record_filter, begin)
     await read.take(body)
     wait_until = time.monotonic() + wait_ms / 1000
     while not body.records and read.caught_up and time.monotonic() < wait_until and not gateway.stopping.is_set():

@@ -86,7 +86,7 @@ class History:
     def __init__(self) -> None:
         self._times_ms: list[int] = []
         """Times of all samples, ascending."""
-        self._taken = 0
+        self._sample_count = 0
         self._rate_from = 0
         """Index of the sample that the newest one is compared with for a rate."""
         self._topics: dict[str, _Topic] = {}
@@ -104,9 +104,9 @@ class History:
     def add(self, at_ms: int, topics: Mapping[str, TopicFigures], gateway: GatewayCounters) -> None:
         """Add a sample. If it is not newer than the newest one (the clock was set back), older ones are discarded."""
         if self._times_ms and at_ms <= self._times_ms[-1]:
-            self._times_ms, self._topics, self._gateway, self._totals, self._taken = [], {}, [], [], 0
-        place = self._taken % POINTS
-        self._taken += 1
+            self._times_ms, self._topics, self._gateway, self._totals, self._sample_count = [], {}, [], [], 0
+        place = self._sample_count % POINTS
+        self._sample_count += 1
         self._times_ms = [*self._times_ms[-POINTS + 1 :], at_ms]
         self._gateway = [*self._gateway[-POINTS + 1 :], gateway]
         self._rate_from = self._first_of_rate()
@@ -169,7 +169,7 @@ class History:
         return max(0, min(first, newest - 1))
 
     def _place(self, index: int) -> int:
-        return (self._taken - len(self._times_ms) + index) % POINTS
+        return (self._sample_count - len(self._times_ms) + index) % POINTS
 
     def _step(self, samples: _Topic, index: int) -> Rate | None:
         if index == 0:

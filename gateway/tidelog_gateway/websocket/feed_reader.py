@@ -107,7 +107,7 @@ class FeedReader:
                     raise too_large(subscription, entry.partition, first_offset_in(entry.data), len(entry.data))
                 elif subscription.fits(entry.records, entry.payload_bytes):
                     size_bytes = len(entry.data) + subscription.token_chars + BATCH_MEMBERS_BYTES
-                    await self._sender.send_made(size_bytes, partial(self._made, entry))
+                    await self._sender.send_made(size_bytes, partial(self._message_of, entry))
                     feed.ring.taken(follower, entry)
                 elif follower.wants():
                     return  # the credit covers a part of the entry
@@ -145,7 +145,7 @@ class FeedReader:
         if self._follower is not None and not self._follower.wants():
             self._woken.set()
 
-    def _made(self, entry: RingEntry) -> Mapping[str, Any]:
+    def _message_of(self, entry: RingEntry) -> Mapping[str, Any]:
         """Return the message of an entry, and advance the position to its end."""
         self._make_tokens()
         sid, size_bytes = self._sid, len(entry.data)

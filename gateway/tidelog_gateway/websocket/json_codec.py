@@ -16,7 +16,7 @@ from tidelog_gateway.bodies.repeated_members import NOTHING, Opaque, refuse_repe
 from tidelog_gateway.problems import Problem, body_faults, invalid
 from tidelog_gateway.records_in import RawRecord, Records, records_of
 from tidelog_gateway.records_out import BatchReader
-from tidelog_gateway.websocket.codecs import Codec, MessageError, Parsed, Taken
+from tidelog_gateway.websocket.codecs import Codec, EncodedRecords, MessageError, Parsed
 from tidelog_gateway.websocket.messages import INTEGER_MAX, ClientMessage, Pub
 
 
@@ -65,9 +65,9 @@ class JsonCodec:
         """Send a text message."""
         await socket.send_text(data.decode())
 
-    def take(self, reader: BatchReader, records_max: int, bytes_max: int, encoded_bytes_max: int) -> Taken:
+    def take(self, reader: BatchReader, records_max: int, bytes_max: int, encoded_bytes_max: int) -> EncodedRecords:
         """Take the next records as a JSON array."""
-        return Taken(*reader.take_json(records_max, bytes_max, encoded_bytes_max))
+        return EncodedRecords(*reader.take_json(records_max, bytes_max, encoded_bytes_max))
 
     def bytes_max(self, reader: BatchReader, records_max: int, bytes_max: int) -> int:
         """Return an estimate of the maximum encoded length of the next records, with each byte escaped."""

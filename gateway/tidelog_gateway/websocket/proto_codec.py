@@ -14,7 +14,7 @@ from starlette.websockets import WebSocket
 
 from tidelog_gateway.problems import Problem, body_faults, invalid
 from tidelog_gateway.records_out import BatchReader
-from tidelog_gateway.websocket.codecs import Codec, MessageError, Parsed, Taken
+from tidelog_gateway.websocket.codecs import Codec, EncodedRecords, MessageError, Parsed
 from tidelog_gateway.websocket.messages import INTEGER_MAX, ClientMessage, Pub
 from tidelog_gateway.websocket.proto_records import proto_bytes_max, records_in_proto, take_proto
 from tidelog_proto import websocket_pb2 as pb
@@ -83,7 +83,7 @@ class ProtoCodec:
         """Send a binary message."""
         await socket.send_bytes(data)
 
-    def take(self, reader: BatchReader, records_max: int, bytes_max: int, encoded_bytes_max: int) -> Taken:
+    def take(self, reader: BatchReader, records_max: int, bytes_max: int, encoded_bytes_max: int) -> EncodedRecords:
         """Take the next records as the field `records` of a `Batch`."""
         return take_proto(reader, records_max, bytes_max, encoded_bytes_max)
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from tidelog_gateway.problems import invalid, pointer
 from tidelog_gateway.records_in import HEADERS_PER_RECORD_MAX, Records
 from tidelog_gateway.records_out import BatchReader
-from tidelog_gateway.websocket.codecs import Taken
+from tidelog_gateway.websocket.codecs import EncodedRecords
 from tidelog_proto import websocket_pb2 as pb
 from tidelog_proto.limits import PARTITIONS_MAX, TAG_BYTES_MAX, TIMESTAMP_MS_MAX
 
@@ -56,7 +56,7 @@ def records_in_proto(records: Sequence[pb.PubRecord], now_us: int) -> Records:
     )
 
 
-def take_proto(reader: BatchReader, records_max: int, bytes_max: int, encoded_bytes_max: int) -> Taken:
+def take_proto(reader: BatchReader, records_max: int, bytes_max: int, encoded_bytes_max: int) -> EncodedRecords:
     """Return the next records as the field `records` of a `Batch`; see `BatchReader.take_json` for the limits."""
     rows = reader.peek(records_max, bytes_max)
     batch = pb.Batch()
@@ -65,7 +65,7 @@ def take_proto(reader: BatchReader, records_max: int, bytes_max: int, encoded_by
     count = max(1, bisect_right(ends, encoded_bytes_max))
     del batch.records[count:]
     reader.advance(count)
-    return Taken(batch.SerializeToString(), count, rows.payload_ends[count - 1])
+    return EncodedRecords(batch.SerializeToString(), count, rows.payload_ends[count - 1])
 
 
 def proto_bytes_max(reader: BatchReader, records_max: int, bytes_max: int) -> int:

@@ -212,7 +212,7 @@ class WsProtocol:
         message = parsed.message
         if message.credit is not None:
             credit = message.credit
-            self._add_credit(self._known(credit.sid), credit.records, credit.bytes)
+            self._add_credit(self._subscription_of(credit.sid), credit.records, credit.bytes)
             return CreditAdded(credit.sid)
         assert message.id is not None, "the message model requires an id for all requests but credit"
         if message.auth is not None:
@@ -229,11 +229,11 @@ class WsProtocol:
         if message.pub is not None:
             return self._publish(message.id, message.pub, parsed.records)
         assert message.unsub is not None, "the message model requires exactly one request"
-        sid = self._known(message.unsub.sid).sid
+        sid = self._subscription_of(message.unsub.sid).sid
         self.ended(sid)
         return EndSubscription(message.id, sid)
 
-    def _known(self, sid: int) -> Subscription:
+    def _subscription_of(self, sid: int) -> Subscription:
         subscription = self.subscriptions.get(sid)
         if subscription is None:
             raise Problem(
@@ -264,7 +264,7 @@ class WsProtocol:
             subscription.credit_bytes = min(INTEGER_MAX, subscription.credit_bytes + size_bytes)
 
     def _commit(self, request_id: int, commit: Commit) -> Action:
-        subscription = self._known(commit.sid)
+        subscription = self._subscription_of(commit.sid)
         if subscription.group is None:
             detail = f"subscription {commit.sid} has no group to commit for: set group in sub"
             raise Problem(422, "invalid_request", detail)

@@ -107,7 +107,7 @@ class OwnerServer(ProbeServer):
         self.spare_frames = _arriving_at_once(frame_bytes_max)
         self._quorum = quorum
         self._links: list[FollowerLink] = []
-        self._held: deque[tuple[OwnerProtocol, memoryview]] = deque()
+        self._frames: deque[tuple[OwnerProtocol, memoryview]] = deque()
         self._sender: asyncio.Transport | None = None
         self._stored = self._answered = self._released = 0
 
@@ -131,7 +131,7 @@ class OwnerServer(ProbeServer):
 
     def pass_on(self, protocol: OwnerProtocol, frame: memoryview, end: int) -> None:
         """Forward a complete frame to every follower, and keep its buffer until all copies have stored it."""
-        self._held.append((protocol, frame))
+        self._frames.append((protocol, frame))
         for link in self._links:
             link.send(frame[:end])
 
@@ -155,7 +155,7 @@ class OwnerServer(ProbeServer):
             self._answered = agreed
         while self._released < everywhere:
             self._released += 1
-            protocol, frame = self._held.popleft()
+            protocol, frame = self._frames.popleft()
             protocol.take_back(frame)
 
     def _lost(self) -> None:

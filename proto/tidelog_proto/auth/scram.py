@@ -178,7 +178,7 @@ class ClientSide:
     def __init__(self, name: str, nonce: str) -> None:
         self.first = client_first(name, nonce)
         self._nonce = nonce
-        self._asked: tuple[str, bytes, int] | None = None
+        self._challenge: tuple[str, bytes, int] | None = None
         self._signature = b""
 
     def challenged(self, message: str) -> tuple[bytes, int]:
@@ -192,13 +192,13 @@ class ClientSide:
             raise ScramError("the message belongs to another exchange")
         if not ITERATIONS_MIN <= int(match[3]) <= ITERATIONS_MAX:
             raise ScramError(f"iteration count must be {ITERATIONS_MIN} to {ITERATIONS_MAX}, got {match[3]}")
-        self._asked = message, _decoded(match[2]), int(match[3])
-        return self._asked[1:]
+        self._challenge = message, _decoded(match[2]), int(match[3])
+        return self._challenge[1:]
 
     def final(self, salted: bytes) -> str:
         """Return the client's final message; `salted` is the result of `salted_password` for the node's challenge."""
-        assert self._asked is not None, "`challenged` is called first"
-        server_first = self._asked[0]
+        assert self._challenge is not None, "`challenged` is called first"
+        server_first = self._challenge[0]
         without_proof = f"c=biws,r={_matched(_SERVER_FIRST, server_first)[1]}"
         signed = f"{self.first.removeprefix('n,,')},{server_first},{without_proof}".encode()
         client_key = _mac(salted, b"Client Key")

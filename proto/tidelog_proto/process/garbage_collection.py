@@ -35,15 +35,15 @@ class LongLived:
     """
 
     def __init__(self) -> None:
-        self._made = self._frozen = self._dropped = 0
+        self._created = self._frozen = self._dropped = 0
 
     def made(self) -> None:
         """Count a created object."""
-        self._made += 1
-        if self._made >= FREEZE_EVERY and gc.get_threshold()[0] == GC_THRESHOLD:
+        self._created += 1
+        if self._created >= FREEZE_EVERY and gc.get_threshold()[0] == GC_THRESHOLD:
             gc.freeze()
-            self._frozen += self._made
-            self._made = 0
+            self._frozen += self._created
+            self._created = 0
 
     def dropped(self, count: int) -> None:
         """Count dropped objects."""

@@ -216,10 +216,10 @@ def read_pem(path: Path, what: str, *, is_secret: bool = False) -> bytes:
 
 
 @dataclass(frozen=True)
-class _Made:
+class _Contexts:
     """Contexts, with the fingerprint of the files they were made from."""
 
-    seen: bytes
+    fingerprint: bytes
     contexts: list[ssl.SSLContext] = field(compare=False)
 
 
@@ -237,8 +237,8 @@ class FollowedTls:
     def __init__(self, files: TlsFiles, *makers: Callable[[TlsFiles], ssl.SSLContext]) -> None:
         self.files = files
         self._makers = makers
-        self._last: _Made | None = None
-        self._followed = Followed(self._made, TlsFilesError, log)
+        self._last: _Contexts | None = None
+        self._followed = Followed(self._current_contexts, TlsFilesError, log)
 
     @property
     def contexts(self) -> list[ssl.SSLContext]:
@@ -255,10 +255,10 @@ class FollowedTls:
         log.info("reloaded certificates from %s", self.files.cert or self.files.ca)
         return True
 
-    def _made(self) -> _Made:
+    def _current_contexts(self) -> _Contexts:
         fingerprint = self._fingerprint()
-        if self._last is None or self._last.seen != fingerprint:
-            self._last = _Made(fingerprint, [make(self.files) for make in self._makers])
+        if self._last is None or self._last.fingerprint != fingerprint:
+            self._last = _Contexts(fingerprint, [make(self.files) for make in self._makers])
         return self._last
 
     def _fingerprint(self) -> bytes:
