@@ -124,7 +124,7 @@ async def open_client(settings: GatewaySettings, context: Context | None = None)
                 await client.close()  # drops the records that are pending when it times out
 
 
-def callers_of(own: Gateway, kept: ProducerLimit) -> CallerCache:
+def callers_of(own: Gateway, producer_limit: ProducerLimit) -> CallerCache:
     """Return the callers of a gateway, which use the connections of its own client."""
 
     def open_client(caller: AuthenticatedCaller) -> Client:
@@ -139,7 +139,7 @@ def callers_of(own: Gateway, kept: ProducerLimit) -> CallerCache:
     async def revision() -> bytes:
         return await own.client.security.revision()
 
-    return CallerCache(own, kept, identify=identify, revision=revision, open_client=open_client)
+    return CallerCache(own, producer_limit, identify=identify, revision=revision, open_client=open_client)
 
 
 def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client, peers: Peers | None = None) -> FastAPI:
@@ -160,8 +160,8 @@ def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client, p
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with opener(settings) as client:
-            kept = ProducerLimit(settings.producers_max)
-            producers = Producers(client, kept=kept, delivery_timeout_s=settings.request_timeout_s)
+            producer_limit = ProducerLimit(settings.producers_max)
+            producers = Producers(client, producer_limit=producer_limit, delivery_timeout_s=settings.request_timeout_s)
             gateway = app.state.gateway = Gateway(
                 settings, client, producers, metrics, budget, outgoing, peers=peers, turns=turns
             )
@@ -170,7 +170,7 @@ def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client, p
                 return (await client.security.test("impersonate", "cluster")).allowed
 
             gateway.may_impersonate = may_impersonate
-            callers = app.state.callers = callers_of(gateway, kept)
+            callers = app.state.callers = callers_of(gateway, producer_limit)
             tasks = [asyncio.create_task(callers.follow(), name="renew tickets")]
             if settings.otel:
                 from tidelog_gateway.flow.request_span import RequestSpans  # noqa: PLC0415 # it needs the extra `otel`

@@ -82,7 +82,7 @@ class CallerCache:
 
     Args:
         own: the gateway with its own client.
-        kept: limit of producers, of all callers together.
+        producer_limit: limit of producers, of all callers together.
         identify: verifies credentials at a node.
         revision: asks a node for the revision of identities and rules.
         open_client: makes a client that acts for a caller.
@@ -95,7 +95,7 @@ class CallerCache:
     def __init__(
         self,
         own: Gateway,
-        kept: ProducerLimit,
+        producer_limit: ProducerLimit,
         *,
         identify: Identify,
         revision: Callable[[], Awaitable[bytes]],
@@ -103,7 +103,7 @@ class CallerCache:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._own = own
-        self._kept_producers = kept
+        self._producer_limit = producer_limit
         self._identify = identify
         self._ask_revision = revision
         self._revision = b""
@@ -285,7 +285,7 @@ class CallerCache:
         caller = AuthenticatedCaller(credentials, identified, partial(self._identified, is_known=True), self._clock)
         client = self._open_client(caller)
         timeout_s = self._own.settings.request_timeout_s
-        producers = Producers(client, kept=self._kept_producers, delivery_timeout_s=timeout_s)
+        producers = Producers(client, producer_limit=self._producer_limit, delivery_timeout_s=timeout_s)
         cached = _CachedCaller(digest, caller, replace(self._own, client=client, producers=producers, caller=caller))
         self._trim()
         self._cached[digest] = cached

@@ -132,8 +132,8 @@ class QueuePlace:
             self._is_coming = False
             self._entries[-1].went(self._place)
 
-    async def _leave_all_but(self, kept: int) -> None:
-        while len(self._entries) > kept:
+    async def _leave_all_but(self, count: int) -> None:
+        while len(self._entries) > count:
             await self._producers.leave(self._entries.pop(0), self._place)
 
 
@@ -168,13 +168,13 @@ class Producers:
 
     Args:
         client: the caller's.
-        kept: limit of producers, of all callers together.
+        producer_limit: limit of producers, of all callers together.
         delivery_timeout_s: when a record fails.
     """
 
-    def __init__(self, client: Client, *, kept: ProducerLimit, delivery_timeout_s: float) -> None:
+    def __init__(self, client: Client, *, producer_limit: ProducerLimit, delivery_timeout_s: float) -> None:
         self._client = client
-        self._kept = kept
+        self._producer_limit = producer_limit
         self._delivery_timeout_s = delivery_timeout_s
         self._entries: dict[str, _Entry] = {}
         self._retired: dict[str, list[_Entry]] = {}
@@ -192,7 +192,7 @@ class Producers:
             yield place
         finally:
             await place.leave()
-            await self._kept.trim()
+            await self._producer_limit.trim()
 
     async def store_at_once(self, topic: str, rows: RecordLists) -> PendingRows | None:
         """Accept records at once if no request waits in the topic's queue, and wait for their outcomes.
@@ -208,7 +208,7 @@ class Producers:
         pending = entry.producer.bulk_appender.put(rows)
         if pending is None:
             return None
-        self._kept.used(self, topic)
+        self._producer_limit.used(self, topic)
         place = next(self._places)
         entry.users.add(place)
         try:
@@ -227,7 +227,7 @@ class Producers:
             entry = self._entries[topic] = _Entry(topic, producer, tuple(self._retired.get(topic, ())))
             for earlier in entry.earlier:
                 earlier.later.append(entry)
-        self._kept.used(self, topic)
+        self._producer_limit.used(self, topic)
         entry.join(place)
         return entry
 
@@ -249,7 +249,7 @@ class Producers:
         entry = self._entries.get(topic)
         if entry is not None and producer in {None, entry.producer}:
             del self._entries[topic]
-            self._kept.dropped(self, topic)
+            self._producer_limit.dropped(self, topic)
             await self._retire(entry)
 
     async def close(self, *, within_s: float) -> None:
@@ -257,7 +257,7 @@ class Producers:
         entries = list(self._entries.values())
         self._entries.clear()
         for entry in entries:
-            self._kept.dropped(self, entry.topic)
+            self._producer_limit.dropped(self, entry.topic)
         try:
             async with asyncio.timeout(within_s):
                 for entry in entries:

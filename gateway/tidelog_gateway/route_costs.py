@@ -46,7 +46,7 @@ HTTP_COSTS: Final[dict[str, RouteCost]] = {
     "GET /v1/topics/{topic}/records": RouteCost(
         "10,000 records in 8 MiB, 4,096 partitions",
         400,
-        "records_per_request_max, fetch_bytes_max, 256 fetches, a second; waits count towards ws_connections_max",
+        "records_per_request_max, fetch_bytes_max, 256 fetches, 1 s; waits count towards ws_connections_max",
         paced=True,
     ),
     "GET /v1/topics/{topic}/stream": RouteCost(

@@ -17,7 +17,7 @@ from tidelog.model import TopicPartition
 from tidelog_proto.batch.record_batch import RecordBatch
 
 EPOCHS_MAX: Final = 3
-"""How many epochs of a partition are remembered, those read last."""
+"""Maximum number of epochs of a partition that are remembered: those read last."""
 
 _Key = tuple[bytes, int]
 _V = TypeVar("_V")

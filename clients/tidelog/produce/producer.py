@@ -225,7 +225,7 @@ class Producer:
 
         Raises:
             TidelogError: the record was not acknowledged; if `definite`, it is certainly not stored.
-            SerializationError: key or value cannot be serialised; nothing was accepted.
+            SerializationError: key or value cannot be serialized; nothing was accepted.
             TypeError, ValueError: an argument has the wrong type or is out of range.
         """
         return await (
@@ -330,7 +330,7 @@ class Producer:
 
         Raises:
             TidelogError: some records were not acknowledged; a note of the error has their number.
-            SerializationError: a key or value cannot be serialised; nothing was accepted.
+            SerializationError: a key or value cannot be serialized; nothing was accepted.
             TypeError, ValueError: values or keys are not bytes, or differ in length.
         """
         return await (await self.enqueue_many(values, keys=keys, partition=partition))

@@ -1,4 +1,4 @@
-"""Preparation of records before a producer accepts them: serialisation, validation, size.
+"""Preparation of records before a producer accepts them: serialization, validation, size.
 
 An invalid record raises an error in the call, and no record of the call is accepted. If it were accepted, encoding its
 batch would fail, and with it the other records of the batch.
@@ -54,10 +54,10 @@ class RecordPreparation:
         partition: int | None,
         timestamp_us: int | None,
     ) -> PreparedRecord:
-        """Serialise and check a record; its partition is chosen later.
+        """Serialize and check a record; its partition is chosen later.
 
         Raises:
-            SerializationError: key or value cannot be serialised.
+            SerializationError: key or value cannot be serialized.
             TypeError, ValueError: see `Producer.send`.
         """
         if self._value is not None:
@@ -89,7 +89,7 @@ class RecordPreparation:
         """Return the values of many records as bytes.
 
         Raises:
-            SerializationError: one of them cannot be serialised.
+            SerializationError: one of them cannot be serialized.
             TypeError: they are text.
         """
         return _no_text(values, "value") if self._value is None else [self._value(value) for value in values]
@@ -98,7 +98,7 @@ class RecordPreparation:
         """Return the keys of many records as bytes.
 
         Raises:
-            SerializationError: one of them cannot be serialised.
+            SerializationError: one of them cannot be serialized.
             TypeError: they are text.
         """
         if keys is None:

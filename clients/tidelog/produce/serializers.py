@@ -1,6 +1,6 @@
 """Serializers of keys and values, by name or as the user's function.
 
-None is not serialised: it is a record without a key, or a tombstone.
+None is not serialized: it is a record without a key, or a tombstone.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _NAMED: Final[dict[str, Callable[[Any], bytes]]] = {"json": _json, "utf-8": _utf
 
 
 def serializer_of(serializer: Serializer | None, what: str) -> Callable[[Any], bytes | None] | None:
-    """Return the function that serialises keys or values; None if they are bytes already.
+    """Return the function that serializes keys or values; None if they are bytes already.
 
     Args:
         serializer: the user's option.
@@ -64,7 +64,7 @@ def serializer_of(serializer: Serializer | None, what: str) -> Callable[[Any], b
         try:
             serialized = serialize(thing)
         except Exception as error:
-            raise SerializationError(f"a {what} cannot be serialised: {error}") from error
+            raise SerializationError(f"a {what} cannot be serialized: {error}") from error
         if not isinstance(serialized, bytes):
             raise SerializationError(f"{what}_serializer must return bytes, got {type(serialized).__name__}")
         return serialized

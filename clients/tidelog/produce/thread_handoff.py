@@ -238,6 +238,7 @@ def buffer_full(topic: str) -> BufferFullError:
 def unknown_partition(topic: str, route: TopicRoute, partition: int) -> UnknownPartitionError:
     """Return the error of a record for a partition that is not in the cached metadata; `send` refreshes it."""
     return UnknownPartitionError(
-        f"topic {topic!r} has partitions 0 to {route.partition_count - 1} in this producer's metadata, not {partition}",
+        f"topic {topic!r} has partitions 0 to {route.partition_count - 1} in this producer's metadata, not "
+        f"{partition}; publish to one of these, or with `send`, which refreshes the metadata",
         retriable=True,
     )

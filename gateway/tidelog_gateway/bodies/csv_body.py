@@ -82,7 +82,7 @@ def _names(row: bytes) -> list[str]:
     if "value" not in names:
         raise row_fault(1, "the header row has no column value; add it")
     if sum(name.startswith(HEADER_PREFIX) for name in names) > HEADERS_PER_RECORD_MAX:
-        raise row_fault(1, f"a record has at most {HEADERS_PER_RECORD_MAX} headers")
+        raise row_fault(1, f"a record may have at most {HEADERS_PER_RECORD_MAX} headers; remove header columns")
     return names
 
 

@@ -185,9 +185,9 @@ class Exchange:
     # ----------------------------------------------------------------------------------------- of the application
 
     async def collect_into(self, place: memoryview, came: Callable[[int], None]) -> bool:
-        """Receive the whole body directly into memory of its length.
+        """Receive the whole body directly into a buffer of its length; return False if the client disconnects first.
 
-        Return False if the client disconnects before. The arguments are as of `collect`.
+        The arguments are those of `collect`.
         """
         self._continue()
         at = 0

@@ -98,7 +98,7 @@ def user_name(name: str) -> str:
     """
     prepared = saslprep(name)
     if len(prepared) > PRINCIPAL_CHARS_MAX:
-        raise ValueError(f"a user name must have at most {PRINCIPAL_CHARS_MAX} characters")
+        raise ValueError(f"a user name must have at most {PRINCIPAL_CHARS_MAX} characters, got {len(prepared)}")
     return prepared
 
 
