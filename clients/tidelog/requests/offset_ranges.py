@@ -50,37 +50,35 @@ class OffsetRange:
         return self.end - self.start
 
 
-def fetch_options(offset_range: OffsetRange, schema: pa.Schema) -> FetchOptions:
+def fetch_options(span: OffsetRange, schema: pa.Schema) -> FetchOptions:
     """Return the fetch options for a range and the columns of a schema."""
     columns = [name for name in WIRE_COLUMNS if name in schema.names]
-    options = FetchOptions(
-        max_bytes=FETCH_BYTES, min_bytes=1, wait_ms=WAIT_MS, columns=columns, end_offset=offset_range.end
-    )
-    if offset_range.topic_id:
+    options = FetchOptions(max_bytes=FETCH_BYTES, min_bytes=1, wait_ms=WAIT_MS, columns=columns, end_offset=span.end)
+    if span.topic_id:
         options["topic_id"] = (
-            offset_range.topic_id
+            span.topic_id
         )  # in each fetch, since the topic may be deleted and created again in between
     return options
 
 
-def fetch_range(offset_range: OffsetRange, fetch: Fetch, lost: Lost) -> Iterator[RecordBatch]:
+def fetch_range(span: OffsetRange, fetch: Fetch, lost: Lost) -> Iterator[RecordBatch]:
     """Yield the record batches of the range; the last one may extend beyond it.
 
     Raises:
         TidelogError: as `fetch` and `lost`.
     """
-    offset = offset_range.start
+    offset = span.start
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="tidelog-prefetch") as pool:
         pending = pool.submit(fetch, offset)
-        while offset < offset_range.end:
-            batches, next_offset = _answer(pending, offset_range, offset, lost)
-            if next_offset < offset_range.end:
+        while offset < span.end:
+            batches, next_offset = _answer(pending, span, offset, lost)
+            if next_offset < span.end:
                 pending = pool.submit(fetch, next_offset)
             # A batch caches its decoded columns, which may be much larger, so each is released after it was consumed.
             batches.reverse()
             while batches:
                 batch = batches.pop()
-                if batch.base_offset < offset_range.end:
+                if batch.base_offset < span.end:
                     yield batch
             offset = next_offset
 

@@ -154,27 +154,25 @@ def read_ranges(
     """
     # Connected with the first batch, so that an unused reader holds no connection.
     with connect() as client:
-        for offset_range in ranges:
-            options = fetch_options(offset_range, schema)
+        for span in ranges:
+            options = fetch_options(span, schema)
 
-            def fetch(
-                offset: int, offset_range: OffsetRange = offset_range, options: FetchOptions = options
-            ) -> Fetched:
-                return client.fetch(offset_range.topic, offset_range.partition, offset, **options)
+            def fetch(offset: int, span: OffsetRange = span, options: FetchOptions = options) -> Fetched:
+                return client.fetch(span.topic, span.partition, offset, **options)
 
             constants: dict[str, Any] = {
-                "topic": pa.scalar(offset_range.topic, pa.string()),
-                "partition": pa.scalar(offset_range.partition, pa.int32()),
+                "topic": pa.scalar(span.topic, pa.string()),
+                "partition": pa.scalar(span.partition, pa.int32()),
             }
             joiner = BatchJoiner(schema, constants, max_records=batch_records)
-            for batch in fetch_range(offset_range, fetch, _lost):
-                yield from joiner.add(wire_batch(batch, schema).cut(offset_range.start, offset_range.end))
+            for batch in fetch_range(span, fetch, _lost):
+                yield from joiner.add(wire_batch(batch, schema).cut(span.start, span.end))
             yield from joiner.finish()
 
 
-def _lost(offset_range: OffsetRange, start: int, end: int) -> None:
+def _lost(span: OffsetRange, start: int, end: int) -> None:
     raise OffsetOutOfRangeError(
-        f"{offset_range.topic!r}/{offset_range.partition}: offsets {start} to {end - 1} do not exist any more: "
+        f"{span.topic!r}/{span.partition}: offsets {start} to {end - 1} do not exist any more: "
         "retention deleted "
         "them, or the log was truncated; read from the start of the log, or raise the topic's retention"
     )
