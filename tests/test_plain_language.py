@@ -24,6 +24,12 @@ ROOT = Path(__file__).parents[1]
 LINK_TARGET = re.compile(r"\]\([^)\s]*\)")
 """File names in links: those of decisions stay when their titles change."""
 _SENTENCE = r"(?:\A|(?<=[.:;!] ))"
+_CLIENT_SIDE = ("clients/", "gateway/", "proto/", "loadtest/", "spark/")
+_WITHOUT_WORK = (
+    *("clients/tidelog/cluster/", "clients/tidelog/consume/", "clients/tidelog_cli/", "clients/tidelog_pytest/"),
+    *("gateway/", "proto/", "loadtest/", "spark/"),
+)
+"""Code that does not explain `Work.piece`."""
 
 
 class Rule(NamedTuple):
@@ -33,15 +39,17 @@ class Rule(NamedTuple):
         pattern: finds it in one line.
         instead: the better form.
         sample: a line that has it.
+        folders: only files below these are searched; all files if empty.
     """
 
     pattern: re.Pattern[str]
     instead: str
     sample: str
+    folders: tuple[str, ...] = ()
 
 
-def rule(pattern: str, instead: str, sample: str) -> Rule:
-    return Rule(re.compile(pattern), instead, sample)
+def rule(pattern: str, instead: str, sample: str, folders: tuple[str, ...] = ()) -> Rule:
+    return Rule(re.compile(pattern), instead, sample, folders)
 
 
 RULES = {
@@ -88,6 +96,56 @@ RULES = {
         r"\b(?:[Aa]new|[Nn]owhere|[Bb]y and by|[Hh]ereby|[Tt]hereby|[Ff]or so long|[Bb]ut for)\b",
         "again, missing, gradually, except",
         "it is built anew",
+    ),
+    "a place without a name": rule(
+        r"\b[Ss]ee there\b|\b[Pp]ast it\b",
+        "name the function, the module or the page; after the record, beyond the end",
+        "As for batches; see there.",
+        _CLIENT_SIDE,
+    ),
+    "a result that tells": rule(
+        r"\b(?:[Rr]esults?|`x`|[Ee]rrors?|[Mm]essages?) tells?\b",
+        "reports, contains, names",
+        "the result tells the count",
+        _CLIENT_SIDE,
+    ),
+    "sentence without a verb": rule(
+        _SENTENCE + r"The same (?:for|of|in|with|as)\b|\AOf (?:an?|the|this|its|JSON|CSV)\b",
+        "write the verb: applies to topics too, return the fields of a body",
+        "The same for groups.",
+        _CLIENT_SIDE,
+    ),
+    "someone has it done": rule(
+        _SENTENCE + r"Have (?!a\b|an\b|the\b|no\b)\w+ \w+",
+        "say who does it: the owner commits",
+        "Have it committed.",
+        _CLIENT_SIDE,
+    ),
+    "a second for per second": rule(
+        r"\b(?:records|frames|batches|requests|bytes|messages|pushes|connections) a second\b",
+        "per second",
+        "5 requests a second",
+        _CLIENT_SIDE,
+    ),
+    "figure of speech": rule(
+        r"\b(?:is|are) gone\b|\b(?:is|are) under way\b|\bin vain\b|\bat hand\b|\bin hand\b|\b[Bb]eside\b|\bnothing "
+        "but\b"
+        r"|\bcarr(?:y|ied|ies) (?:it |them |its \w+ )?out\b",
+        "ended, was deleted; runs; without success; stored, available; next to; only; execute",
+        "a request is under way",
+        _CLIENT_SIDE,
+    ),
+    "standing as an adjective": rule(
+        r"\b(?:a|the|its|their|same) standing\b|\bstanding (?:of|as)\b",
+        "bounds, state, position, order",
+        "the standing of a partition",
+        _CLIENT_SIDE,
+    ),
+    "piece": rule(
+        r"\b[Pp]ieces?\b",
+        "slice, part, chunk, message, entry: one word for one thing",
+        "a piece of columns",
+        _WITHOUT_WORK,
     ),
 }
 
@@ -205,8 +263,9 @@ def places_in(paths: Iterable[str]) -> list[str]:
         if not any(name == each or name.startswith(f"{each}/") for each in wanted):
             continue
         for number, line in texts(ROOT / name):
-            for title, (pattern, instead, _) in RULES.items():
-                if pattern.search(line) and f"{name}: {line}" not in EXCEPTIONS:
+            for title, (pattern, instead, _, folders) in RULES.items():
+                is_searched = not folders or name.startswith(folders)
+                if is_searched and pattern.search(line) and f"{name}: {line}" not in EXCEPTIONS:
                     found.append(f"{name}:{number}: {title} ({instead}): {line}")
     return found
 

@@ -41,9 +41,9 @@ from tidelog.model import (
     TopicFigures,
     TopicSettings,
 )
-from tidelog.produce.idempotent_requests import KeyedRequests
+from tidelog.produce.custom_partitioners import Partitioner
+from tidelog.produce.idempotent_requests import IdempotentRequests
 from tidelog.produce.partition_queue import BATCH_BYTES_TARGET
-from tidelog.produce.partitioners import Partitioner
 from tidelog.produce.producer import Producer
 from tidelog.produce.producer_options import BUFFER_BYTES_DEFAULT, DELIVERY_TIMEOUT_S_DEFAULT, ProducerOptions
 from tidelog.produce.serializers import Serializer
@@ -113,10 +113,12 @@ class Client:
     ) -> None:
         identity = identity_of(client_id, request_timeout_s, idle_poll_us, showing(api_key, credentials), tls)
         self._metric_calls = None if metrics is None else MetricCalls(metrics)
-        given = parse_addresses(bootstrap)
+        addresses = parse_addresses(bootstrap)
         self._router = router or Router(
-            given,
-            ConnectionPool(identity, self._metric_calls, bootstrap=given, unreachable_timeout_s=unreachable_timeout_s),
+            addresses,
+            ConnectionPool(
+                identity, self._metric_calls, bootstrap=addresses, unreachable_timeout_s=unreachable_timeout_s
+            ),
             request_timeout_s=request_timeout_s,
             quorum_timeout_s=quorum_timeout_s,
             zone=zone,
@@ -128,7 +130,7 @@ class Client:
         """The consumer groups of the cluster."""
         self.security = Security(self._router, self._check_usable)
         """API keys, users, access rules and quotas."""
-        self.keyed_requests = KeyedRequests(self._router, self._check_usable)
+        self.keyed_requests = IdempotentRequests(self._router, self._check_usable)
         """For the gateway only."""
         self._producers: WeakSet[Producer] = WeakSet()
         self._consumers: WeakSet[Consumer] = WeakSet()
@@ -218,11 +220,11 @@ class Client:
             InvalidTopicError, InvalidRequestError: the name or a setting is invalid.
         """
         self._check_usable()
-        wanted = {"partitions": partitions, **settings}
-        request = topic_create(conversions.checked_topic(name), wanted)
+        requested = {"partitions": partitions, **settings}
+        request = topic_create(conversions.checked_topic(name), requested)
         reply = await topic_changes.create(self._router, request, exist_ok=exist_ok)
         topic = await whole_topic.whole_topic(self._router, reply)
-        check_existing(topic, wanted)
+        check_existing(topic, requested)
         self._router.metadata.note_created(reply.topics[0])
         return topic
 
@@ -293,7 +295,8 @@ class Client:
         Raises:
             OffsetOutOfRangeError: the offset is past the end; with the bounds.
             ForbiddenError: the topic is on hold.
-            UnknownTopicError, UnknownPartitionError, InvalidRequestError: see there.
+            UnknownTopicError, UnknownPartitionError: the topic or partition does not exist.
+            InvalidRequestError: an argument is invalid.
         """
         self._check_usable()
         return await record_deletion.delete_records(self._router, topic, before, partitions)
@@ -343,7 +346,7 @@ class Client:
         """Recover a partition whose quorum is permanently lost, from the replicas of the named and other live nodes.
 
         The node is the sole replica afterwards. Acknowledged records may be lost, unless a quorum answers; the result
-        tells. A replica that returns with another end of the epoch must be replaced.
+        reports which. A replica that returns with another end of the epoch must be replaced.
 
         Raises:
             InvalidRequestError: the node does not exist or holds no suitable replica.
@@ -383,8 +386,8 @@ class Client:
             partition: 0-based.
             offset: of the first record.
             options: `max_bytes`: approximate size of the result (8 MiB), as stored; at least one batch is returned.
-                `min_bytes`: wait for this much (0)... `wait_ms`: ...but no longer than this (0); with it a quota is
-                    waited for as well, without limit.
+                `min_bytes`: wait until this many bytes can be returned (0), for at most `wait_ms`.
+                `wait_ms`: see `min_bytes` (0). If it is > 0, the call also waits, without limit, for a quota.
                 `key`, `tag`: only records with this key and this tag.
                 `columns`: some of timestamp, key, value, headers, tag; others may be absent.
                 `since_us`, `until_us`: batches without a record of since_us <= timestamp < until_us may be left out.
@@ -409,7 +412,7 @@ class Client:
         Args:
             topic: the topic's name.
             key: of the record.
-            partition: where to look; None for the partition that the default partitioner selects now.
+            partition: the partition to search; None for the one that the default partitioner selects now.
 
         Raises:
             UnknownTopicError, UnknownPartitionError: the topic or partition does not exist.
@@ -426,7 +429,8 @@ class Client:
             partitions: 0-based.
 
         Raises:
-            UnknownTopicError, UnknownPartitionError, InvalidRequestError: see there.
+            UnknownTopicError, UnknownPartitionError: the topic or partition does not exist.
+            InvalidRequestError: an argument is invalid.
         """
         self._check_usable()
         return await list_offsets.list_offsets(self._router, topic, at, partitions)
@@ -439,12 +443,13 @@ class Client:
         Args:
             group: the group's name.
             topic: the topic's name.
-            positions: partition -> next offset to read. An older one does not move a position back...
-            reset: ...unless this is set.
+            positions: partition -> next offset to read. A position that is older than the stored one is ignored.
+            reset: store older positions as well.
             note: stored with the positions, at most 4,096 bytes.
 
         Raises:
-            UnknownTopicError, UnknownPartitionError, InvalidRequestError: see there.
+            UnknownTopicError, UnknownPartitionError: the topic or partition does not exist.
+            InvalidRequestError: an argument is invalid.
         """
         self._check_usable()
         return await fetch_and_commit.commit(self._router, group, topic, positions, reset=reset, note=note)
@@ -562,17 +567,17 @@ class Client:
             InvalidRequestError, InvalidTopicError: an argument has an invalid value.
         """
         self._check_usable(bind=False)
-        named = group_of(group)
+        group_options = group_of(group)
         options = ConsumerOptions.of(
             topics,
             pattern=pattern,
-            group=None if named is None else named.name,
+            group=None if group_options is None else group_options.name,
             start=start,
             partitions=partitions,
             on_out_of_range=on_out_of_range,
             prefetch_bytes=prefetch_bytes,
             prefetch_records=prefetch_records,
-            wanted=record_filter(key, tag),
+            record_filter=record_filter(key, tag),
             decoding=Decoding.of(
                 value=value_deserializer, key=key_deserializer, on_undecodable=on_undecodable, dead_letter=dead_letter
             ),
@@ -585,7 +590,7 @@ class Client:
             self.producer,
             admit,
             dropped=dropped,
-            group_options=member_options(named, is_shared=options.is_shared),
+            group_options=member_options(group_options, is_shared=options.is_shared),
             client_id=self._client_id,
             metric_calls=self._metric_calls,
         )

@@ -73,7 +73,7 @@ ApiKey = str | Callable[[], str]
 """A key, or a function that returns one for each connection."""
 
 TokenSource = Callable[[], str | Awaitable[str]]
-"""Returns a fresh token. A plain function runs in a thread, so it may block; an `async` one runs on the loop."""
+"""Returns a new token. A plain function runs in a thread, so it may block; an `async` function runs on the loop."""
 
 
 class Token:
@@ -96,10 +96,10 @@ class Token:
             return self._token
         try:
             if inspect.iscoroutinefunction(self._token):
-                given: str = await self._token()
-                return given
-            made = await asyncio.to_thread(self._token)
-            return made if isinstance(made, str) else await made
+                new_token: str = await self._token()
+                return new_token
+            token = await asyncio.to_thread(self._token)
+            return token if isinstance(token, str) else await token
         except TidelogError:
             raise
         except Exception as error:
@@ -147,13 +147,13 @@ def showing(api_key: ApiKey | None = None, credentials: Credentials | None = Non
     In the environment an API key takes precedence over a token, and a token over a password.
 
     Raises:
-        InvalidRequestError: both arguments are given, or the environment names a user without a password file.
+        InvalidRequestError: both arguments are given, or the environment sets a user without a password file.
     """
     if api_key is not None and credentials is not None:
         raise InvalidRequestError("api_key and credentials exclude each other; pass one of them")
     if credentials is None:
-        found = None if api_key is not None else _of_environment()
-        return found or ApiKeyAuthenticator(asked_each_time(api_key))
+        from_environment = None if api_key is not None else _of_environment()
+        return from_environment or ApiKeyAuthenticator(asked_each_time(api_key))
     if isinstance(credentials, Token | TokenFile | Password):
         return credentials
     return ApiKeyAuthenticator(asked_each_time(credentials))
@@ -169,7 +169,7 @@ def carried(credentials: Credentials | None) -> Credentials | None:
         credentials: None: those of this process's environment.
 
     Returns:
-        None if the environment names none; then that of the other process applies.
+        None if the environment sets no credentials; then those of the other process's environment apply.
 
     Raises:
         InvalidRequestError: a file cannot be read, or the environment variables are contradictory.
@@ -183,7 +183,7 @@ def carried(credentials: Credentials | None) -> Credentials | None:
 
 
 def _of_environment() -> TokenFile | Password | None:
-    """Return the token or password that the environment names; None if it names neither, or an API key as well."""
+    """Return the token or password that the environment sets; None if it sets neither, or also an API key."""
     if os.environ.get(API_KEY_FILE_VARIABLE) or os.environ.get(API_KEY_VARIABLE):
         return None
     if token := os.environ.get(TOKEN_FILE_VARIABLE):
@@ -201,7 +201,7 @@ def _checked(token: str) -> str:
     """Return the token if it may be sent; the message of the error does not contain it.
 
     Raises:
-        InvalidRequestError: it is empty, too long or not ASCII.
+        InvalidRequestError: the token is empty, too long or not ASCII.
     """
     if not token or not token.isascii() or len(token) > TOKEN_BYTES_MAX:
         raise InvalidRequestError(

@@ -7,7 +7,7 @@ TidelogError                      code, retriable, definite, retry_after_ms, don
 │   ├── ForkedError               the object was created before a fork and used in the child
 │   ├── WrongEventLoopError       the object belongs to another event loop
 │   ├── NotBegunError             the producer has not resolved its topic yet
-│   └── SerializationError        a key or value cannot be serialized; nothing of the call was accepted
+│   └── SerializationError        a key or value cannot be serialized; no record of the call was accepted
 ├── BufferFullError               the producer's buffer is full; the record was not accepted
 ├── NodeUnreachableError          no connection could be opened; nothing was sent
 ├── ConnectionLostError           the connection was lost or abandoned while an answer was due; the outcome is unknown
@@ -118,7 +118,7 @@ class NotBegunError(UsageError):
 
 
 class SerializationError(UsageError):
-    """A key or value cannot be serialized; nothing of the call was accepted."""
+    """A key or value cannot be serialized; no record of the call was accepted."""
 
 
 class BufferFullError(TidelogError):
@@ -159,7 +159,7 @@ class RequestTimeoutError(TidelogError):
 
 
 class DeliveryTimeoutError(TidelogError):
-    """A record's delivery deadline passed. `definite` tells whether it is certain that it was not stored.
+    """A record's delivery deadline passed. `definite` is True if the record was certainly not stored.
 
     If a quota delayed it, `retry_after_ms` is the remaining delay, and the code is OVERLOADED.
     """
@@ -283,8 +283,8 @@ class RecordError(TidelogError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Support pickling with the additional attributes."""
-        made = partial(type(self), topic=self.topic, partition=self.partition, offset=self.offset)
-        return made, self.args, self.__dict__
+        factory = partial(type(self), topic=self.topic, partition=self.partition, offset=self.offset)
+        return factory, self.args, self.__dict__
 
 
 class UnknownSubscriptionError(TidelogError):

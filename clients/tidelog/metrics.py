@@ -26,7 +26,7 @@ class ClientMetrics(Protocol):
     def failed(self, topic: str, records: int, code: str) -> None:
         """Records failed: their receipts raise an error with this code (`TidelogError.code_name`).
 
-        Some of them may be stored nevertheless; the error's `definite` tells.
+        Some of them may be stored nevertheless, unless the error is `definite`.
         """
 
     def buffered(self, topic: str, change_bytes: int) -> None:

@@ -73,13 +73,14 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class NextDeletion:
-    """The next deletion by retention in a partition: its oldest segment, with all records below `below`.
+    """The next deletion by retention in a partition: its oldest segment, all records before offset `below`.
 
     Attributes:
         below: end offset of the segment.
         size_bytes: of the segment.
-        at_us: when its newest record exceeds the retention time, µs since 1970; None without a time limit.
-        bytes_more: how much more the partition may store before the size limit deletes it; None without a size limit.
+        at_us: when the segment's newest record exceeds the retention time, µs since 1970; None without a time limit.
+        bytes_more: bytes that the partition can still store before the size limit deletes the segment; None without a
+            size limit.
     """
 
     below: int
@@ -94,7 +95,8 @@ class Partition:
 
     `replicas` are set in the cluster status and in the description of a topic, while the owner answers. The description
     of a topic also has the append times of the oldest and newest record, µs since 1970, 0 without records; the next
-    deletion by retention, None for none; and the size of the log that the topic's indexes lack, which lookups scan.
+    deletion by retention, None for none; and the size of the part of the log that is not in the topic's indexes, which
+    lookups scan.
     """
 
     partition: int
@@ -152,10 +154,10 @@ class Topic:
 
 
 class TopicSettings(TypedDict, total=False):
-    """Keyword arguments of `Client.create_topic` and `Client.alter_topic`, beside `partitions`.
+    """Keyword arguments of `Client.create_topic` and `Client.alter_topic`, in addition to `partitions`.
 
-    A setting that is missing or None gets the node's default in a new topic, and stays in an existing one. The page
-    Configuration lists the ranges and defaults.
+    A setting that is missing or None gets the node's default in a new topic, and does not change in an existing one.
+    The page Configuration lists the ranges and defaults.
 
     Attributes:
         flush: "always": a record is on disk before it is acknowledged; "interval": every `flush_interval_ms`; "never":
@@ -167,15 +169,16 @@ class TopicSettings(TypedDict, total=False):
         retention_ms: how long records are kept; a segment is deleted when all of its records are older. 0: for ever.
         cleanup: "delete" old segments by `retention_ms` and `retention_bytes`, "compact" to the newest record of each
             key, or "compact,delete" for both.
-        compaction_lag_ms: compaction leaves records alone that are younger.
+        compaction_lag_ms: records younger than this are not compacted.
         tombstone_retention_ms: how long a tombstone is kept after the first compaction that has read it.
-        dirty_percent: compaction begins when this part of the log has not been compacted, 1 to 100.
+        dirty_percent: compaction begins when this percentage of the log is not compacted, 1 to 100.
         index_key: keep an index of keys.
         index_tag: keep an index of tags.
         hold: delete and compact nothing, whatever the other settings are.
         deduplicate_s: drop a record if one of the same content was appended within so many seconds; 0: at any time.
         deduplicate_records: drop a record if one of so many records before it has the same content; 0: as many as the
-            node keeps. With both settings, a record is dropped if both hold; with neither, none is dropped.
+            node keeps. With both settings, a record is dropped if both conditions hold; with neither, no record is
+            dropped.
     """
 
     flush: Flush | None

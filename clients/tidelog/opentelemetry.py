@@ -41,8 +41,8 @@ def with_context(headers: Headers = ()) -> list[tuple[str, bytes | None]]:
     """
     carrier: dict[str, str] = {}
     propagate.inject(carrier)
-    kept = [(name, value) for name, value in headers if name.lower() not in carrier]
-    return [*kept, *((name, value.encode()) for name, value in carrier.items())]
+    other_headers = [(name, value) for name, value in headers if name.lower() not in carrier]
+    return [*other_headers, *((name, value.encode()) for name, value in carrier.items())]
 
 
 def context_of(record: Record) -> context.Context:

@@ -62,18 +62,22 @@ class PrometheusMetrics:
                 acknowledged_bytes=_counter(registry, "bytes_acknowledged", "Bytes of batches acknowledged"),
                 publish_seconds=Histogram(
                     "tidelog_client_publish_seconds",
-                    "From the acceptance of a batch's oldest record to its acknowledgement",
+                    "Time from the acceptance of a batch's oldest record to its acknowledgement",
                     ["topic"],
                     registry=registry,
                     buckets=_SECONDS,
                 ),
-                buffered_bytes=_gauge(registry, "buffered_bytes", "Bytes that producers accepted, not delivered"),
+                buffered_bytes=_gauge(
+                    registry, "buffered_bytes", "Bytes that producers accepted and have not delivered"
+                ),
             )
             self._consumed = _Consumed(
                 records=_counter(registry, "records_consumed", "Records that consumers took"),
                 size_bytes=_counter(registry, "bytes_consumed", "Bytes of batches that consumers took"),
             )
-            self._failed_records = _counter(registry, "records_failed", "Records given up, by error code", "code")
+            self._failed_records = _counter(
+                registry, "records_failed", "Records that were not delivered, by error code", "code"
+            )
             self._lag_records = _gauge(
                 registry,
                 "lag_records",
@@ -81,10 +85,16 @@ class PrometheusMetrics:
                 "partition",
             )
             self._reconnects = Counter(
-                "tidelog_client_reconnects", "Connections to a node that were restored", ["node"], registry=registry
+                "tidelog_client_reconnects",
+                "Connections that were opened again after a loss",
+                ["node"],
+                registry=registry,
             )
             self._throttled = Counter(
-                "tidelog_client_throttled_seconds", "Delays by a node's quota", ["node"], registry=registry
+                "tidelog_client_throttled_seconds",
+                "Seconds by which a node's quota delayed publishing",
+                ["node"],
+                registry=registry,
             )
         except ValueError as error:
             raise ValueError(

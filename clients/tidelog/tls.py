@@ -67,7 +67,7 @@ class Tls:
         if self.crl_file and self.crl_pem:
             raise InvalidRequestError("crl_file and crl_pem exclude each other; pass one of them")
         if self.key_file and not self.cert_file:
-            raise InvalidRequestError("key_file needs cert_file, the certificate of the key")
+            raise InvalidRequestError("key_file needs cert_file, the certificate of the key; pass both")
 
     def files(self) -> TlsFiles:
         """Return the settings as paths."""
@@ -92,7 +92,7 @@ class Tls:
         except TlsFilesError as error:
             raise InvalidRequestError(str(error)) from error
         for path, text in ((ca, ca_pem), (cert, cert_pem), (crl, crl_pem)):
-            if path is not None and not text.strip():  # an empty text would mean that none is set
+            if path is not None and not text.strip():  # an empty text would count as not set
                 raise InvalidRequestError(f"{path} is empty")
         return Tls(ca_pem=ca_pem, cert_pem=cert_pem, crl_pem=crl_pem)
 
@@ -124,10 +124,10 @@ def tls_of(given: Tls | bool | None) -> Tls | None:
     names = (CA_FILE_VARIABLE, CERT_FILE_VARIABLE, KEY_FILE_VARIABLE, CRL_FILE_VARIABLE)
     ca, cert, key, crl = (os.environ.get(name, "") for name in names)
     value = os.environ.get(TLS_VARIABLE, "").lower()
-    wanted = _WORDS.get(value, bool(ca or cert or crl)) if value in _WORDS or not value else None
-    if wanted is None:
+    is_wanted = _WORDS.get(value, bool(ca or cert or crl)) if value in _WORDS or not value else None
+    if is_wanted is None:
         raise InvalidRequestError(f"{TLS_VARIABLE} must be 1 or 0, got {value[:20]!r}")
-    return Tls(ca, cert, key, crl_file=crl) if given or wanted else None
+    return Tls(ca, cert, key, crl_file=crl) if given or is_wanted else None
 
 
 class Trust:
@@ -145,7 +145,8 @@ class Trust:
         """Return the current context; None for no encryption.
 
         Raises:
-            InvalidRequestError: the files cannot be used on the first call. Later, the last usable ones are kept.
+            InvalidRequestError: the files cannot be used on the first call. On later calls the last usable context is
+                returned.
         """
         if self._tls is None:
             return None

@@ -1,4 +1,4 @@
-"""Requests that create and alter topics, from the settings that a caller names; no I/O.
+"""Requests that create and alter topics, from the settings that a caller passes. No I/O.
 
 `tidelog_proto.topic_settings` lists the settings.
 """
@@ -28,7 +28,7 @@ def topic_create(name: str, settings: Mapping[str, object]) -> pb.TopicCreate:
 
 
 def topic_alter(name: str, changes: Mapping[str, object]) -> pb.TopicAlter:
-    """Return the request that changes a topic; a setting that is None stays.
+    """Return the request that changes a topic; a setting that is None does not change.
 
     Raises:
         InvalidRequestError: a setting is unknown or its value is invalid.
@@ -38,15 +38,15 @@ def topic_alter(name: str, changes: Mapping[str, object]) -> pb.TopicAlter:
     return request
 
 
-def check_existing(topic: Topic, wanted: Mapping[str, Any]) -> None:
-    """Check that a topic which existed before has the wanted settings; those that are None are not compared.
+def check_existing(topic: Topic, settings: Mapping[str, Any]) -> None:
+    """Check that an existing topic has the requested settings; settings that are None are not compared.
 
     Raises:
         TopicExistsError: a setting differs.
     """
     has = {name: getattr(topic, name) for name in DESCRIBED} | {"partitions": topic.partition_count}
     different = [
-        f"{name} is {has[name]}, not {value}" for name, value in wanted.items() if value not in {None, has[name]}
+        f"{name} is {has[name]}, not {value}" for name, value in settings.items() if value not in {None, has[name]}
     ]
     if different:
         raise TopicExistsError(

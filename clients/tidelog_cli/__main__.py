@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 
 from tidelog_cli.base.interrupts import interrupts_end_quietly
-from tidelog_proto.process.standard_streams import escape_what_cannot_be_encoded, open_closed_streams
+from tidelog_proto.process.standard_streams import escape_unencodable, open_closed_streams
 
 
 def run() -> int:
     """Load the command and run it; return its exit code."""
-    open_closed_streams()  # before a file is opened and gets descriptor 0, 1 or 2
+    open_closed_streams()  # first, because a file that is opened while a standard stream is closed gets its descriptor
     with interrupts_end_quietly():
-        escape_what_cannot_be_encoded()
+        escape_unencodable()
         from tidelog_cli.base.standard_output import check_standard_output, leave_quietly  # noqa: PLC0415 - the same
         from tidelog_cli.main import main  # noqa: PLC0415 - loaded after the setup above
 

@@ -1,7 +1,7 @@
 """Build and run the `tidelog` command; errors become one line and an exit code.
 
-The commands of another installed part are loaded only if one of them, or the help, is requested: importing a web
-framework would double the time of every small command, and a node does not need the benchmarks.
+The commands of an installed part, such as the gateway, are loaded only for one of these commands or for the help:
+importing a web framework would double the time of every small command.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with interrupts_end_quietly():
             leave_pandas_out()
             if "--version" in itertools.takewhile(lambda word: word != "--", arguments):
-                sys.stdout.write(f"tidelog {VERSION}\n")  # with any command
+                sys.stdout.write(f"tidelog {VERSION}\n")  # accepted with any command
                 return 0
             app = build_app(parts_meant(arguments))
         try:

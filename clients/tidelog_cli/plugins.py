@@ -1,8 +1,8 @@
 """Sub-commands of installed parts, found through the entry-point group `tidelog.commands`.
 
 Each entry is a `register(app: typer.Typer) -> None`. For a part whose extra is not installed, stubs report how to
-install it, so that `tidelog node` on a client-only machine is not an unknown command. Rejected: importing the parts
-here (an import cycle) and loading them for every command (each would import FastAPI).
+install it, so that on a machine with only the client, `tidelog node` is not reported as an unknown command. Rejected:
+importing the parts here (an import cycle) and loading them for every command (each would import FastAPI).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def entries_with(command: str | None) -> list[EntryPoint]:
 
 
 def register_plugins(app: typer.Typer, entries: Iterable[EntryPoint]) -> None:
-    """Let each entry add its commands to `app`; add stubs for an entry that cannot be imported."""
+    """Add the commands of each entry to `app`, or stubs if the entry cannot be imported."""
     for entry in entries:
         part = PARTS.get(entry.name)
         missing = "" if part is None else missing_from(*part.extras)

@@ -37,7 +37,7 @@ def tidelog_topic(request: pytest.FixtureRequest, tidelog_node: LocalNode) -> It
 
     name = tidelog_node.topic(prefix=request.node.name)
     yield name
-    with contextlib.suppress(TidelogError, NodeStartError):  # the test may have deleted it, or killed the node
+    with contextlib.suppress(TidelogError, NodeStartError):  # the test may have deleted the topic, or killed the node
         tidelog_node.delete_topic(name)
 
 

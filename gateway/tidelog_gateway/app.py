@@ -95,11 +95,11 @@ IDLE_POLL_US: Final = 0
 """The client sleeps while it waits for nodes: polling would take the time in which more requests gather for a batch."""
 
 CLOSE_S: Final = 1.0
-"""Minimum time at the end of the process to deliver records of requests that were abandoned."""
+"""Minimum time at the end of the process to deliver the pending records of requests that did not finish."""
 
 UNCOUNTED_SHARE: Final = 8
 """An eighth of the response budget is reserved for memory that is not counted: overhead of the allocator, and answers
-of nodes that are larger than was requested."""
+of nodes that exceed the requested size."""
 
 _CORS: Final[dict[str, Any]] = {
     "allow_methods": ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"],
@@ -111,7 +111,7 @@ _CORS: Final[dict[str, Any]] = {
     "expose_headers": [REQUEST_ID_HEADER, "Retry-After", "WWW-Authenticate", *PLACE_HEADERS],
     "max_age": 600,
 }
-"""CORS options for pages of `allowed_origins`. Credentials in cookies do not exist."""
+"""CORS options for pages of `allowed_origins`. The gateway uses no cookies."""
 
 OpenClient = Callable[[GatewaySettings], AbstractAsyncContextManager[Client]]
 
@@ -130,10 +130,10 @@ async def open_client(settings: GatewaySettings, context: Context | None = None)
         yield client
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
-                await client.close()  # drops the rest when it times out
+                await client.close()  # drops the records that are pending when it times out
 
 
-def callers_of(own: Gateway, kept: ProducerLimit) -> CallerCache:
+def callers_of(own: Gateway, producer_limit: ProducerLimit) -> CallerCache:
     """Return the callers of a gateway, which use the connections of its own client."""
 
     def open_client(caller: AuthenticatedCaller) -> Client:
@@ -148,7 +148,7 @@ def callers_of(own: Gateway, kept: ProducerLimit) -> CallerCache:
     async def revision() -> bytes:
         return await own.client.security.revision()
 
-    return CallerCache(own, kept, identify=identify, revision=revision, open_client=open_client)
+    return CallerCache(own, producer_limit, identify=identify, revision=revision, open_client=open_client)
 
 
 def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client, peers: Peers | None = None) -> FastAPI:
@@ -169,8 +169,8 @@ def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client, p
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with opener(settings) as client:
-            kept = ProducerLimit(settings.producers_max)
-            producers = Producers(client, kept=kept, delivery_timeout_s=settings.request_timeout_s)
+            producer_limit = ProducerLimit(settings.producers_max)
+            producers = Producers(client, producer_limit=producer_limit, delivery_timeout_s=settings.request_timeout_s)
             gateway = app.state.gateway = Gateway(
                 settings, client, producers, metrics, budget, outgoing, peers=peers, turns=turns
             )
@@ -179,7 +179,7 @@ def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client, p
                 return (await client.security.test("impersonate", "cluster")).allowed
 
             gateway.may_impersonate = may_impersonate
-            callers = app.state.callers = callers_of(gateway, kept)
+            callers = app.state.callers = callers_of(gateway, producer_limit)
             tasks = [asyncio.create_task(callers.follow(), name="renew tickets")]
             if settings.otel:
                 from tidelog_gateway.flow.request_span import RequestSpans  # noqa: PLC0415 # it needs the extra `otel`
@@ -201,7 +201,7 @@ def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client, p
 
     app = _routed(lifespan)
     install_schema(app, settings)
-    # Before the framework's own middlewares, which a request that a lane answers does not need.
+    # Runs before the framework's own middlewares, which requests on a fast path do not need.
     pipeline = app.middleware_stack = RequestPipeline(
         app.build_middleware_stack(),
         settings=settings,
@@ -226,7 +226,7 @@ def _routed(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]) ->
         version=VERSION,
         summary="HTTP and WebSocket in front of a Tidelog cluster.",
         lifespan=lifespan,
-        openapi_url=None,  # `docs_page` has the route
+        openapi_url=None,  # `docs_page` serves these routes
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
@@ -286,15 +286,15 @@ def _routing_problem(app: FastAPI, request: Request, error: HTTPException) -> Pr
 
 def _methods_of(app: FastAPI, request: Request) -> str:
     """Return the methods of all routes of a path; the framework's own 405 lists only those of the first one."""
-    found: set[str] = set()
+    methods: set[str] = set()
     for route in (
         *app.routes,
         *(route for router in (*ROUTERS, websocket_route.router) for route in router.routes),
     ):
         if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:
-            found |= route.methods or set()
-    found |= {"HEAD"} if "GET" in found else set()
-    return ", ".join(sorted(found))
+            methods |= route.methods or set()
+    methods |= {"HEAD"} if "GET" in methods else set()
+    return ", ".join(sorted(methods))
 
 
 def _request_id(request: Request) -> str:

@@ -23,6 +23,6 @@ RAW_BROWSER_HEADERS: Final = tuple((name.lower().encode(), value.encode()) for n
 
 def with_browser_headers(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     """Return the headers of an answer, with those of `BROWSER_HEADERS` that it does not have."""
-    given = list(headers)
-    own = {name.lower() for name, _ in given}
-    return [*given, *(header for header in RAW_BROWSER_HEADERS if header[0] not in own)]
+    fields = list(headers)
+    own = {name.lower() for name, _ in fields}
+    return [*fields, *(header for header in RAW_BROWSER_HEADERS if header[0] not in own)]

@@ -25,7 +25,8 @@ from tidelog_proto.wire.loopback import is_loopback
 log = logging.getLogger(__name__)
 
 RESERVED_DESCRIPTORS: Final = 128
-"""For connections to nodes, files that are open for a moment, and connections that are accepted only to be refused."""
+"""Descriptors besides those of client connections: connections to nodes, briefly opened files, and connections that are
+accepted only to be refused."""
 BOOTSTRAP: Final = "TIDELOG_BOOTSTRAP"
 _SECRET_FILES: Final = {
     API_KEY_FILE_VARIABLE: "the API key",
@@ -68,7 +69,7 @@ def gateway(
         ),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(help="Processes that serve the port.", show_default="1", metavar="N")
+        int | None, typer.Option(help="Number of processes that serve the port.", show_default="1", metavar="N")
     ] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file with a table `gateway`.")] = None,
 ) -> None:
@@ -97,8 +98,8 @@ def gateway(
         raise typer.Exit(2) from error
     settings = _with_descriptor_limit(settings)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        # Until the server handles signals itself, Ctrl-C ends the process without an exception: libraries would report
-        # an exception in the middle of building data models as an error of their own.
+        # Until the server handles signals itself, Ctrl-C ends the process without an exception: libraries that are
+        # interrupted while they build data models would report an error of their own.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     leave_no_core_files()
     try:
@@ -148,9 +149,9 @@ def _with_context(settings: GatewaySettings, name: str | None) -> tuple[GatewayS
     Raises:
         InvalidRequestError: the context does not exist, or the file of contexts is invalid.
     """
-    given = settings.bootstrap if "bootstrap" in settings.model_fields_set else _split(os.environ.get(BOOTSTRAP))
-    context = find_context(name) if name or not given else None
-    places = given or (list(context.bootstrap) if context else settings.bootstrap)
+    bootstrap = settings.bootstrap if "bootstrap" in settings.model_fields_set else _split(os.environ.get(BOOTSTRAP))
+    context = find_context(name) if name or not bootstrap else None
+    places = bootstrap or (list(context.bootstrap) if context else settings.bootstrap)
     return settings.model_copy(update={"bootstrap": places}), context
 
 
@@ -160,12 +161,12 @@ def _check_secrets(context: Context | None) -> None:
     Raises:
         SettingsError: the file of a key, token or password is readable by others.
     """
-    shown = {what: os.environ.get(variable) for variable, what in _SECRET_FILES.items()}
+    paths = {what: os.environ.get(variable) for variable, what in _SECRET_FILES.items()}
     if context is not None and context.credentials() is not None:
-        shown = dict(
+        paths = dict(
             zip(_SECRET_FILES.values(), (context.api_key_file, context.token_file, context.password_file), strict=True)
         )
-    for what, path in shown.items():
+    for what, path in paths.items():
         complaint = complaint_about_file(Path(path), what) if path else ""
         if complaint:
             raise SettingsError(complaint)

@@ -34,7 +34,7 @@ from tidelog_proto.names import check_group_name, check_topic_name
 from tidelog_proto.process.fair_scheduler import Turns
 
 UNKNOWN_SHARE: Final = 4
-"""WebSockets that have not authenticated yet may be a quarter of all, in addition to the others."""
+"""Divisor of `ws_connections_max` that gives the number of additional slots for unauthenticated WebSockets."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Answers with a long list: encoded in pieces, between which other requests run."""
+"""Answers with a long list, which are encoded in parts between which other requests run."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from starlette.responses import Response
 from tidelog_gateway.callers.turns import pace_of
 from tidelog_gateway.context import Gateway, json_response
 
-PIECE_ITEMS: Final = 400
-"""Takes some 2 ms of the event loop."""
+PART_ITEMS: Final = 400
+"""Number of items that are encoded at once, in some 2 ms."""
 
 T = TypeVar("T")
 
@@ -38,12 +38,12 @@ async def list_response(
         Problem: 503, the gateway stops; 499, the client has disconnected.
     """
     name, items = listed
-    if len(items) <= PIECE_ITEMS:
+    if len(items) <= PART_ITEMS:
         return json_response({**members, name: [view(item) for item in items]})
     pace = pace_of(gateway, request)
     head = orjson.dumps({**members, name: []})
     parts: list[bytes] = []
-    for first in range(0, len(items), PIECE_ITEMS):
+    for first in range(0, len(items), PART_ITEMS):
         await pace()
-        parts.append(orjson.dumps([view(item) for item in items[first : first + PIECE_ITEMS]])[1:-1])
+        parts.append(orjson.dumps([view(item) for item in items[first : first + PART_ITEMS]])[1:-1])
     return Response(b"%b%b]}" % (head[:-2], b",".join(parts)), media_type="application/json")

@@ -42,7 +42,8 @@ TimestampQuery = Annotated[
     str | None,
     Query(
         max_length=40,
-        description="Milliseconds since 1970, or ISO 8601 with a time zone; the first record that is not older.",
+        description="Return the first record at or after this time: milliseconds since 1970, or ISO 8601 with a time "
+        "zone.",
     ),
 ]
 
@@ -54,8 +55,15 @@ class OffsetView(BaseModel):
     log_start_offset: int
     high_watermark: int
     next_offset: int
-    found: Annotated[bool, Field(description="False if all records are older; next_offset is the end then.")]
-    timestamp_ms: Annotated[int | None, Field(description="With `timestamp`: the timestamp of the record found.")]
+    found: Annotated[
+        bool,
+        Field(
+            description="Whether a record at or after `timestamp` exists; if not, next_offset is the end of the log."
+        ),
+    ]
+    timestamp_ms: Annotated[
+        int | None, Field(description="With `timestamp`: the timestamp of the record at next_offset.")
+    ]
 
 
 class OffsetsView(BaseModel):
@@ -114,9 +122,9 @@ async def topic_offsets(
 ) -> Response:
     """Return each partition's bounds, and with `timestamp` the first offset that is not older."""
     partitions = (await gateway.client.topic(topic)).partitions
-    found = await _offsets(gateway, topic, timestamp, [partition.partition for partition in partitions])
+    offsets = await _offsets(gateway, topic, timestamp, [partition.partition for partition in partitions])
     view = partial(_view, by_time=timestamp is not None)
-    return await list_response(gateway, request, {"topic": topic}, ("offsets", found), view)
+    return await list_response(gateway, request, {"topic": topic}, ("offsets", offsets), view)
 
 
 @router.get(
@@ -126,8 +134,8 @@ async def partition_offsets(
     gateway: GatewayDep, topic: TopicPath, partition: PartitionPath, timestamp: TimestampQuery = None
 ) -> Response:
     """Return the partition's bounds, and with `timestamp` the first offset that is not older."""
-    found = await _offsets(gateway, topic, timestamp, [partition])
-    return json_response(_view(found[0], by_time=timestamp is not None))
+    offsets = await _offsets(gateway, topic, timestamp, [partition])
+    return json_response(_view(offsets[0], by_time=timestamp is not None))
 
 
 @router.get("/groups/{group}/offsets", response_model=GroupView, summary="Committed offsets of a group")
@@ -156,7 +164,7 @@ async def commit_offsets(gateway: GatewayDep, request: Request, group: GroupPath
 
 
 class Position(Protocol):
-    """An offset to commit; `CommitItem` is one."""
+    """An offset to commit; `CommitItem` implements it."""
 
     topic: str
     partition: int
@@ -172,7 +180,7 @@ async def commit_positions(gateway: Gateway, group: str, positions: Sequence[Pos
         ProtocolError: a topic's name is invalid.
         TidelogError: as `Client.commit`.
     """
-    wanted: dict[tuple[str, str], dict[int, int]] = defaultdict(dict)
+    by_topic: dict[tuple[str, str], dict[int, int]] = defaultdict(dict)
     seen: set[tuple[str, int]] = set()
     for index, item in enumerate(positions):
         check_topic_name(item.topic)
@@ -180,9 +188,9 @@ async def commit_positions(gateway: Gateway, group: str, positions: Sequence[Pos
             detail = f"{item.topic} partition {item.partition} is given twice; send each partition once"
             raise invalid([{"pointer": f"/offsets/{index}", "detail": detail}])
         seen.add((item.topic, item.partition))
-        wanted[item.topic, item.note][item.partition] = item.next_offset
+        by_topic[item.topic, item.note][item.partition] = item.next_offset
     held: list[Committed] = []
-    for (topic, note), offsets in wanted.items():
+    for (topic, note), offsets in by_topic.items():
         held += (await commit(gateway, group, topic, offsets, note=note)).values()
     held.sort(key=_place)
     return held
@@ -233,7 +241,7 @@ def parse_timestamp(text: str, parameter: str = "timestamp") -> int:
         return int(text) * 1000
     try:
         moment = datetime.fromisoformat(text)
-        # Not converted to UTC first: some valid times would exceed the year 9999.
+        # Not converted to UTC first, because some valid times would exceed the year 9999.
         since_us = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
     except (ValueError, TypeError, OverflowError):
         since_us = -1
@@ -249,12 +257,12 @@ async def _offsets(
     gateway: Gateway, topic: str, timestamp: str | None, partitions: list[int]
 ) -> list[tuple[int, Offset]]:
     at: Literal["latest"] | int = "latest" if timestamp is None else parse_timestamp(timestamp)
-    found = await gateway.client.list_offsets(topic, at, partitions)
-    return sorted(found.items())
+    offsets = await gateway.client.list_offsets(topic, at, partitions)
+    return sorted(offsets.items())
 
 
-def _view(found: tuple[int, Offset], *, by_time: bool) -> dict[str, Any]:
-    partition, offset = found
+def _view(numbered: tuple[int, Offset], *, by_time: bool) -> dict[str, Any]:
+    partition, offset = numbered
     return {
         "partition": partition,
         "log_start_offset": offset.log_start_offset,

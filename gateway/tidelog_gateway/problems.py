@@ -52,7 +52,7 @@ _STATUS: Final[dict[int, int]] = {
     pb.OVERLOADED: 429,
     pb.QUOTA_EXCEEDED: 429,
 }
-"""Other codes follow from their properties: 503 if retriable, 504 if the outcome is unknown, else 500."""
+"""Statuses by code. For other codes: 503 if retriable, 504 if the outcome is unknown, else 500."""
 
 TITLES: Final[dict[int, str]] = {
     400: "The request is malformed",
@@ -67,7 +67,7 @@ TITLES: Final[dict[int, str]] = {
     413: "The request is too large",
     415: "The media type is not supported",
     421: "The host is not a name of this gateway",
-    422: "The request is not valid",
+    422: "The request is invalid",
     426: "The request must be a WebSocket handshake",
     429: "Too many requests",
     499: "The client has disconnected",
@@ -101,7 +101,7 @@ class Problem(Exception):  # noqa: N818  "problem" is RFC 9457's own word
         extra: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        self.detail = printable(detail)  # it may quote text of an unauthenticated client
+        self.detail = printable(detail)  # the detail may quote text of an unauthenticated client
         super().__init__(self.detail)
         self.status = status
         self.code = code
@@ -166,7 +166,9 @@ def from_error(error: TidelogError | ProtocolError) -> Problem:
 
 def internal() -> Problem:
     """Return the 500 for a bug of the gateway."""
-    return Problem(500, "internal", "the gateway failed on this request; find the cause in its log by the request_id")
+    return Problem(
+        500, "internal", "the gateway failed on this request; find the cause by the request_id in the gateway's log"
+    )
 
 
 def _code_of(error: TidelogError | ProtocolError) -> str:
@@ -189,7 +191,7 @@ def invalid(errors: Sequence[Mapping[str, str]], detail: str | None = None) -> P
 
 
 ERRORS_SHOWN_MAX: Final = 100
-"""Only the first faults of a body are listed: ten thousand invalid records would take a megabyte."""
+"""Maximum number of faults that a problem lists: ten thousand faults would take a megabyte."""
 
 
 def pointer(path: Sequence[str | int]) -> str:
@@ -198,7 +200,7 @@ def pointer(path: Sequence[str | int]) -> str:
 
 
 ERRORS_LISTED_MAX: Final = 1_000
-"""A body with more faults lists none of them: listing one costs 30 us, and the validator lists all or none."""
+"""Above this number no fault is listed, because listing one costs 30 us, and the validator lists all or none."""
 
 
 def body_faults(error: ValidationError, *, prefix: Sequence[str | int] = ()) -> list[dict[str, str]]:
@@ -207,29 +209,29 @@ def body_faults(error: ValidationError, *, prefix: Sequence[str | int] = ()) -> 
     if count > ERRORS_LISTED_MAX:
         detail = f"{count} faults in one record or message, too many to list"
         return [{"pointer": pointer(prefix), "detail": detail}]
-    found = error.errors(include_url=False, include_context=False)
-    return validation_errors(found, prefix=prefix)
+    faults = error.errors(include_url=False, include_context=False)
+    return validation_errors(faults, prefix=prefix)
 
 
 def validation_errors(errors: Sequence[Mapping[str, Any]], *, prefix: Sequence[str | int] = ()) -> list[dict[str, str]]:
     """Convert pydantic's errors into `{"pointer"|"parameter", "detail"}`; a detail quotes a scalar value."""
-    found: list[dict[str, str]] = []
+    faults: list[dict[str, str]] = []
     for error in errors:
-        # For a fault in JSON text the framework gives the position as if it were a member.
+        # For a fault in JSON text the framework adds the position as if it were a member.
         location = [*prefix, *(("body",) if error["type"] == "json_invalid" else error["loc"])]
         source = location[0] if location else "body"
         if source in {"query", "path", "header", "cookie"}:
-            found.append({"parameter": ".".join(map(str, location[1:])), "detail": _detail_of(error)})
+            faults.append({"parameter": ".".join(map(str, location[1:])), "detail": _detail_of(error)})
         else:
             path = location[1:] if source == "body" else location
-            found.append({"pointer": pointer(path), "detail": _detail_of(error)})
-    return found
+            faults.append({"pointer": pointer(path), "detail": _detail_of(error)})
+    return faults
 
 
 VALUE_CHARS_MAX: Final = 60
-"""Length of a value that is quoted in a message."""
+"""Maximum length of a value that a message quotes."""
 _SECRETS: Final = frozenset({"token", "password"})
-"""Members of a WebSocket's `auth` whose values are never quoted."""
+"""Members of the WebSocket message `auth` whose values are never quoted."""
 _REMEDIES: Final = {"missing": "is missing; add it", "extra_forbidden": "is unknown; leave it out"}
 
 
@@ -240,10 +242,10 @@ def _detail_of(error: Mapping[str, Any]) -> str:
         return _REMEDIES[kind]
     if kind == "json_invalid":
         return f"the text is not JSON: {error.get('ctx', {}).get('error', text)}".replace("Invalid JSON: ", "")
-    given = error.get("input")
+    value = error.get("input")
     if _SECRETS & set(error["loc"]):
         return text
-    return f"{text}, got {shown(given)}" if given is None or isinstance(given, str | int | float) else text
+    return f"{text}, got {shown(value)}" if value is None or isinstance(value, str | int | float) else text
 
 
 def shown(value: object) -> str:
@@ -255,4 +257,4 @@ def shown(value: object) -> str:
 
 
 _LARGE: Final = 10**40
-"""Converting larger numbers to text takes quadratic time."""
+"""Larger integers are not quoted, because converting them to text takes quadratic time."""

@@ -18,8 +18,8 @@ class RouteCost(NamedTuple):
         largest: the largest request.
         largest_ms: its time on the event loop's thread, in milliseconds, rounded up.
         bound: the limits that are checked before the work starts.
-        paced: whether the gateway works in pieces, in the caller's turn, instead of in one piece for each answer of a
-            node.
+        paced: whether the gateway works in short time slices, in the caller's turn, instead of processing each answer
+            of a node at once.
     """
 
     largest: str
@@ -46,7 +46,7 @@ HTTP_COSTS: Final[dict[str, RouteCost]] = {
     "GET /v1/topics/{topic}/records": RouteCost(
         "10,000 records in 8 MiB, 4,096 partitions",
         400,
-        "records_per_request_max, fetch_bytes_max, 256 fetches, a second; waits count towards ws_connections_max",
+        "records_per_request_max, fetch_bytes_max, 256 fetches, 1 s; waits count towards ws_connections_max",
         paced=True,
     ),
     "GET /v1/topics/{topic}/stream": RouteCost(

@@ -1,7 +1,7 @@
 """The gateway's settings: the `[gateway]` section, `TIDELOG_GATEWAY_…` variables, options of the command.
 
 The limits keep the memory of the process bounded against slow, large and numerous clients; the defaults suit a machine
-with a gigabyte to spare. Each has its unit in its name.
+with a gigabyte to spare. The name of each limit has its unit.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class GatewaySettings(BaseModel):
         default=1,
         ge=1,
         le=64,
-        description="Processes that serve the port. Limits of the whole gateway are divided among them, see "
+        description="Number of processes that serve the port. Limits of the whole gateway are divided among them, see "
         "gateway-workers.md; with 1 there is no parent process.",
     )
     insecure: bool = Field(
@@ -55,12 +55,13 @@ class GatewaySettings(BaseModel):
         "the permissions of the gateway's own key.",
     )
     callers_max: int = Field(
-        default=4096, ge=16, description="Callers that are cached; the least recently used is dropped."
+        default=4096, ge=16, description="Maximum number of cached callers; the least recently used is dropped."
     )
     wrong_credentials_max: int = Field(
         default=20,
         ge=0,
-        description="Failed authentications of an address in a burst, refilled at one a second; past it 429. 0: "
+        description="Failed authentications of an address in a burst, refilled at one a second; beyond them requests "
+        "get 429. 0: "
         "unlimited, for a gateway behind a proxy, whose address all clients share.",
     )
     request_timeout_s: float = Field(
@@ -99,43 +100,44 @@ class GatewaySettings(BaseModel):
     connections_max: int = Field(
         default=10_000,
         ge=1,
-        description="Open connections, WebSockets included. Past it a new connection replaces one that waits for its "
-        "client, or gets 503 if none does.",
+        description="Maximum number of open connections, including WebSockets. Beyond it a new connection replaces "
+        "one that waits for its client, or gets 503 if there is none.",
     )
     address_connections_max: int | None = Field(
         default=None,
         ge=0,
-        description="The same for one client address, or IPv6 /64; by default three quarters of connections_max. 0: "
+        description="Open connections of one client address, or IPv6 /64; by default three quarters of "
+        "connections_max. 0: "
         "unlimited, for a gateway behind a proxy, whose address all clients share.",
     )
     body_bytes_max: int = Field(
-        default=8 * MIB, ge=KIB, le=1024 * MIB, description="The largest body of a request; past it 413."
+        default=8 * MIB, ge=KIB, le=1024 * MIB, description="Maximum size of a request's body; larger bodies get 413."
     )
     in_flight_bytes_max: int = Field(
         default=128 * MIB,
         ge=KIB,
-        description="Request budget: bytes of request bodies and WebSocket messages in memory at a time. Past it 429, "
-        "and slow senders are disconnected.",
+        description="Request budget: maximum bytes of request bodies and WebSocket messages in memory. Beyond it "
+        "requests get 429, and slow senders are disconnected.",
     )
     out_bytes_max: int = Field(
         default=256 * MIB,
         ge=8 * MIB,
-        description="Response budget: bytes of answers, WebSocket messages and records read ahead for them in memory "
-        "at a time. Past it answers become 503, and clients that do not read are disconnected.",
+        description="Response budget: maximum bytes of answers, WebSocket messages and records read ahead in memory. "
+        "Beyond it requests get 503, and clients that do not read are disconnected.",
     )
     connection_out_bytes_max: int = Field(
         default=32 * MIB,
         ge=MIB,
-        description="The same for one connection; a single answer may exceed it.",
+        description="Bytes of the response budget that one connection may use; a single answer may exceed them.",
     )
     records_per_request_max: int = Field(
-        default=10_000, ge=1, le=1_000_000, description="Records in one publish and in one fetch."
+        default=10_000, ge=1, le=1_000_000, description="Maximum number of records in one publish and in one fetch."
     )
     fetch_bytes_max: int = Field(
         default=8 * MIB,
         ge=KIB,
         le=FETCH_BYTES_MAX,
-        description="Payload bytes in the answer to one fetch (a single record may exceed it).",
+        description="Maximum payload in the answer to one fetch; a single record may exceed it.",
     )
     fetch_wait_ms_max: int = Field(
         default=30_000, ge=0, le=FETCH_WAIT_MS_MAX, description="How long a fetch may wait for records."
@@ -143,7 +145,7 @@ class GatewaySettings(BaseModel):
     producers_max: int = Field(
         default=1024,
         ge=1,
-        description="Producers in use at a time, one for each topic and caller; the least recently used is closed.",
+        description="Maximum number of producers, one for each topic and caller; the least recently used is closed.",
     )
     allowed_origins: list[str] = Field(
         default=[],
@@ -159,25 +161,35 @@ class GatewaySettings(BaseModel):
     ws_connections_max: int = Field(
         default=2000,
         ge=1,
-        description="Open WebSockets and streams; past it close code 4429, or 429. One caller may use as many as are "
-        "free: half of them when it is alone.",
+        description="Maximum number of open WebSockets and streams; beyond it close code 4429, or status 429. One "
+        "caller may use as many as remain free: half of them when it is alone.",
     )
-    ws_subscriptions_max: int = Field(default=64, ge=1, le=4096, description="Subscriptions of one WebSocket.")
+    ws_subscriptions_max: int = Field(
+        default=64, ge=1, le=4096, description="Maximum number of subscriptions of one WebSocket."
+    )
     ws_publishes_max: int = Field(
         default=64,
         ge=1,
         le=4096,
-        description="Unanswered pub messages of one WebSocket; past it the gateway stops reading.",
+        description="Maximum number of unanswered pub messages of one WebSocket; at this number the gateway stops "
+        "reading.",
     )
     ws_message_bytes_max: int = Field(
-        default=1 * MIB, ge=KIB, le=64 * MIB, description="The largest message that a WebSocket may send; past it 1009."
+        default=1 * MIB,
+        ge=KIB,
+        le=64 * MIB,
+        description="Maximum size of a message that a client may send over a WebSocket; a larger one closes it with "
+        "1009.",
     )
-    ws_batch_records_max: int = Field(default=1000, ge=1, le=100_000, description="Records in one batch message.")
+    ws_batch_records_max: int = Field(
+        default=1000, ge=1, le=100_000, description="Maximum number of records in one batch message."
+    )
     ws_batch_bytes_max: int = Field(
         default=1_000_000,
         ge=KIB,
         le=64 * MIB,
-        description="Bytes of one batch message; a longer record is sent alone. The default suits clients that accept "
+        description="Maximum size of a batch message; a larger record is sent alone. The default suits clients that "
+        "accept "
         "messages of up to 1 MiB.",
     )
     ws_ping_interval_s: float = Field(default=20.0, gt=0, le=3600, description="How often a WebSocket is pinged.")
@@ -214,7 +226,7 @@ class GatewaySettings(BaseModel):
         ge=1,
         le=600,
         description="How often the figures of all topics are sampled for the page; less often if a sample takes more "
-        "than a fiftieth of that.",
+        "than 2 % of that time.",
     )
 
     @model_validator(mode="after")

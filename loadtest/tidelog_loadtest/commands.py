@@ -134,7 +134,7 @@ def consume(
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Read a partition from its beginning as Arrow columns; --records or --seconds set how much is stored first."""
+    """Read a partition from its beginning as Arrow columns; --records or --seconds limit the records stored first."""
     _refuse_foreign(nodes, bootstrap, secure=secure)
     plan = bench.Plan(size, batch_records, rounds, seconds, records, data, bootstrap, secure=secure)
     _show(bench.consume, plan, flush, as_json=as_json)
@@ -198,7 +198,9 @@ def partitions(
     count: Annotated[int, typer.Option("--partitions", min=1, max=PARTITIONS_MAX, help="Partitions of the topic.")] = (
         10_000
     ),
-    used: Annotated[int, typer.Option("--used", min=1, help="Number of partitions that get a record.")] = 1_000,
+    used: Annotated[
+        int, typer.Option("--used", min=1, help="Number of partitions that get a record at the end.")
+    ] = 1_000,
     size: SizeOption = 100,
     batch_records: BatchOption = 1_000,
     rounds: RoundsOption = 3,
@@ -245,7 +247,7 @@ def spark(
     *,
     records: Annotated[int, typer.Option("--records", min=1_000, help="Rows in the topic.")] = 10_000_000,
     size: SizeOption = 100,
-    partitions: Annotated[int, typer.Option("--partitions", min=1, max=1_000, help="Of the topic.")] = 4,
+    partitions: Annotated[int, typer.Option("--partitions", min=1, max=1_000, help="Partitions of the topic.")] = 4,
     threads: Annotated[int, typer.Option("--threads", min=1, max=64, help="Number of concurrent Spark tasks.")] = 2,
     rounds: RoundsOption = 3,
     only: Annotated[list[str] | None, typer.Option("--only", help="Run only this job; repeatable.")] = None,
@@ -291,9 +293,13 @@ def client(
 
 def fair(
     *,
-    connections: Annotated[int, typer.Option("--connections", min=1, help="Of the flood.")] = 4,
-    batch_bytes: Annotated[int, typer.Option("--batch-bytes", min=1_000, max=16 << 20, help="Of the flood.")] = 2 << 20,
-    in_flight: Annotated[int, typer.Option("--in-flight", min=1, max=1_000, help="Requests a connection.")] = 16,
+    connections: Annotated[int, typer.Option("--connections", min=1, help="Number of connections of the flood.")] = 4,
+    batch_bytes: Annotated[
+        int, typer.Option("--batch-bytes", min=1_000, max=16 << 20, help="Size of a batch of the flood.")
+    ] = 2 << 20,
+    in_flight: Annotated[
+        int, typer.Option("--in-flight", min=1, max=1_000, help="Pending requests per connection of the flood.")
+    ] = 16,
     quota_mib: Annotated[
         int, typer.Option("--quota-mib", min=1, help="Write quota of the flooding principal in MiB per second.")
     ] = 10,
@@ -305,7 +311,7 @@ def fair(
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Publish at a low rate: alone, during a flood by another principal, with a quota, and with a flood elsewhere."""
+    """Publish at a low rate: alone, during a flood of the node without and with a quota, and of another node."""
     plan = FairnessPlan(
         connections=connections,
         batch_bytes=batch_bytes,
@@ -390,7 +396,7 @@ def _print(plan: bench.Plan, results: list[Result], *, as_list: bool, as_json: b
 async def _measure_all(measure: Measure, plan: bench.Plan, flushes: tuple[FlushName, ...]) -> list[Result]:
     results = []
     for flush in flushes:
-        # A line, not a spinner: drawing would take processor time from the benchmark in this process.
+        # A line without a spinner, which would take processor time from the benchmark in this process.
         sys.stderr.write(f"measuring with flush={flush}, {plan.rounds} rounds of product and probe ...\n")
         sys.stderr.flush()
         results.append(await measure(plan, flush))

@@ -44,11 +44,11 @@ NATURE: Final[dict[int, Nature]] = {
     pb.UNKNOWN_PARTITION: _FINAL,
     pb.OFFSET_OUT_OF_RANGE: _FINAL,
     pb.UNKNOWN_SUBSCRIPTION: _FINAL,
-    # A pipelined batch arrives with a gap when the batch before it was refused; the producer resends both in order.
+    # A pipelined batch has a gap before it when the batch before it was refused; the producer resends both in order.
     pb.SEQUENCE_GAP: _RETRY,
     pb.PRODUCER_FENCED: _FINAL,
     pb.UNKNOWN_PRODUCER: _FINAL,
-    # Stored earlier, but its offset is no longer in the window of remembered batches.
+    # The batch was stored earlier, but its offset is no longer remembered.
     pb.DUPLICATE_OUT_OF_WINDOW: Nature(retriable=False, definite=False),
     # Another producer uses this id; records that are resent under a new id are stored once.
     pb.PRODUCER_ID_SHARED: _FINAL,
@@ -57,12 +57,12 @@ NATURE: Final[dict[int, Nature]] = {
     pb.OVERLOADED: _RETRY,
     pb.SHUTTING_DOWN: _RETRY,
     pb.DISK_FULL: _RETRY,
-    # The write that failed may be partly on disk.
+    # A failed write may be partly on disk.
     pb.STORAGE_FAILED: _UNKNOWN,
     pb.TIMED_OUT: _UNKNOWN,
     pb.LIMBO: _RETRY,
     pb.QUORUM_LOST: _RETRY,
-    # Committed in an epoch that has ended; not all of its replicas are known to have the batch.
+    # The batch was committed in an epoch that has ended; some replicas of the epoch may not have it.
     pb.STORED_ON_QUORUM: Nature(retriable=False, definite=False),
     pb.MEMBER_FENCED: _FINAL,
     pb.GROUP_NOT_EMPTY: _FINAL,
@@ -104,7 +104,7 @@ class ProtocolError(Exception):
 
     @property
     def retriable(self) -> bool:
-        """Whether the same request may succeed later or elsewhere."""
+        """Whether the same request may succeed later or at another node."""
         return NATURE[self.code].retriable
 
     @property

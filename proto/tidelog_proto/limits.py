@@ -18,25 +18,26 @@ HEADER_BYTES: Final = 128
 """The fixed header of a record batch; the body follows it."""
 
 BATCH_ALIGNMENT_BYTES: Final = 64
-"""Batches start at multiples of this in a segment, so that Arrow buffers are aligned when mapped."""
+"""Alignment of batches in a segment, so that Arrow buffers are aligned when they are mapped."""
 
 BATCH_BYTES_MAX: Final = 16 * MIB
-"""Header and body, as sent and as stored."""
+"""Maximum size of a batch, header and body, as sent and as stored."""
 
 BATCH_UNCOMPRESSED_BYTES_MAX: Final = 64 * MIB
-"""The body after decompression; bounds decompression bombs."""
+"""Maximum size of a body after decompression; limits decompression bombs."""
 
 BATCH_RECORDS_MAX: Final = 1_000_000
 
 TAG_BYTES_MAX: Final = 4 * KIB
 
 DERIVED_EXTRA_BYTES: Final = 4 * KIB
-"""How far a derived batch may exceed both byte limits, so that a record of maximum size fits with its added columns."""
+"""Bytes by which a derived batch may exceed both limits, so that a record of maximum size fits with its added
+columns."""
 
 # Frames ------------------------------------------------------------------------------------------------
 
 FRAME_PREFIX_BYTES: Final = 8
-"""u32 frame length, u32 envelope length. The frame length counts everything after itself."""
+"""Size of u32 frame length and u32 envelope length. The frame length counts all bytes after itself."""
 
 ENVELOPE_BYTES_MAX: Final = 1 * MIB
 FRAME_BYTES_MAX: Final = 64 * MIB
@@ -55,13 +56,13 @@ CLIENT_ID_BYTES_MAX: Final = 255
 PRINCIPAL_CHARS_MAX: Final = 255
 QUOTA_BYTES_MIN: Final = 4 * KIB
 UNLIMITED: Final = 2**64 - 1
-"""The value of a quota that has no bound."""
+"""Wire value of a quota for "unlimited"."""
 TOKEN_BYTES_MAX: Final = 16 * KIB
-"""Longer JWTs are refused without parsing."""
+"""Maximum size of a JWT; a longer one is refused without parsing."""
 INSTANCE_ID_BYTES_MAX: Final = 255
 
 GROUP_SESSION_MS_DEFAULT: Final = 10_000
-"""Session timeout of a group member that sets none."""
+"""Default of a group member's session time-out."""
 GROUP_SESSION_MS_MIN: Final = 500
 GROUP_SESSION_MS_MAX: Final = 1_800_000
 LOAD_BYTES_S_MAX: Final = 1e12
@@ -71,9 +72,10 @@ TIMESTAMP_MS_MAX: Final = 253_402_300_799_999
 """The last millisecond of the year 9999; the smallest timestamp is 0."""
 
 JSON_DEPTH_MAX: Final = 128
-"""Levels of objects and arrays in a JSON value; every JSON parser and SQL engine in use supports more."""
+"""Maximum number of levels of objects and arrays in a JSON value; all JSON parsers and SQL engines in use support
+more."""
 JSON_NUMBER_CHARS_MAX: Final = 1000
-"""Characters of a number in a JSON value; the reason is that of JSON_DEPTH_MAX."""
+"""Maximum number of characters of a number in a JSON value, for the same reason as JSON_DEPTH_MAX."""
 
 PAGE_BYTES: Final = 256 * KIB
 """Approximate size of one page of a list: a page ends with the entry that exceeds it, and has a token for the next."""
@@ -85,20 +87,22 @@ NODE_ID_BYTES_MAX: Final = 128
 PEER_NONCE_BYTES: Final = 32
 
 ENTRIES_PER_PEER_MESSAGE_MAX: Final = 4096
-"""Entries in one one-way message between nodes."""
+"""Maximum number of entries in a message between nodes that has no answer."""
 
 PEER_GROUP_BYTES: Final = 256 * KIB
-"""Batches of different partitions share a peer message up to this size; retaining one of them retains the message."""
+"""Maximum size of a peer message in which batches of different partitions are combined; a retained batch keeps the
+whole message in memory."""
 
 FORWARDED_IN_FLIGHT_MAX: Final = 4096
-"""Unanswered requests that one node has forwarded to another."""
+"""Maximum number of unanswered requests that one node has forwarded to another."""
 
 # Topics ------------------------------------------------------------------------------------------------
 
 TOPIC_NAME_CHARS_MAX: Final = 200
 TOPIC_ID_BYTES: Final = 16
 PARTITIONS_MAX: Final = 16_384
-"""Partitions of one topic. A request names at most ENTRIES_PER_REQUEST_MAX, so larger topics need several requests."""
+"""Maximum number of partitions of a topic. A request has at most ENTRIES_PER_REQUEST_MAX, so larger topics need several
+requests."""
 REPLICATION_FACTOR_MAX: Final = 9
 FLUSH_INTERVAL_MS_DEFAULT: Final = 100
 FLUSH_INTERVAL_MS_MAX: Final = 60_000
@@ -113,25 +117,27 @@ DEDUPLICATE_RECORDS_MAX: Final = 1_000_000
 """Upper bound of the number of newest records of a partition that are searched for duplicate contents."""
 DEDUPLICATE_S_MAX: Final = RETENTION_MS_MAX // 1000
 DEDUPLICATED_BATCH_RECORDS_MAX: Final = 65_536
-"""Records of a batch for a deduplicating topic, so that hashing one batch does not block the event loop."""
+"""Maximum number of records of a batch for a deduplicating topic, so that hashing one batch does not block the event
+loop."""
 
 # Producers ---------------------------------------------------------------------------------------------
 
 SEQUENCE_WINDOW_BATCHES: Final = 8
-"""Newest batches of a producer that a partition remembers; a retry of one of them is answered with its first offset."""
+"""Number of newest batches of a producer that a partition remembers; a retry of one of them is answered with its first
+offset."""
 
 PRODUCER_IN_FLIGHT_BATCHES_MAX: Final = 5
-"""Unacknowledged batches that a producer may have in one partition."""
+"""Maximum number of unacknowledged batches of a producer in one partition."""
 
 EPOCHS_PER_INSTANCE: Final = 1024
-"""Producer epochs of one instance of a named producer; the first is a multiple of this."""
+"""Number of producer epochs that are reserved for one instance of a named producer; the first is a multiple of this."""
 
 KEYED_ID_MIN: Final = 2**63
-"""Producer ids from here on belong to requests with an idempotency key: the id is derived from the key, and one request
-writes one batch to a partition."""
+"""Lowest producer id of requests with an idempotency key: the id is derived from the key, and one request writes one
+batch to a partition."""
 
 TRACE_CONTEXTS_MAX: Final = 32
-"""Trace contexts in one request to a node; a batch may contain records of more traces."""
+"""Maximum number of trace contexts in one request to a node; a batch may contain records of more traces."""
 
 PRODUCER_EPOCH_MAX: Final = 2**32 - 1
 PRODUCER_NAME_BYTES_MAX: Final = 255

@@ -16,7 +16,7 @@ AUDIT_TOPIC: Final = "__audit"
 INTERNAL_PREFIX: Final = "__"
 
 _SHOWN_CHARS: Final = 60
-"""Characters of an invalid name that a message shows."""
+"""Maximum number of characters of an invalid name that a message quotes."""
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 
@@ -28,13 +28,15 @@ def check_topic_name(name: str) -> None:
         ProtocolError: INVALID_TOPIC, with the rule that the name violates.
     """
     if not 1 <= len(name) <= TOPIC_NAME_CHARS_MAX:
-        raise _invalid(f"a topic name has 1 to {TOPIC_NAME_CHARS_MAX} characters, got {len(name)}")
+        raise _invalid(f"a topic name must have 1 to {TOPIC_NAME_CHARS_MAX} characters, got {len(name)}")
     if not _TOPIC.fullmatch(name):
         raise _invalid(f"{name!r} is not a topic name: use only A-Z a-z 0-9 . _ -")
     if name in {".", ".."}:
-        raise _invalid(f"{name!r} is not a topic name: it denotes a directory")
+        raise _invalid(f"{name!r} is not a topic name, because it denotes a directory: choose another name")
     if name.startswith(INTERNAL_PREFIX):
-        raise _invalid(f"{name!r}: names that begin with {INTERNAL_PREFIX} are reserved for internal topics")
+        raise _invalid(
+            f"{name!r}: names that begin with {INTERNAL_PREFIX} are reserved for internal topics; choose another name"
+        )
 
 
 def may_begin_topic_name(text: str) -> bool:
@@ -52,9 +54,10 @@ def check_group_name(name: str) -> None:
         ProtocolError: INVALID_REQUEST.
     """
     if not name or len(name.encode("utf-8", "surrogatepass")) > GROUP_NAME_BYTES_MAX or not name.isprintable():
-        shown = repr(name[:_SHOWN_CHARS])
+        quoted_name = repr(name[:_SHOWN_CHARS])
         raise ProtocolError(
-            pb.INVALID_REQUEST, f"{shown} is not a group name: use 1 to {GROUP_NAME_BYTES_MAX} bytes of printable text"
+            pb.INVALID_REQUEST,
+            f"{quoted_name} is not a group name: use 1 to {GROUP_NAME_BYTES_MAX} bytes of printable text",
         )
 
 

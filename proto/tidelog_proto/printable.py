@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 MESSAGE_CHARS_MAX: Final = 4_000
-"""Characters of an error message; log lines may be longer."""
+"""Maximum number of characters of an error message; log lines may be longer."""
 
 
 def printable(text: str, chars_max: int = MESSAGE_CHARS_MAX) -> str:

@@ -32,7 +32,7 @@ from tidelog_proto.limits import (
 )
 
 Stored = int | bool | str
-"""The value of a field in `TopicConfig`: that of an enum is its number."""
+"""The stored value of a field in `TopicConfig`; for an enum its number."""
 
 
 class Unit(StrEnum):
@@ -57,7 +57,7 @@ class TopicSetting:
             configuration means the default.
         default: the value in a new topic.
         default_text: describes a default that depends on the node.
-        choices: the values of a `str`, each with what is stored for it.
+        choices: the values of a `str`, each with its stored value.
         unit: of an integer.
         option: the first name of the command-line option where it is not derived from `name`.
         examples: values for the help of the option.
@@ -82,9 +82,9 @@ class TopicSetting:
     since: str = "0.1.0"
 
     def encode(self, value: object) -> Stored:
-        """Return what is stored for a value.
+        """Return the value of the `TopicConfig` field for a value of this setting.
 
-        The maximum is left to the node: one of a later release may accept more.
+        The node checks the maximum, because a node of a later release may accept more.
 
         Raises:
             ValueError: the value has the wrong type, is below the minimum or not a choice.
@@ -102,7 +102,7 @@ class TopicSetting:
         return value
 
     def decode(self, stored: Stored) -> Any:
-        """Return the value for what is stored; a choice of a later release reads as the default."""
+        """Return the value for the value of the `TopicConfig` field; for a choice of a later release, the default."""
         if self.kind is not str:
             return stored
         names = {number: name for name, number in self.choices.items()}
@@ -137,7 +137,7 @@ TOPIC_SETTINGS: Final = {
         ),
         TopicSetting(
             name="replication_factor",
-            help="Copies of each partition; more than the registered nodes are made as nodes join.",
+            help="Copies of each partition. If there are fewer nodes, the missing copies are created as nodes join.",
             minimum=1,
             maximum=REPLICATION_FACTOR_MAX,
             default=1,
@@ -192,7 +192,7 @@ TOPIC_SETTINGS: Final = {
         ),
         TopicSetting(
             name="compaction_lag_ms",
-            help="Compaction leaves records alone that are younger. 0: none are.",
+            help="Records younger than this are not compacted. 0: records of any age are compacted.",
             maximum=RETENTION_MS_MAX,
             unit=Unit.MILLISECONDS,
             examples="1h",
@@ -208,7 +208,7 @@ TOPIC_SETTINGS: Final = {
         ),
         TopicSetting(
             name="dirty_percent",
-            help="Compaction begins when this part of the log has not been compacted.",
+            help="Compaction begins when this percentage of the log is not compacted.",
             minimum=1,
             maximum=100,
             default=DIRTY_PERCENT_DEFAULT,
@@ -230,7 +230,8 @@ TOPIC_SETTINGS: Final = {
         ),
         TopicSetting(
             name="deduplicate_records",
-            help="Drop a record if one of so many before it has the same content. 0: as many as the node keeps.",
+            help="Drop a record if one of this many records before it has the same content. 0: as many as the node "
+            "keeps.",
             maximum=DEDUPLICATE_RECORDS_MAX,
             feature="topic.deduplicate",
             since="0.2.0",
@@ -253,7 +254,7 @@ TOPIC_SETTINGS: Final = {
 }
 ALTERABLE: Final = tuple(name for name, setting in TOPIC_SETTINGS.items() if setting.alterable)
 DESCRIBED: Final = tuple(name for name in TOPIC_SETTINGS if name != "partitions")
-"""Settings with an attribute in a described topic, whose `partitions` are the partitions themselves."""
+"""Settings that are attributes of a described topic; its attribute `partitions` is the list of partitions."""
 
 
 def values_of(config: pb.TopicConfig) -> dict[str, Any]:
@@ -262,7 +263,7 @@ def values_of(config: pb.TopicConfig) -> dict[str, Any]:
 
 
 def fill_in_defaults(config: pb.TopicConfig) -> None:
-    """Set each field that is 0 and has another default: of a new topic, or of one older than the setting."""
+    """Set each field that is 0 to its default, in a new topic, or in a topic that is older than the setting."""
     for name, setting in TOPIC_SETTINGS.items():
         if setting.default and not getattr(config, name):
             setattr(config, name, setting.default)

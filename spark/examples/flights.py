@@ -1,4 +1,4 @@
-"""Departures and arrivals in order of publication: most at the time of the event, some late, a few too late."""
+"""Departures and arrivals in order of publication; some events are published late, and a few of them too late."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Event:
 
     @property
     def too_late(self) -> bool:
-        """Whether it may be published after its day was closed."""
+        """Whether the event may be published after its day was closed."""
         return self.known_us - self.at_us >= DAY_US
 
     @property
@@ -96,14 +96,14 @@ def by_day(events: list[Event]) -> Iterator[list[Event]]:
 
 
 def expected(events: list[Event]) -> dict[Window, tuple[int, int]]:
-    """Return the valid range of departures in each window; the maximum includes too late ones."""
-    found: dict[Window, tuple[int, int]] = {}
+    """Return the valid range of departures in each window; the maximum includes those published too late."""
+    ranges: dict[Window, tuple[int, int]] = {}
     for event in events:
         if event.topic == DEPARTURES:
             window = Window(event.at_us // DAY_US, event.carrier)
-            least, most = found.get(window, (0, 0))
-            found[window] = (least + (not event.too_late), most + 1)
-    return found
+            least, most = ranges.get(window, (0, 0))
+            ranges[window] = (least + (not event.too_late), most + 1)
+    return ranges
 
 
 def _held_back(trip: int) -> int:

@@ -36,8 +36,8 @@ def picture(delays: Delays, order: Sequence[str], days: tuple[int, int], title: 
     """
     first, last = days
     drawn = [carrier for carrier in order if delays.get(carrier)][:LINES_MAX]
-    seen = [delay for carrier in drawn for delay in delays[carrier].values()]
-    low, high = min([0.0, *seen]), max([30.0, *seen])
+    drawn_delays = [delay for carrier in drawn for delay in delays[carrier].values()]
+    low, high = min([0.0, *drawn_delays]), max([30.0, *drawn_delays])
 
     def x(day: int) -> float:
         return LEFT + (day - first) / max(1, last - first) * (WIDTH - LEFT - RIGHT)

@@ -35,15 +35,16 @@ PACE_S: Final = 0.4
 """Time in which a day of flights is published, unless publishing takes longer."""
 START_S: Final = 180.0
 END_S: Final = 420.0
-"""Time limits for the start of the queries, and for reading all records."""
+"""Time limits in seconds for the start of the queries, and for reading all records."""
 STARTS_MAX: Final = 3
-"""Spark allows its Python workers ten seconds to start, which a busy machine may exceed."""
+"""Maximum number of starts of the queries: on a busy machine, Spark's Python workers may need more than ten seconds to
+start, which is Spark's limit."""
 CLOSING_DAYS: Final = 4
-"""Days after the last flight of an event that closes all other days; its own day is never closed."""
+"""Days after the last flight at which a final event closes all other days; the day of that event is never closed."""
 
 
 @dataclass(slots=True)
-class Found:
+class TopicContents:
     """Contents of the topics that the queries write to."""
 
     windows: Counter[Window] = field(default_factory=Counter)
@@ -52,28 +53,32 @@ class Found:
     trips: Counter[int] = field(default_factory=Counter)
 
 
-def look(bootstrap: str) -> Found:
+def look(bootstrap: str) -> TopicContents:
     """Read everything that the queries have written so far."""
-    found = Found()
+    contents = TopicContents()
     for value in _values(bootstrap, DELAYS):
         window = Window(value["day"], value["carrier"])
-        found.windows[window] += 1
-        found.flights[window] = value["flights"]
-        found.delays.setdefault(window.carrier, {})[window.day] = value["delay"]
-    found.trips.update(value["trip"] for value in _values(bootstrap, CAUGHT_UP))
-    return found
+        contents.windows[window] += 1
+        contents.flights[window] = value["flights"]
+        contents.delays.setdefault(window.carrier, {})[window.day] = value["delay"]
+    contents.trips.update(value["trip"] for value in _values(bootstrap, CAUGHT_UP))
+    return contents
 
 
-def problems(found: Found, events: Sequence[Event]) -> list[str]:
+def problems(contents: TopicContents, events: Sequence[Event]) -> list[str]:
     """Return the errors in the results; empty if they are right."""
-    wrong = [f"{window} is stored {count} times" for window, count in found.windows.items() if count > 1]
-    wrong += [f"trip {trip} is stored {count} times" for trip, count in found.trips.items() if count > 1]
+    wrong = [
+        f"{window} is stored {count} times, expected once" for window, count in contents.windows.items() if count > 1
+    ]
+    wrong += [
+        f"trip {trip} is stored {count} times, expected once" for trip, count in contents.trips.items() if count > 1
+    ]
     for window, (least, most) in expected(list(events)).items():
-        if not least <= found.flights.get(window, 0) <= most:
-            wrong.append(f"{window} has {found.flights.get(window, 0)} flights, not {least} to {most}")
+        if not least <= contents.flights.get(window, 0) <= most:
+            wrong.append(f"{window} has {contents.flights.get(window, 0)} flights, not {least} to {most}")
     in_time = {event.trip for event in events if event.topic == DEPARTURES and not event.too_late}
     landed = {event.trip for event in events if event.topic == ARRIVALS}
-    missing = (in_time & landed) - found.trips.keys()
+    missing = (in_time & landed) - contents.trips.keys()
     if missing:
         wrong.append(f"{len(missing)} landed flights are missing, for example {min(missing)}")
     return wrong
@@ -98,15 +103,15 @@ def run(events: list[Event], directory: Path, drawing: Path) -> list[str]:
     with testing.node() as node, Client(node.bootstrap) as client:
         for topic in (DEPARTURES, ARRIVALS, DELAYS, CAUGHT_UP):
             client.create_topic(topic, partitions=2)
-        shown = Drawing(node.bootstrap, events, drawing)
+        live_drawing = Drawing(node.bootstrap, events, drawing)
         days = list(by_day(events))
         with queries(node.bootstrap, directory) as running:
             for day in days[: len(days) // 2]:
                 publish(client, day)
                 time.sleep(PACE_S)
-                shown.draw()
-            _wait_until(lambda: shown.draw().windows, running, "no day was closed in time")
-            print(f"killing the queries, {len(shown.draw().windows)} days of carriers are closed", flush=True)
+                live_drawing.draw()
+            _wait_until(lambda: live_drawing.draw().windows, running, "no day was closed in time")
+            print(f"killing the queries, {len(live_drawing.draw().windows)} days of carriers are closed", flush=True)
             running.kill()
         for day in days[len(days) // 2 :]:
             publish(client, day)
@@ -114,23 +119,23 @@ def run(events: list[Event], directory: Path, drawing: Path) -> list[str]:
         publish(client, [Event(topic, -1, "--", closing, closing, 0) for topic in (DEPARTURES, ARRIVALS)])
         for left in reversed(range(STARTS_MAX)):
             with queries(node.bootstrap, directory, "--to-the-end") as running:
-                _wait_until(partial(_has_ended, running, shown), None, "the queries did not end in time")
+                _wait_until(partial(_has_ended, running, live_drawing), None, "the queries did not end in time")
                 if running.returncode == 0:
                     break
             if not left:
                 raise RuntimeError(f"the queries ended with {running.returncode}")
             print("the queries failed and are restarted", flush=True)
-        found = shown.draw()
+        results = live_drawing.draw()
         late = sum(event.too_late for event in events)
-        counted = sum(count for window, count in found.flights.items() if window.carrier != "--")
-        missed = sum(event.topic == DEPARTURES for event in events) - counted
+        departures = sum(count for window, count in results.flights.items() if window.carrier != "--")
+        missed = sum(event.topic == DEPARTURES for event in events) - departures
         print(
-            f"{counted:,} departures in {len(found.windows):,} days of carriers\n"
+            f"{departures:,} departures in {len(results.windows):,} days of carriers\n"
             f"{late} were published three days late, {missed} of them too late to be counted\n"
-            f"{len(found.trips):,} flights with their caught-up time\npicture: {drawing}",
+            f"{len(results.trips):,} flights with their caught-up time\npicture: {drawing}",
             flush=True,
         )
-        return problems(found, events)
+        return problems(results, events)
 
 
 class Drawing:
@@ -143,11 +148,11 @@ class Drawing:
         self._days = (events[0].at_us // DAY_US, max(event.at_us for event in events) // DAY_US)
         self._path = path
 
-    def draw(self) -> Found:
+    def draw(self) -> TopicContents:
         """Draw the current results; return them."""
-        found = look(self._bootstrap)
-        write(self._path, picture(found.delays, self._order, self._days, "Departures: mean delay, minutes"))
-        return found
+        results = look(self._bootstrap)
+        write(self._path, picture(results.delays, self._order, self._days, "Departures: mean delay, minutes"))
+        return results
 
 
 @contextlib.contextmanager
@@ -164,8 +169,8 @@ def queries(bootstrap: str, directory: Path, *more: str) -> Iterator[subprocess.
         process.wait()
 
 
-def _has_ended(process: subprocess.Popen[bytes], shown: Drawing) -> bool:
-    shown.draw()
+def _has_ended(process: subprocess.Popen[bytes], live_drawing: Drawing) -> bool:
+    live_drawing.draw()
     return process.poll() is not None
 
 
@@ -188,14 +193,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--days", type=int, default=DAYS)
     parser.add_argument("--picture", type=Path, default=Path("pipeline.svg"))
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     from tidelog_demo.source import load_flights  # noqa: PLC0415 - the data set is a separate extra
 
-    events = events_of(load_flights(), given.days)
-    print(f"{len(events):,} departures and arrivals of {given.days} days", flush=True)
+    events = events_of(load_flights(), arguments.days)
+    print(f"{len(events):,} departures and arrivals of {arguments.days} days", flush=True)
     with tempfile.TemporaryDirectory(prefix="tidelog-pipeline-") as directory:
         try:
-            wrong = run(events, Path(directory), given.picture)
+            wrong = run(events, Path(directory), arguments.picture)
         except RuntimeError as error:
             print(
                 f"the pipeline failed: {error}\n{(Path(directory) / 'spark.log').read_text(errors='replace')[-4000:]}"

@@ -3,8 +3,8 @@
     delays     number and mean delay of a carrier's departures of a day, once when the day is closed
     caught_up  each landed flight with the minutes it caught up in the air: a join of departures and arrivals
 
-Both write each row to a topic exactly once, however often this program is killed: the sink uses the query's id and the
-micro-batch's number, which are in the checkpoint.
+Both queries write each row to a topic exactly once, however often this program is killed: the sink uses the query's id
+and the micro-batch's number, which are in the checkpoint.
 """
 
 from __future__ import annotations
@@ -79,12 +79,12 @@ def main() -> None:
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--checkpoints", type=Path, required=True)
     parser.add_argument("--to-the-end", action="store_true", help="read all current records, and exit")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     spark = local_spark("flights")
-    departures = events(spark, given.bootstrap, DEPARTURES)
-    arrivals = events(spark, given.bootstrap, ARRIVALS)
+    departures = events(spark, arguments.bootstrap, DEPARTURES)
+    arrivals = events(spark, arguments.bootstrap, ARRIVALS)
     running = [
-        start(frame, given.bootstrap, topic, given.checkpoints, to_the_end=given.to_the_end)
+        start(frame, arguments.bootstrap, topic, arguments.checkpoints, to_the_end=arguments.to_the_end)
         for topic, frame in ((DELAYS, delays(departures)), (CAUGHT_UP, caught_up(departures, arrivals)))
     ]
     print("running", flush=True)

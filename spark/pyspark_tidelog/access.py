@@ -1,8 +1,8 @@
 """Addresses, TLS and credentials for the cluster, from options, a context and the environment.
 
-They are read where the query is planned, and pickled for the tasks together with the contents of files, because tasks
-may run without these files and variables. A task first tries to read the file of a key, token or password itself, so
-that renewed credentials are used if all machines have the file.
+They are read on the driver, where the query is planned, and pickled for the tasks together with the contents of files,
+because the files and variables may be missing on the machines of the tasks. A task first tries to read the file of a
+key, token or password itself, so that renewed credentials are used if all machines have the file.
 
 Secrets are only accepted in files, not as options: Spark shows options in plans, in its UI and in its event log.
 """
@@ -58,7 +58,7 @@ class Access:
 
     @property
     def client_options(self) -> ClientOptions:
-        """The arguments of a client except the addresses."""
+        """The options of a client except the addresses."""
         return {"client_id": _CLIENT_ID, "credentials": self.credentials, "tls": self.tls or False}
 
 
@@ -78,30 +78,32 @@ def access_of(options: Mapping[str, str]) -> Access:
         raise OptionError(f"option 'bootstrap' is missing: give the address of a node, such as '127.0.0.1:7400'.{hint}")
     own_credentials, own_tls = _credentials(options), _tls(options)
     try:
-        named = require_context(context) if context else Context(addresses)
-        credentials = carried(own_credentials or named.credentials())
-        wanted = own_tls if own_tls is False or isinstance(own_tls, Tls) else named.encryption() or own_tls
-        tls = tls_of(wanted)
-        return Access(named.bootstrap, credentials, None if tls is None else tls.carried())
+        context_settings = require_context(context) if context else Context(addresses)
+        credentials = carried(own_credentials or context_settings.credentials())
+        tls_argument = (
+            own_tls if own_tls is False or isinstance(own_tls, Tls) else context_settings.encryption() or own_tls
+        )
+        tls = tls_of(tls_argument)
+        return Access(context_settings.bootstrap, credentials, None if tls is None else tls.carried())
     except InvalidRequestError as error:
         raise OptionError(f"option 'context': {error}" if context else str(error)) from error
 
 
 def _credentials(options: Mapping[str, str]) -> Credentials | None:
-    given = [name for name in ("apiKeyFile", "tokenFile", "user") if options.get(name)]
-    if len(given) > 1:
-        raise OptionError(f"options {' and '.join(map(repr, given))} are mutually exclusive: give one of them.")
+    names = [name for name in ("apiKeyFile", "tokenFile", "user") if options.get(name)]
+    if len(names) > 1:
+        raise OptionError(f"options {' and '.join(map(repr, names))} are mutually exclusive: give one of them.")
     if bool(options.get("user")) != bool(options.get("passwordFile")):
         raise OptionError("options 'user' and 'passwordFile' must be given together: give both or neither.")
-    if not given:
+    if not names:
         return None
-    if given == ["user"]:
+    if names == ["user"]:
         try:
             return Password(options["user"], _path("passwordFile", options))
         except InvalidRequestError as error:
             raise OptionError(f"option 'user': {error}") from error
-    path = _path(given[0], options)
-    return ApiKeyFile(path) if given == ["apiKeyFile"] else TokenFile(path)
+    path = _path(names[0], options)
+    return ApiKeyFile(path) if names == ["apiKeyFile"] else TokenFile(path)
 
 
 def _tls(options: Mapping[str, str]) -> Tls | bool | None:
@@ -112,7 +114,7 @@ def _tls(options: Mapping[str, str]) -> Tls | bool | None:
             raise OptionError(f"option 'tls' is false, but {', '.join(files)} require TLS: omit them.")
         return False
     if "keyFile" in files and "certFile" not in files:
-        raise OptionError("option 'keyFile' requires 'certFile'.")
+        raise OptionError("option 'keyFile' requires 'certFile': give both, or the key in 'certFile'.")
     if not files:
         return True if "tls" in options else None
     paths = {name: str(_path(name, files)) for name in files}
@@ -126,5 +128,5 @@ def _path(name: str, options: Mapping[str, str]) -> Path:
         raise OptionError(f"option {name!r} is not a valid path: it contains a null character.")
     try:
         return Path(text).expanduser().absolute()
-    except RuntimeError as error:  # unknown user
+    except RuntimeError as error:  # `expanduser` does not know the user
         raise OptionError(f"option {name!r} is not a valid path: {error}") from error

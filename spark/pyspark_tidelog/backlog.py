@@ -28,16 +28,16 @@ def offsets_behind_latest(progress: Any) -> list[dict[str, str]]:
         for a source whose progress lacks the end or the current position: sources other than Tidelog and Kafka, and
         every source before Spark 4.2 and before the first micro-batch.
     """
-    told = _as_mapping(progress)
-    return [_of_source(source) for source in told.get("sources", ())]
+    document = _as_mapping(progress)
+    return [_of_source(source) for source in document.get("sources", ())]
 
 
 def _as_mapping(progress: Any) -> Mapping[str, Any]:
     if isinstance(progress, Mapping):
         return progress
     text = progress if isinstance(progress, str) else progress.json
-    told: Mapping[str, Any] = json.loads(text)
-    return told
+    document: Mapping[str, Any] = json.loads(text)
+    return document
 
 
 def _of_source(source: Mapping[str, Any]) -> dict[str, str]:
@@ -58,10 +58,10 @@ def _behind(latest: StreamPosition, end: StreamPosition, place: Any) -> int:
     return max(0, latest.offsets[place] - end.offsets.get(place, 0))
 
 
-def _position(given: object) -> StreamPosition | None:
+def _position(stored: object) -> StreamPosition | None:
     """Return a position; None if it is missing or belongs to another source."""
     try:
-        found = json.loads(given) if isinstance(given, str) else given
-        return None if found is None else parse_position(found)
+        document = json.loads(stored) if isinstance(stored, str) else stored
+        return None if document is None else parse_position(document)
     except (ValueError, TidelogSourceError):
         return None

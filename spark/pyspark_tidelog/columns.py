@@ -17,7 +17,7 @@ from pyspark_tidelog.option_values import did_you_mean
 from pyspark_tidelog.options import COLUMN_NAMES
 
 TIMESTAMP_TYPE_CREATE_TIME: Final = 0
-"""Kafka's value for a timestamp that was set by the producer."""
+"""Kafka's `timestampType` of timestamps that producers set."""
 
 _HEADER: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 
@@ -65,15 +65,15 @@ def arrow_schema(schema: StructType) -> pa.Schema:
         if field.name not in _TYPES:
             hint = did_you_mean(field.name, known)
             raise OptionError(f"no column {field.name!r}.{hint} The columns are: {', '.join(COLUMN_NAMES)}.")
-        wanted, arrow = _TYPES[field.name]
-        if field.dataType.simpleString() != wanted:
+        spark_type, arrow = _TYPES[field.name]
+        if field.dataType.simpleString() != spark_type:
             raise OptionError(
-                f"column {field.name!r} is {wanted}, not {field.dataType.simpleString()}: read it as {wanted} "
+                f"column {field.name!r} is {spark_type}, not {field.dataType.simpleString()}: read it as {spark_type} "
                 "and cast it in the query."
             )
         if field.name in _MAY_BE_NULL and not field.nullable:
             raise OptionError(f"column {field.name!r} cannot be NOT NULL: a record may lack it.")
         fields.append(pa.field(field.name, arrow, nullable=field.nullable))
     if len({field.name for field in fields}) != len(fields):
-        raise OptionError("the schema has a duplicate column.")
+        raise OptionError("the schema has a duplicate column: name each column once.")
     return pa.schema(fields)

@@ -19,7 +19,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _US: Final = timedelta(microseconds=1)
 _INT64_MAX: Final = 2**63 - 1
 KEY_BYTES_MAX: Final = ENVELOPE_BYTES_MAX // 2
-"""Longer keys are not sent to nodes: they may exist, but do not fit a request."""
+"""Maximum length of a key in a filter for nodes; longer keys may exist, but do not fit a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Narrowed:
         return [each for each in left if each.start < each.end]
 
     def including(self, key: bytes | None, tag: str | None) -> Narrowed:
-        """Return these bounds with a required key and tag; None for any."""
+        """Return these bounds, with a required key and tag in addition; None for any."""
         return replace(self, key=self.key if key is None else key, tag=self.tag if tag is None else tag)
 
     @property
@@ -63,9 +63,9 @@ class Narrowed:
         return (self.key, self.tag, self.since_us, self.until_us) != (None, None, None, None)
 
     def options(self, plain: FetchOptions) -> FetchOptions:
-        """Return the options of a fetch; a node that omits records replies at once, even if it has found few.
+        """Return the options of a fetch; a node that omits records replies at once, even with few records.
 
-        `wait_ms` is kept: it lets the node delay a reader with a quota.
+        `wait_ms` is kept, because it lets the node delay a reader with a quota.
         """
         options: FetchOptions = {**plain}
         if self.since_us is not None or self.until_us is not None:

@@ -12,14 +12,14 @@ from typing import Final, Literal, NamedTuple
 Side = Literal["reading", "writing"]
 
 THE_SAME: Final = "the same"
-"""Equivalent of an option with the same name here."""
+"""Marks an option that has the same name and meaning here."""
 _PREFIX: Final = "kafka."
 _NONE: Final = "none: "
 _BEFORE: Final[dict[Side | None, str]] = {"writing": "a sink's "}
 
 
 class Moved(NamedTuple):
-    """Options of Kafka with one equivalent.
+    """Options of Kafka's source or sink that have the same equivalent here.
 
     Attributes:
         names: the options; `*` matches any part.
@@ -40,8 +40,8 @@ class Moved(NamedTuple):
 
     def is_named(self, lower: str) -> bool:
         """Return whether an option in lower case is one of these; the prefix `kafka.` is optional."""
-        given = {lower, _PREFIX + lower}
-        return any(fnmatchcase(one, name.lower()) for name in self.names for one in given)
+        spellings = {lower, _PREFIX + lower}
+        return any(fnmatchcase(one, name.lower()) for name in self.names for one in spellings)
 
 
 OTHERS: Final = Moved(("kafka.*",), "none: no Kafka client is used", before="any other ")
@@ -120,7 +120,7 @@ MOVED: Final = (
     ),
     OTHERS,
 )
-"""The first matching entry is used."""
+"""In order; the first matching entry is used."""
 
 
 def hint_of(name: str, side: Side) -> str:
@@ -131,13 +131,13 @@ def hint_of(name: str, side: Side) -> str:
         side: reading or writing.
     """
     lower = name.lower()
-    found = [moved for moved in MOVED if moved.is_named(lower)]
+    matches = [moved for moved in MOVED if moved.is_named(lower)]
     if not lower.startswith(_PREFIX):
-        found = [moved for moved in found if moved is not OTHERS]
-    fitting = [moved for moved in found if moved.side in {None, side} and moved is not OTHERS]
-    if not found or (fitting and fitting[0].here == THE_SAME):
+        matches = [moved for moved in matches if moved is not OTHERS]
+    fitting = [moved for moved in matches if moved.side in {None, side} and moved is not OTHERS]
+    if not matches or (fitting and fitting[0].here == THE_SAME):
         return ""
-    moved = (fitting or found)[0]
+    moved = (fitting or matches)[0]
     if moved.here.startswith(_NONE):
         return f" It has no equivalent here: {_plain(moved.here.removeprefix(_NONE))}."
     if not fitting:

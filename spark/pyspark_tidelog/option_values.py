@@ -11,7 +11,7 @@ from typing import Final
 from pyspark_tidelog.errors import OptionError
 
 NUMBER_MAX: Final = (2**63 - 1) // 1000
-"""Largest number of milliseconds whose microseconds fit a long; also exceeds all offsets."""
+"""Largest number of milliseconds that fits a long in microseconds; larger than all offsets."""
 
 _DURATION: Final = re.compile(r"(\d{1,9})\s*(ms|s|m|min|h)?", re.ASCII)
 _UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
@@ -23,16 +23,16 @@ def did_you_mean(name: str, known: Mapping[str, str]) -> str:
     return f" Did you mean {known[near[0]]!r}?" if near else ""
 
 
-def per_partition(name: str, text: str, wanted: str, *, lowest: int) -> dict[str, dict[int, int]]:
+def per_partition(name: str, text: str, example: str, *, lowest: int) -> dict[str, dict[int, int]]:
     """Parse `{"topic": {"partition": number}}` with numbers of at least `lowest`."""
     result: dict[str, dict[int, int]] = {}
-    for topic, partitions in json_object(name, text, wanted).items():
+    for topic, partitions in json_object(name, text, example).items():
         if not isinstance(partitions, dict):
-            raise OptionError(f"option {name!r}: {topic!r} has no object of partitions; give {wanted}.")
+            raise OptionError(f"option {name!r}: {topic!r} has no object of partitions; give {example}.")
         numbers: dict[int, int] = {}
         for partition, number in partitions.items():
             if not partition.isdecimal() or len(partition) > len(str(NUMBER_MAX)):
-                raise OptionError(f"option {name!r}: {partition!r} is not a partition of {topic!r}; give {wanted}.")
+                raise OptionError(f"option {name!r}: {partition!r} is not a partition of {topic!r}; give {example}.")
             if not is_int(number) or not lowest <= number <= NUMBER_MAX:
                 raise OptionError(f"option {name!r}: {number!r} for {topic!r} {partition} is out of range.")
             numbers[int(partition)] = number
@@ -40,14 +40,14 @@ def per_partition(name: str, text: str, wanted: str, *, lowest: int) -> dict[str
     return result
 
 
-def json_object(name: str, text: str, wanted: str) -> dict[str, object]:
-    """Parse a non-empty JSON object; `wanted` is an example for errors."""
+def json_object(name: str, text: str, example: str) -> dict[str, object]:
+    """Parse a non-empty JSON object; `example` is quoted by errors."""
     try:
         parsed = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise OptionError(f"option {name!r}: {text[:200]!r} is not JSON ({error}); give {wanted}.") from error
+        raise OptionError(f"option {name!r}: {text[:200]!r} is not JSON ({error}); give {example}.") from error
     if not isinstance(parsed, dict) or not parsed:
-        raise OptionError(f"option {name!r}: {text[:200]!r} has no topic; give {wanted}.")
+        raise OptionError(f"option {name!r}: {text[:200]!r} has no topic; give {example}.")
     return parsed
 
 
@@ -72,10 +72,10 @@ def duration_s(options: Mapping[str, str], name: str, default: float) -> float:
     """Parse a duration such as "15m"; a number without a unit is milliseconds, as in Spark."""
     if name not in options:
         return default
-    found = _DURATION.fullmatch(options[name])
-    if found is None:
+    match = _DURATION.fullmatch(options[name])
+    if match is None:
         raise OptionError(f"option {name!r} must be a duration such as '500ms' or '15m', got {options[name][:60]!r}.")
-    return int(found[1]) * _UNITS_S[found[2] or "ms"]
+    return int(match[1]) * _UNITS_S[match[2] or "ms"]
 
 
 def flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
@@ -90,7 +90,7 @@ def flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
 
 def comma_list(text: str) -> tuple[str, ...]:
     """Split a text at commas, without blank parts."""
-    return tuple(part for part in (piece.strip() for piece in text.split(",")) if part)
+    return tuple(part for part in (item.strip() for item in text.split(",")) if part)
 
 
 def is_int(value: object) -> bool:

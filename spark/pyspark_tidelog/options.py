@@ -94,7 +94,7 @@ _FOREIGN: Final = {
     "topics": "subscribe",
     "path": "subscribe",
 }
-"""Option names of other sources; `.load("name")` sets `path`."""
+"""Option names of other sources and their equivalents; `.load("name")` sets `path`."""
 _VERBATIM: Final = frozenset({"key", "tag"})
 """Options whose values keep leading and trailing whitespace, which may belong to the key or tag."""
 
@@ -196,23 +196,25 @@ class ReadOptions:
     tag: str | None = None
 
 
-def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadOptions:
+def parse_options(raw_options: Mapping[str, str], *, streaming: bool = False) -> ReadOptions:
     """Parse the reader's options (names in any case).
 
     Args:
-        given: the options from Spark.
+        raw_options: the options from Spark.
         streaming: for a stream, which starts at the latest offsets by default and has no end.
 
     Raises:
         OptionError: an option is unknown, missing, contradictory or malformed.
     """
-    options = known_only(given, OPTION_NAMES, _FOREIGN, "reading")
+    options = known_only(raw_options, OPTION_NAMES, _FOREIGN, "reading")
     _refuse_other_kind(options, streaming=streaming)
     access = access_of(options)
     max_offsets = count(options, "maxOffsetsPerTrigger", NUMBER_MAX)
     min_offsets = count(options, "minOffsetsPerTrigger", NUMBER_MAX)
     if max_offsets and min_offsets and min_offsets > max_offsets:
-        raise OptionError("option 'minOffsetsPerTrigger' exceeds 'maxOffsetsPerTrigger': no batch would ever start.")
+        raise OptionError(
+            "option 'minOffsetsPerTrigger' exceeds 'maxOffsetsPerTrigger': no batch would ever start; raise the latter."
+        )
     return ReadOptions(
         access=access,
         selection=_selection(options),
@@ -235,21 +237,21 @@ def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadO
     )
 
 
-def parse_columns(given: Mapping[str, str]) -> tuple[str, ...]:
+def parse_columns(raw_options: Mapping[str, str]) -> tuple[str, ...]:
     """Return the columns for the options of a batch read or a stream: Spark asks before it creates either.
 
     Raises:
-        OptionError: the options are invalid for both; the error is for the kind that they resemble.
+        OptionError: the options are invalid for both; the error is that of the kind of read that they resemble.
     """
-    names = {name.lower() for name in given}
+    names = {name.lower() for name in raw_options}
     streaming = any(name.lower() in names for name in STREAM_ONLY)
     try:
-        return parse_options(given, streaming=streaming).columns
+        return parse_options(raw_options, streaming=streaming).columns
     except OptionError:
         if streaming:
             raise
         try:
-            return parse_options(given, streaming=True).columns
+            return parse_options(raw_options, streaming=True).columns
         except OptionError:
             pass
         raise
@@ -267,12 +269,12 @@ def _refuse_other_kind(options: Mapping[str, str], *, streaming: bool) -> None:
 
 
 def known_only(
-    given: Mapping[str, str], names: Sequence[str], foreign: Mapping[str, str], side: Side
+    raw_options: Mapping[str, str], names: Sequence[str], foreign: Mapping[str, str], side: Side
 ) -> dict[str, str]:
     """Return the options with their canonical spelling.
 
     Args:
-        given: the options from Spark, in any case.
+        raw_options: the options from Spark, in any case.
         names: the known options.
         foreign: names of other sources, in lower case, and their equivalents.
         side: reading or writing.
@@ -282,13 +284,13 @@ def known_only(
     """
     known = {name.lower(): name for name in names}
     options: dict[str, str] = {}
-    if "provider" in given:
+    if "provider" in raw_options:
         raise OptionError(
             "CREATE TABLE ... USING tidelog is not supported: Spark does not pass a table's OPTIONS to the source when "
             "the table is read, and reads two uses of it in one statement with the options of the first. "
             "Create a view: CREATE TEMPORARY VIEW ... USING tidelog OPTIONS (...)."
         )
-    for name, value in given.items():
+    for name, value in raw_options.items():
         lower = name.lower()
         if lower in SECRETS:
             raise OptionError(
@@ -326,15 +328,15 @@ def _selection(options: Mapping[str, str]) -> Selection:
 
 
 def _assignment(text: str) -> dict[str, tuple[int, ...]]:
-    wanted = 'JSON such as {"flights":[0,1]}'
-    parsed = json_object("assign", text, wanted)
+    example = 'JSON such as {"flights":[0,1]}'
+    parsed = json_object("assign", text, example)
     assignment: dict[str, tuple[int, ...]] = {}
     for topic, partitions in parsed.items():
         if not isinstance(partitions, list) or not partitions:
-            raise OptionError(f"option 'assign': {topic!r} has no list of partitions; give {wanted}.")
+            raise OptionError(f"option 'assign': {topic!r} has no list of partitions; give {example}.")
         for partition in partitions:
             if not is_int(partition) or not 0 <= partition <= NUMBER_MAX:
-                raise OptionError(f"option 'assign': {partition!r} is not a partition of {topic!r}; give {wanted}.")
+                raise OptionError(f"option 'assign': {partition!r} is not a partition of {topic!r}; give {example}.")
         assignment[topic] = tuple(sorted(set(partitions)))
     return assignment
 
@@ -391,9 +393,9 @@ def _key(options: Mapping[str, str]) -> bytes | None:
         try:
             key = bytes.fromhex(options["keyHex"])
         except ValueError as error:
-            given = options["keyHex"][:60]
+            digits = options["keyHex"][:60]
             raise OptionError(
-                f"option 'keyHex' must be pairs of hexadecimal digits such as '00ff', got {given!r}."
+                f"option 'keyHex' must be pairs of hexadecimal digits such as '00ff', got {digits!r}."
             ) from error
         return _bounded("keyHex", key, KEY_BYTES_MAX)
     return _bounded("key", _utf8("key", options["key"]), KEY_BYTES_MAX) if "key" in options else None

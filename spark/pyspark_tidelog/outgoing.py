@@ -44,8 +44,8 @@ def check_columns(schema: StructType, *, topic: str | None) -> None:
                 ".select(...), and put other columns into the value, for example with to_json(struct(*))."
             )
         if field.dataType.simpleString() not in _TYPES[field.name]:
-            wanted = " or ".join(_TYPES[field.name])
-            raise OptionError(f"column {field.name!r} must be {wanted}, got {field.dataType.simpleString()}: cast it.")
+            types = " or ".join(_TYPES[field.name])
+            raise OptionError(f"column {field.name!r} must be {types}, got {field.dataType.simpleString()}: cast it.")
     names = schema.fieldNames()
     if "value" not in names:
         raise OptionError("column 'value' is missing: select one, for example to_json(struct(*)) AS value.")
@@ -75,7 +75,7 @@ def rows_by_place(batch: pa.RecordBatch, topic: str | None) -> Iterator[Rows]:
     Raises:
         OptionError: a row has no topic.
     """
-    # Unused columns are dropped: rows without keys need no grouping by partition.
+    # Columns with only nulls are dropped, so that rows without keys are not grouped by partition.
     columns = batch.select([name for name in batch.schema.names if name in _OF_RECORDS and _is_used(batch, name)])
     if batch.num_rows == 0:
         return
@@ -83,12 +83,12 @@ def rows_by_place(batch: pa.RecordBatch, topic: str | None) -> Iterator[Rows]:
         if name is None:
             raise OptionError("a row has no topic: its column 'topic' is null.")
         chosen = batch if of_topic is None else batch.filter(of_topic)
-        taken = columns if of_topic is None else columns.filter(of_topic)
+        selected = columns if of_topic is None else columns.filter(of_topic)
         if "partition" not in batch.schema.names:
-            yield Rows(name, None, taken)
+            yield Rows(name, None, selected)
             continue
         for partition, mask in _groups(chosen, "partition"):
-            yield Rows(name, partition, taken if mask is None else taken.filter(mask))
+            yield Rows(name, partition, selected if mask is None else selected.filter(mask))
 
 
 def _is_used(batch: pa.RecordBatch, name: str) -> bool:

@@ -24,7 +24,7 @@ from pyspark_tidelog.offsets import (
     times_of,
 )
 from pyspark_tidelog.options import AtTimestamp, Position, ReadOptions
-from pyspark_tidelog.stream_offsets import Losses, Standing, StreamPosition
+from pyspark_tidelog.stream_offsets import Losses, PartitionBounds, StreamPosition
 from tidelog.fetch_options import FetchOptions
 from tidelog.model import Fetched, Offset, Topic
 from tidelog.requests.offset_ranges import OffsetRange
@@ -87,22 +87,24 @@ def make_plan(options: ReadOptions, client: LogClient, narrowed: Narrowed = EVER
     partitions = select(options.selection, {name: topic.partition_count for name, topic in topics.items()})
     starting = _look_up(client, options.starting, partitions, "startingOffsetsByTimestamp")
     ending = _look_up(client, options.ending, partitions, "endingOffsetsByTimestamp")
-    # Last, so that the offsets above are within the bounds of topics that are being written.
+    # Requested last, so that the offsets above are within the bounds even if the topics are written meanwhile.
     bounds = _bounds(client, partitions)
     ranges, warnings = resolve(options, bounds, starting=starting, ending=ending)
     ranges = _not_before(client, narrowed.since_us, narrowed.of(ranges))
-    pieces = split(ranges, options.min_partitions, options.max_records)
-    return Plan(pieces, {r.topic: topics[r.topic].topic_id for r in ranges}, warnings)
+    task_ranges = split(ranges, options.min_partitions, options.max_records)
+    return Plan(task_ranges, {r.topic: topics[r.topic].topic_id for r in ranges}, warnings)
 
 
 def _not_before(client: LogClient, since_us: int | None, ranges: list[OffsetRange]) -> list[OffsetRange]:
-    """Skip records before the first one that is not older; later records may be older again."""
+    """Skip the records before the first one at or after the time; later records may be older again."""
     if since_us is None or not ranges:
         return ranges
     places = [TopicPartition(each.topic, each.partition) for each in ranges]
     firsts = _look_up(client, AtTimestamp(since_us), places, "timestamp")
-    begun = [replace(each, start=max(each.start, firsts[at].offset)) for each, at in zip(ranges, places, strict=True)]
-    return [each for each in begun if each.start < each.end]
+    shortened = [
+        replace(each, start=max(each.start, firsts[at].offset)) for each, at in zip(ranges, places, strict=True)
+    ]
+    return [each for each in shortened if each.start < each.end]
 
 
 def starts_of(options: ReadOptions, client: LogClient, losses: Losses) -> StreamPosition:
@@ -120,7 +122,7 @@ def starts_of(options: ReadOptions, client: LogClient, losses: Losses) -> Stream
     return StreamPosition(begins, {at.topic: topics[at.topic].topic_id.hex() for at in begins})
 
 
-def standing_of(options: ReadOptions, client: LogClient, *, all_named: bool = False) -> Standing:
+def bounds_of(options: ReadOptions, client: LogClient, *, all_named: bool = False) -> PartitionBounds:
     """Return the current bounds of the chosen partitions, without topics that do not exist.
 
     Raises:
@@ -131,7 +133,7 @@ def standing_of(options: ReadOptions, client: LogClient, *, all_named: bool = Fa
     chosen = select if all_named else select_present
     partitions = chosen(options.selection, {name: topic.partition_count for name, topic in topics.items()})
     bounds = _bounds(client, partitions)
-    return Standing(bounds, {at.topic: topics[at.topic].topic_id.hex() for at in bounds})
+    return PartitionBounds(bounds, {at.topic: topics[at.topic].topic_id.hex() for at in bounds})
 
 
 def _bounds(client: LogClient, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Bounds]:
@@ -149,12 +151,12 @@ def _look_up(
     by_time: dict[int, list[TopicPartition]] = {}
     for at, timestamp_us in times_of(position, partitions, name).items():
         by_time.setdefault(timestamp_us, []).append(at)
-    found: dict[TopicPartition, Lookup] = {}
+    lookups: dict[TopicPartition, Lookup] = {}
     for timestamp_us, ats in by_time.items():
         for topic, numbers in _by_topic(ats).items():
             for partition, answer in client.list_offsets(topic, timestamp_us, numbers).items():
-                found[TopicPartition(topic, partition)] = Lookup(answer.offset, answer.found)
-    return found
+                lookups[TopicPartition(topic, partition)] = Lookup(answer.offset, answer.found)
+    return lookups
 
 
 def _by_topic(partitions: Sequence[TopicPartition]) -> dict[str, list[int]]:

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceReader
 
 SETTING: Final = "spark.sql.python.filterPushdown.enabled"
 PLAN_BELONGS_TO_SCAN: Final = hasattr(DataSourceReader, "pushLimit")
-"""Whether this Spark keeps a read that was planned with filters for the scan that has them."""
+"""Whether this Spark uses a read that was planned with filters only for the scan with these filters."""
 
 _LOG: Final = logging.getLogger(__name__)
 

@@ -30,7 +30,7 @@ def fetched_schema(schema: pa.Schema, only: RecordFilter) -> pa.Schema:
 
 
 def read_batches(
-    wanted: OffsetRange,
+    offset_range: OffsetRange,
     fetch: Fetch,
     schema: pa.Schema,
     *,
@@ -38,7 +38,7 @@ def read_batches(
     fail_on_data_loss: bool,
     only: RecordFilter = _EVERY,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of `wanted`, in order, as Arrow batches of `schema` with at most `max_records` rows.
+    """Yield the records of `offset_range`, in order, as Arrow batches of `schema` with at most `max_records` rows.
 
     Only records that match `only` are yielded: nodes may send others, too.
 
@@ -46,34 +46,35 @@ def read_batches(
         DataLossError: records of the range are missing, and `fail_on_data_loss` is on; otherwise a warning is logged.
         TidelogError: a request of the client failed; CorruptBatchError for a batch that cannot be read.
     """
-    joiner = BatchJoiner(schema, constants(wanted.topic, wanted.partition), max_records=max_records)
+    joiner = BatchJoiner(schema, constants(offset_range.topic, offset_range.partition), max_records=max_records)
 
-    def lost(wanted: OffsetRange, start: int, end: int) -> None:
-        _lost(wanted, start, end, fail_on_data_loss=fail_on_data_loss)
+    def lost(offset_range: OffsetRange, start: int, end: int) -> None:
+        _lost(offset_range, start, end, fail_on_data_loss=fail_on_data_loss)
 
     fetched = fetched_schema(schema, only)
-    for batch in fetch_range(wanted, fetch, lost):
+    for batch in fetch_range(offset_range, fetch, lost):
         try:
-            piece = wire_batch(batch, fetched)
+            records = wire_batch(batch, fetched)
         except ProtocolError as error:
-            raise error_of_read(error, wanted.topic, wanted.partition, batch.base_offset) from error
-        yield from joiner.add(_matching(piece.cut(wanted.start, wanted.end), only))
+            raise error_of_read(error, offset_range.topic, offset_range.partition, batch.base_offset) from error
+        yield from joiner.add(_matching(records.cut(offset_range.start, offset_range.end), only))
     yield from joiner.finish()
 
 
-def _matching(piece: WireBatch, only: RecordFilter) -> WireBatch:
+def _matching(records: WireBatch, only: RecordFilter) -> WireBatch:
     for name, value in only._asdict().items():
-        if value is not None and piece.rows:
-            column = piece.arrays.get(name)
-            if column is None:  # the batch has no such column
-                return piece.slice(0, 0)
-            piece = piece.where(pc.equal(column, pa.scalar(value, column.type)))
-    return piece
+        if value is not None and records.rows:
+            column = records.arrays.get(name)
+            if column is None:  # the batch does not have the column
+                return records.slice(0, 0)
+            records = records.where(pc.equal(column, pa.scalar(value, column.type)))
+    return records
 
 
-def _lost(wanted: OffsetRange, start: int, end: int, *, fail_on_data_loss: bool) -> None:
+def _lost(offset_range: OffsetRange, start: int, end: int, *, fail_on_data_loss: bool) -> None:
     message = (
-        f"{wanted.topic}-{wanted.partition}: offsets {start} to {end - 1} existed when the read was planned "
+        f"{offset_range.topic}-{offset_range.partition}: offsets {start} to {end - 1} existed when the read was "
+        "planned "
         "and are missing."
     )
     if fail_on_data_loss:

@@ -6,8 +6,8 @@ attempts of its tasks share.
 
 A task is identified by its number, so a repeated micro-batch must have the same tasks. Since 4.2 Spark chooses their
 number after each shuffle of a stateless query by the available cores, unless
-`spark.sql.adaptive.streaming.stateless.enabled` is off. Tasks do not know how many there are; the driver does when they
-are done, and refuses a batch that had others before (`other_tasks.py`).
+`spark.sql.adaptive.streaming.stateless.enabled` is off. Tasks do not know the number of tasks; the driver knows it when
+they are done, and refuses a batch that had other tasks before (`changed_tasks.py`).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
+from pyspark_tidelog.changed_tasks import refuse_changed_tasks
 from pyspark_tidelog.errors import OptionError, TidelogSourceError
-from pyspark_tidelog.other_tasks import refuse_other_tasks
 from pyspark_tidelog.write_options import WriteOptions
-from pyspark_tidelog.write_task import Begun, write_rows
+from pyspark_tidelog.write_task import TaskStart, write_rows
 from tidelog.produce.work import Work
 
 if TYPE_CHECKING:
@@ -38,29 +38,29 @@ else:
             """Not available in this version of Spark."""
 
             def __init__(self) -> None:
-                raise OptionError("writing streams needs Spark 4.1 or newer.")
+                raise OptionError("writing streams needs Spark 4.1 or newer: upgrade pyspark.")
 
 
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
-"""Local properties in which Spark gives its tasks the query and the micro-batch."""
+"""Local properties in which Spark passes the query and the micro-batch to its tasks."""
 
 
 @dataclass(frozen=True)
-class Written(WriterCommitMessage):
+class TaskResult(WriterCommitMessage):
     """Result of a task, for the driver.
 
     Attributes:
         rows: number of rows.
         stored_before: number of these that earlier attempts had stored.
-        begun: the topics that it wrote to, and their state at its start.
+        starts: the topics that it wrote to, and their state at its start.
         query: the stream's query id; empty in a batch job.
         task: task number.
     """
 
     rows: int
     stored_before: int
-    begun: tuple[Begun, ...] = ()
+    starts: tuple[TaskStart, ...] = ()
     query: str = ""
     task: int = 0
 
@@ -82,10 +82,10 @@ class TidelogWriter(DataSourceArrowWriter):
         self._options = options
         self._job = uuid.uuid4().hex
 
-    def write(self, iterator: Iterator[Any]) -> Written:
+    def write(self, iterator: Iterator[Any]) -> TaskResult:
         """Write the rows (Arrow batches) of one partition, in a task."""
-        wrote = asyncio.run(write_rows(iterator, self._options, Work(f"spark/{self._job}/{_task().partitionId()}", 0)))
-        return Written(wrote.rows, wrote.stored_before)
+        result = asyncio.run(write_rows(iterator, self._options, Work(f"spark/{self._job}/{_task().partitionId()}", 0)))
+        return TaskResult(result.rows, result.stored_before)
 
 
 class TidelogStreamWriter(DataSourceStreamArrowWriter):
@@ -95,17 +95,18 @@ class TidelogStreamWriter(DataSourceStreamArrowWriter):
         super().__init__()
         self._options = options
 
-    def write(self, iterator: Iterator[Any]) -> Written:
+    def write(self, iterator: Iterator[Any]) -> TaskResult:
         """Write the rows (Arrow batches) of one partition of a micro-batch, in a task."""
         task = _task()
         query, batch = task.getLocalProperty(_QUERY_ID), task.getLocalProperty(_BATCH_ID)
         if not query or not batch:
             raise TidelogSourceError(
-                "Spark does not report the query and the micro-batch, without which rows could be duplicated."
+                "Spark does not report the query and the micro-batch, without which rows could be duplicated: use a "
+                "supported Spark."
             )
         number = task.partitionId()
-        wrote = asyncio.run(write_rows(iterator, self._options, _work(query, number, int(batch))))
-        return Written(wrote.rows, wrote.stored_before, wrote.begun, query, number)
+        result = asyncio.run(write_rows(iterator, self._options, _work(query, number, int(batch))))
+        return TaskResult(result.rows, result.stored_before, result.starts, query, number)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Check that no earlier attempt had other tasks; the rows were committed when the tasks returned.
@@ -114,16 +115,18 @@ class TidelogStreamWriter(DataSourceStreamArrowWriter):
             ChangedRowsError: an earlier attempt had other tasks.
             TidelogError: a request to the cluster failed.
         """
-        wrote = [message for message in messages if isinstance(message, Written)]
-        if self._options.fail_on_changed_rows and wrote:
-            query = wrote[0].query
-            begun = {one.task: one.begun for one in wrote}
+        results = [message for message in messages if isinstance(message, TaskResult)]
+        if self._options.fail_on_changed_rows and results:
+            query = results[0].query
+            by_task = {one.task: one.starts for one in results}
             asyncio.run(
-                refuse_other_tasks(self._options, begun, len(messages), lambda number: _work(query, number, batchId))
+                refuse_changed_tasks(
+                    self._options, by_task, len(messages), lambda number: _work(query, number, batchId)
+                )
             )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Do nothing: written rows stay, and are found when the batch is repeated."""
+        """Do nothing: written rows remain stored, and are found when the batch is repeated."""
 
 
 def _task() -> TaskContext:

@@ -127,7 +127,8 @@ class TidelogReader(DataSourceReader):
     def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
         self._options = options
         self._tasks = RangeReader(options, schema)
-        vars(self)["pushFilters"] = FilterTaker(self._tasks)  # not a method: Spark would refuse an override
+        # An attribute, because Spark would refuse a method that overrides `pushFilters`.
+        vars(self)["pushFilters"] = FilterTaker(self._tasks)
 
     def partitions(self) -> Sequence[RangePartition]:
         """Return the current ranges of this load.
@@ -139,7 +140,7 @@ class TidelogReader(DataSourceReader):
             plan = make_plan(self._options, client, self._tasks.narrowed)
         for warning in plan.warnings:
             _LOG.warning("%s", warning)
-        return [RangePartition(wanted, plan.topic_ids[wanted.topic]) for wanted in plan.ranges]
+        return [RangePartition(each, plan.topic_ids[each.topic]) for each in plan.ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one range.

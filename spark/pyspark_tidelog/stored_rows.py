@@ -4,9 +4,9 @@ Rows are compared by content, and by partition and timestamp if the query sets t
 not matter, because Spark does not guarantee one after a shuffle.
 
 A query may set the partition of some rows and leave that of others to their keys. Stored rows do not show which was the
-case. So a row without a partition matches a stored row with its content in any partition, and the exact match stays
-open: for each content at most as many rows match as are stored, and of rows with a partition at most as many as are
-stored there.
+case. So a row without a partition matches a stored row with its content in any partition, without a fixed assignment:
+for each content at most as many rows match as are stored, and of rows with a partition at most as many as are stored in
+that partition.
 
 Rejected: comparing rows in order, which only works for queries without a shuffle.
 """
@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from tidelog_proto.batch.content_hash import CONTENT_KEY_BYTES, ContentHasher
 
 _NUMBERS: Final = 4
-"""Numbers of a row's fingerprint: two for its content, its partition and its timestamp."""
+"""Number of integers in a row's fingerprint: two for the content, one for the partition and one for the timestamp."""
 _PARTITION: Final = 2
 _MARK: Final = pa.binary(8 * _NUMBERS)
 
@@ -77,10 +77,10 @@ class StoredRows:
         if partition is None:
             is_stored = self._anywhere.take(self._anywhere.find(_array_of(marks)))
         else:
-            found = self._here.find(_array_of(_placed(marks, partition)))
-            is_here = self._here.among(found)
-            is_stored = self._anywhere.take(np.where(is_here, self._anywhere_of[found], -1))
-            np.subtract.at(self._here.left, found[is_stored], 1)
+            indexes = self._here.find(_array_of(_placed(marks, partition)))
+            is_here = self._here.among(indexes)
+            is_stored = self._anywhere.take(np.where(is_here, self._anywhere_of[indexes], -1))
+            np.subtract.at(self._here.left, indexes[is_stored], 1)
         return columns.filter(pa.array(~is_stored)) if is_stored.any() else columns
 
     def _close(self) -> None:
@@ -108,29 +108,29 @@ class _Counted:
 
     def __init__(self, added: Sequence[pa.Array[Any]]) -> None:
         marks: Any = pa.chunked_array([*added, pa.array([], _MARK)])
-        counted = marks.value_counts()
-        self.known: pa.Array[Any] = counted.field("values")
+        counts = marks.value_counts()
+        self.known: pa.Array[Any] = counts.field("values")
         # One extra entry with 0, for fingerprints that are not found (index -1).
-        self.left: npt.NDArray[np.int64] = np.append(counted.field("counts").to_numpy(), 0)
+        self.left: npt.NDArray[np.int64] = np.append(counts.field("counts").to_numpy(), 0)
 
     def find(self, marks: pa.Array[Any]) -> npt.NDArray[np.int64]:
         """Return the index of each fingerprint; -1 for unknown ones."""
-        found = pc.index_in(marks, value_set=self.known).fill_null(-1)
-        return np.asarray(found.to_numpy(), np.int64)
+        indexes = pc.index_in(marks, value_set=self.known).fill_null(-1)
+        return np.asarray(indexes.to_numpy(), np.int64)
 
-    def among(self, found: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    def among(self, indexes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Return which rows match stored ones: for each fingerprint at most as many as are left, in order."""
-        order = np.argsort(found, kind="stable")
-        sorted_ = found[order]
-        ranks = np.empty(len(found), np.int64)
-        ranks[order] = np.arange(len(found)) - np.searchsorted(sorted_, sorted_, side="left")
-        is_known: npt.NDArray[np.bool_] = (found >= 0) & (ranks < self.left[found])
+        order = np.argsort(indexes, kind="stable")
+        sorted_ = indexes[order]
+        ranks = np.empty(len(indexes), np.int64)
+        ranks[order] = np.arange(len(indexes)) - np.searchsorted(sorted_, sorted_, side="left")
+        is_known: npt.NDArray[np.bool_] = (indexes >= 0) & (ranks < self.left[indexes])
         return is_known
 
-    def take(self, found: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    def take(self, indexes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Match rows as `among`, and reduce the counts."""
-        is_known = self.among(found)
-        np.subtract.at(self.left, found[is_known], 1)
+        is_known = self.among(indexes)
+        np.subtract.at(self.left, indexes[is_known], 1)
         return is_known
 
 

@@ -22,16 +22,16 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark_tidelog.errors import OptionError
 from pyspark_tidelog.offsets import split
 from pyspark_tidelog.options import ReadOptions
-from pyspark_tidelog.plan import LogClient, standing_of, starts_of
+from pyspark_tidelog.plan import LogClient, bounds_of, starts_of
 from pyspark_tidelog.stream_offsets import (
     Losses,
-    Standing,
+    PartitionBounds,
     StreamPosition,
     advance,
     backlog_of,
-    begun,
     parse_position,
     ranges_between,
+    with_new_partitions,
 )
 from pyspark_tidelog.task import RangePartition, RangeReader
 
@@ -50,7 +50,7 @@ TELLS_START: Final = SupportsTriggerAvailableNow.__module__ != __name__
 """Whether this Spark passes the stream's position when it asks for the end of the next micro-batch."""
 
 WARNINGS_MAX: Final = 1_000
-"""Losses that are logged per query."""
+"""Maximum number of losses that are logged per query."""
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -70,10 +70,10 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._clock = clock
         self._client: LogClient | None = None
         self._last_batch_at: float | None = None
-        self._target: Standing | None = None
+        self._target: PartitionBounds | None = None
         """Bounds at the start of a query that stops when it has read them (trigger availableNow)."""
         self._has_begun = False
-        self._seen: Standing | None = None
+        self._last_bounds: PartitionBounds | None = None
         """Bounds at the last call of `latestOffset`, for the report that Spark requests right after it."""
         self._warned: set[str] = set()
 
@@ -99,17 +99,21 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if start is None:
             if self._options.max_offsets or self._options.min_offsets:
-                raise OptionError("'maxOffsetsPerTrigger' and 'minOffsetsPerTrigger' need Spark 4.2 or newer.")
-            # Spark asks for the start later: an end without a named topic would be stored in the checkpoint.
+                raise OptionError(
+                    "'maxOffsetsPerTrigger' and 'minOffsetsPerTrigger' need Spark 4.2 or newer: leave them out, or "
+                    "upgrade pyspark."
+                )
+            # Checked here, because Spark asks for the start later, and an end without a named topic would be stored in
+            # the checkpoint.
             all_named = self._options.fail_on_data_loss
-            return _all_of(standing_of(self._options, self._connected(), all_named=all_named)).to_json()
+            return _all_of(bounds_of(self._options, self._connected(), all_named=all_named)).to_json()
         begin = parse_position(start)
         if self._target is not None and not self._has_begun and _is_ahead(begin, self._target):
-            self._target = self._standing()  # the target was read before the start was known
+            self._target = self._current_bounds()  # the target was determined before the start was known
         self._has_begun = True
-        standing = self._target or self._standing()
-        end = advance(begin, standing, self._losses(), most=getattr(limit, "max_rows", None))
-        if not _is_everything(limit) and self._is_too_little(begin, standing):
+        current = self._target or self._current_bounds()
+        end = advance(begin, current, self._losses(), most=getattr(limit, "max_rows", None))
+        if not _is_everything(limit) and self._is_too_little(begin, current):
             return begin.to_json()
         if end != begin:
             self._last_batch_at = self._clock()
@@ -126,24 +130,24 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, dict[str, int | str]]:  # noqa: N802 - Spark's name
         """Return the end of all records; its distance from the query's position is the lag."""
-        return _all_of(self._seen or self._standing()).to_json()
+        return _all_of(self._last_bounds or self._current_bounds()).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Record the current end: this run of the query stops there."""
-        self._target = self._standing()
+        self._target = self._current_bounds()
 
     def partitions(self, start: Mapping[str, object], end: Mapping[str, object]) -> Sequence[RangePartition]:
-        """Return the ranges of a micro-batch, which depend only on the positions (except for `begun`).
+        """Return the ranges of a micro-batch, which depend only on the positions (except for `with_new_partitions`).
 
         Raises:
-            DataLossError, TidelogError: before Spark 4.2 only, as `begun` and `standing_of`.
+            DataLossError, TidelogError: before Spark 4.2 only, as `with_new_partitions` and `bounds_of`.
         """
         begin, stop = parse_position(start), parse_position(end)
         if not TELLS_START:
-            begin = begun(begin, stop, self._standing, self._losses())
+            begin = with_new_partitions(begin, stop, self._current_bounds, self._losses())
         return [
-            RangePartition(wanted, bytes.fromhex(stop.topic_ids.get(wanted.topic, "")))
-            for wanted in split(ranges_between(begin, stop), self._options.min_partitions, self._options.max_records)
+            RangePartition(each, bytes.fromhex(stop.topic_ids.get(each.topic, "")))
+            for each in split(ranges_between(begin, stop), self._options.min_partitions, self._options.max_records)
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -162,16 +166,16 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __getstate__(self) -> dict[str, object]:
         """Pickle without the connection."""
-        return {**self.__dict__, "_client": None, "_target": None, "_seen": None, "_warned": set()}
+        return {**self.__dict__, "_client": None, "_target": None, "_last_bounds": None, "_warned": set()}
 
     def _connected(self) -> LogClient:
         if self._client is None:
             self._client = self._tasks.client()
         return self._client
 
-    def _standing(self) -> Standing:
-        self._seen = standing_of(self._options, self._connected())
-        return self._seen
+    def _current_bounds(self) -> PartitionBounds:
+        self._last_bounds = bounds_of(self._options, self._connected())
+        return self._last_bounds
 
     def _losses(self) -> Losses:
         return Losses(fail=self._options.fail_on_data_loss, warn=self._warn)
@@ -182,15 +186,15 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._warned.add(what)
             _LOG.warning("%s", what)
 
-    def _is_too_little(self, begin: StreamPosition, standing: Standing) -> bool:
-        """Return whether to wait for more records; never if Spark only reads the current ones.
+    def _is_too_little(self, begin: StreamPosition, current: PartitionBounds) -> bool:
+        """Return whether to wait for more records; False if Spark only reads the current ones.
 
         All available records count: a batch whose maximum equals the minimum may be smaller because of rounding.
         """
         least = self._options.min_offsets
         if least is None or self._target is not None:
             return False
-        waiting = backlog_of(begin, _all_of(standing))
+        waiting = backlog_of(begin, _all_of(current))
         if not 0 < waiting < least:
             return False
         now = self._clock()
@@ -208,11 +212,11 @@ def _is_everything(limit: ReadLimit | None) -> bool:
     return isinstance(limit, ReadAllAvailable)
 
 
-def _all_of(standing: Standing) -> StreamPosition:
-    offsets = {at: bounds.high_watermark for at, bounds in standing.bounds.items()}
-    return StreamPosition(offsets, standing.topic_ids)
+def _all_of(current: PartitionBounds) -> StreamPosition:
+    offsets = {at: bounds.high_watermark for at, bounds in current.bounds.items()}
+    return StreamPosition(offsets, current.topic_ids)
 
 
-def _is_ahead(position: StreamPosition, standing: Standing) -> bool:
-    bounds = standing.bounds
+def _is_ahead(position: StreamPosition, current: PartitionBounds) -> bool:
+    bounds = current.bounds
     return any(at not in bounds or offset > bounds[at].high_watermark for at, offset in position.offsets.items())

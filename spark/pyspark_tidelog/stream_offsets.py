@@ -50,40 +50,40 @@ class StreamPosition:
         return result
 
 
-def parse_position(given: object) -> StreamPosition:
+def parse_position(stored: object) -> StreamPosition:
     """Parse a stored position.
 
     Raises:
-        TidelogSourceError: it is not a position of this source.
+        TidelogSourceError: the text is not a position of this source.
     """
     offsets: dict[TopicPartition, int] = {}
     topic_ids: dict[str, str] = {}
-    for topic, of in _items(given, given):
-        for name, number in _items(of, given):
+    for topic, of in _items(stored, stored):
+        for name, number in _items(of, stored):
             if name == _ID and isinstance(number, str) and _IS_ID(number):
                 topic_ids[topic] = number
             elif name.isdecimal() and isinstance(number, int) and number >= 0:
                 offsets[TopicPartition(topic, int(name))] = number
             else:
-                raise _no_position(given)
+                raise _no_position(stored)
     return StreamPosition(offsets, topic_ids)
 
 
-def _items(of: object, given: object) -> Iterable[tuple[str, object]]:
+def _items(of: object, value: object) -> Iterable[tuple[str, object]]:
     if not isinstance(of, Mapping):
-        raise _no_position(given)
+        raise _no_position(value)
     return of.items()
 
 
-def _no_position(given: object) -> TidelogSourceError:
+def _no_position(stored: object) -> TidelogSourceError:
     return TidelogSourceError(
-        f"the checkpoint does not contain a position of this source: {str(given)[:200]!r}. Was it written by another "
+        f"the checkpoint does not contain a position of this source: {str(stored)[:200]!r}. Was it written by another "
         "source? Give the query its own checkpointLocation."
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class PartitionBounds:
     """Bounds of the chosen partitions at one time.
 
     Attributes:
@@ -121,12 +121,12 @@ class Losses:
         self._warn(what)
 
 
-def advance(start: StreamPosition, standing: Standing, losses: Losses, *, most: int | None) -> StreamPosition:
-    """Return the end of the micro-batch that begins at `start`; `start` itself if there is nothing new.
+def advance(start: StreamPosition, current: PartitionBounds, losses: Losses, *, most: int | None) -> StreamPosition:
+    """Return the end of the micro-batch that begins at `start`; `start` if there are no new records.
 
     Args:
         start: end of the last micro-batch.
-        standing: the current bounds.
+        current: the current bounds.
         losses: gets records that no longer exist.
         most: limit of offsets over all partitions, though each partition with records gets at least one; None for no
             limit.
@@ -137,7 +137,7 @@ def advance(start: StreamPosition, standing: Standing, losses: Losses, *, most: 
     ends: dict[TopicPartition, int] = {}
     topic_ids = dict(start.topic_ids)
     made_again = set()
-    for topic, topic_id in standing.topic_ids.items():
+    for topic, topic_id in current.topic_ids.items():
         before = topic_ids.setdefault(topic, topic_id)
         if before != topic_id:
             losses.lost(f"topic {topic!r} was deleted and recreated; unread records of the old one are lost.")
@@ -145,7 +145,7 @@ def advance(start: StreamPosition, standing: Standing, losses: Losses, *, most: 
             topic_ids[topic] = topic_id
     backlog: dict[TopicPartition, int] = {}
     for at, offset in start.offsets.items():
-        bounds = standing.bounds.get(at)
+        bounds = current.bounds.get(at)
         if at.topic in made_again:
             continue
         if bounds is None:
@@ -158,13 +158,15 @@ def advance(start: StreamPosition, standing: Standing, losses: Losses, *, most: 
             backlog[at] = bounds.high_watermark - offset
     for at, count in shares(backlog, most).items():
         ends[at] = start.offsets[at] + count
-    for at, bounds in standing.bounds.items():
+    for at, bounds in current.bounds.items():
         if at not in ends:
             ends[at] = bounds.log_start_offset
     return StreamPosition(ends, {topic: topic_ids[topic] for topic in sorted({at.topic for at in ends} & {*topic_ids})})
 
 
-def begun(start: StreamPosition, end: StreamPosition, look: Callable[[], Standing], losses: Losses) -> StreamPosition:
+def with_new_partitions(
+    start: StreamPosition, end: StreamPosition, look: Callable[[], PartitionBounds], losses: Losses
+) -> StreamPosition:
     """Return `start` with partitions added that are new in `end`, which was determined without `start`.
 
     Needed before Spark 4.2. `end` then includes records of new partitions that no other micro-batch covers, and losses
@@ -181,7 +183,10 @@ def begun(start: StreamPosition, end: StreamPosition, look: Callable[[], Standin
         DataLossError: as `losses`.
     """
     advance(
-        start, Standing({at: Bounds(0, offset) for at, offset in end.offsets.items()}, end.topic_ids), losses, most=None
+        start,
+        PartitionBounds({at: Bounds(0, offset) for at, offset in end.offsets.items()}, end.topic_ids),
+        losses,
+        most=None,
     )
     made_again = {topic for topic, of in start.topic_ids.items() if end.topic_ids.get(topic, of) != of}
     offsets = {at: offset for at, offset in start.offsets.items() if at.topic not in made_again}

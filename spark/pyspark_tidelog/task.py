@@ -33,7 +33,7 @@ from tidelog.sync import Client
 ZONE_VARIABLE: Final = "TIDELOG_ZONE"
 """Environment variable of an executor with its zone, for tasks without the option `zone`."""
 KEPT: Final = KeptClient[Client]()
-"""The kept client of this process."""
+"""The client that this process keeps between tasks."""
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -88,7 +88,7 @@ class RangeReader:
         Raises:
             DataLossError, TidelogError: as `read_batches`.
         """
-        if not isinstance(partition, RangePartition):  # Spark's replacement for an empty list of partitions
+        if not isinstance(partition, RangePartition):  # Spark passes None if the list of partitions is empty
             return
         if TaskContext.get() is not None:
             freeze_loaded_objects()
@@ -101,32 +101,35 @@ class RangeReader:
                 self._lost_topic(partition.wanted.topic, error)
 
     def _read(self, client: LogClient, partition: RangePartition) -> Iterator[pa.RecordBatch]:
-        wanted = partition.wanted
+        offset_range = partition.wanted
         only = RecordFilter(self._options.key, self._options.tag)
         narrowed = self.narrowed.including(only.key, only.tag)
-        options = narrowed.options(fetch_options(wanted, fetched_schema(self._schema, only)))
+        options = narrowed.options(fetch_options(offset_range, fetched_schema(self._schema, only)))
         options["nearest"] = self._options.nearest
-        options["topic_id"] = partition.topic_id  # checked by each fetch: a topic may be recreated in between
+        # Each fetch checks the id, because a topic may be recreated in between.
+        options["topic_id"] = partition.topic_id
         patient = options | FetchOptions(min_bytes=1)
 
         def fetched(offset: int, options: FetchOptions) -> Fetched:
             try:
-                return client.fetch(wanted.topic, wanted.partition, offset, **options)
-            except TidelogError as error:  # most errors lack the position; Spark shows the note below the error
+                return client.fetch(offset_range.topic, offset_range.partition, offset, **options)
+            # Most errors do not contain the position; Spark shows the note below the error.
+            except TidelogError as error:
                 error.add_note(
-                    f"while a task read topic {wanted.topic!r}, partition {wanted.partition}, offset {offset}"
+                    f"while a task read topic {offset_range.topic!r}, partition {offset_range.partition}, offset "
+                    f"{offset}"
                 )
                 raise
 
         def fetch(offset: int) -> Fetched:
             answer = fetched(offset, options)
             if answer.next_offset <= offset and narrowed.leaves_out_records:
-                # The node may not have the planned records yet: they are lost only if they do not arrive.
+                # A node may not have the planned records yet, so they are lost only if they do not arrive.
                 return fetched(offset, patient)
             return answer
 
         return read_batches(
-            wanted,
+            offset_range,
             fetch,
             self._schema,
             max_records=self._options.max_records_per_batch,

@@ -44,13 +44,13 @@ class WriteOptions:
     fail_on_changed_rows: bool
 
 
-def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
+def parse_write_options(raw_options: Mapping[str, str]) -> WriteOptions:
     """Parse the writer's options (names in any case).
 
     Raises:
         OptionError: an option is unknown, missing, contradictory or malformed.
     """
-    ours = {name: value for name, value in given.items() if name.lower() not in _SPARKS_OWN}
+    ours = {name: value for name, value in raw_options.items() if name.lower() not in _SPARKS_OWN}
     options = known_only(ours, WRITE_OPTION_NAMES, _FOREIGN, "writing")
     acks: dict[str, Acks] = {each: each for each in get_args(Acks)}
     codecs: dict[str, Compression | None] = {_NONE: None, **{each: each for each in get_args(Compression)}}

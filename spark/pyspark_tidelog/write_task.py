@@ -27,7 +27,7 @@ from tidelog_proto.batch.columns import canonical
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class TaskStart:
     """State of a topic when a task started to write to it.
 
     Attributes:
@@ -45,21 +45,21 @@ class Begun:
 
 
 @dataclass(frozen=True, slots=True)
-class Wrote:
+class WriteResult:
     """Result of a task.
 
     Attributes:
         rows: number of its rows.
         stored_before: number of these that earlier attempts had stored.
-        begun: the topics that it wrote to, sorted by name.
+        starts: the topics that it wrote to, sorted by name, and their state at its start.
     """
 
     rows: int = 0
     stored_before: int = 0
-    begun: tuple[Begun, ...] = ()
+    starts: tuple[TaskStart, ...] = ()
 
 
-async def write_rows(batches: Iterator[pa.RecordBatch], options: WriteOptions, work: Work) -> Wrote:
+async def write_rows(batches: Iterator[pa.RecordBatch], options: WriteOptions, work: Work) -> WriteResult:
     """Write all rows; return when they are committed.
 
     Raises:
@@ -80,11 +80,11 @@ async def write_rows(batches: Iterator[pa.RecordBatch], options: WriteOptions, w
         finally:
             for writer in writers.values():
                 await writer.producer.abort()
-    wrote = [writer.wrote for _, writer in sorted(writers.items())]
-    return Wrote(
-        sum(one.rows for one in wrote),
-        sum(one.stored_before for one in wrote),
-        tuple(begun for one in wrote for begun in one.begun),
+    results = [writer.result for _, writer in sorted(writers.items())]
+    return WriteResult(
+        sum(one.rows for one in results),
+        sum(one.stored_before for one in results),
+        tuple(start for one in results for start in one.starts),
     )
 
 
@@ -95,11 +95,11 @@ class TopicWriter:
         producer: the producer of this attempt.
     """
 
-    def __init__(self, producer: Producer, begun: Begun, *, fail_on_changed_rows: bool) -> None:
+    def __init__(self, producer: Producer, start: TaskStart, *, fail_on_changed_rows: bool) -> None:
         self.producer = producer
-        self._begun = begun
+        self._start = start
         self._fail_on_changed_rows = fail_on_changed_rows
-        self._stored: StoredRows | None = None
+        self._stored_rows: StoredRows | None = None
         self._rows = 0
         self._stored_before = 0
 
@@ -118,36 +118,36 @@ class TopicWriter:
             await producer.begin()
         except ProducerFencedError as error:
             error.add_note(
-                f"Piece {work.piece} of it was to be written, but another attempt or a later piece has started. The "
-                "pieces of a stream are micro-batches: either two drivers use one checkpoint, or it was restored to an "
-                "earlier state, and later batches are already stored. Use the newest checkpoint, or a new one."
+                f"Micro-batch {work.piece} could not be written, because another attempt or a later batch has "
+                "started: either two drivers use one checkpoint, or it was restored to an earlier state, and later "
+                "batches are already stored. Use the newest checkpoint, or a new one."
             )
             raise
         earlier = producer.earlier
-        assert earlier is not None, "a named producer has an `earlier`"
+        assert earlier is not None, "a named producer that has begun has `earlier`"
         registration = earlier.registration
-        begun = Begun(first.topic, was_tried=earlier.exist)
+        start = TaskStart(first.topic, was_tried=earlier.exist)
         if registration is not None:
-            begun = replace(begun, is_first=registration.is_first, tasks=registration.parts)
-        writer = cls(producer, begun, fail_on_changed_rows=options.fail_on_changed_rows)
+            start = replace(start, is_first=registration.is_first, tasks=registration.parts)
+        writer = cls(producer, start, fail_on_changed_rows=options.fail_on_changed_rows)
         if earlier.exist:
             stored = StoredRows(with_time="timestamp" in first.columns.schema.names)
             async for partition, batch in earlier.batches():
                 stored.add(batch.columns(), partition)
-            writer._stored = stored
+            writer._stored_rows = stored
         return writer
 
     @property
-    def wrote(self) -> Wrote:
+    def result(self) -> WriteResult:
         """The result so far."""
-        return Wrote(self._rows, self._stored_before, (self._begun,))
+        return WriteResult(self._rows, self._stored_before, (self._start,))
 
     async def take(self, rows: Rows) -> None:
         """Send the rows that are not stored; wait for buffer space, but not for acknowledgements."""
         columns = canonical(rows.columns)
         self._rows += columns.num_rows
-        if self._stored is not None:
-            missing = self._stored.without_stored(columns, rows.partition)
+        if self._stored_rows is not None:
+            missing = self._stored_rows.without_stored(columns, rows.partition)
             self._stored_before += columns.num_rows - missing.num_rows
             columns = missing
         if columns.num_rows:
@@ -160,7 +160,7 @@ class TopicWriter:
             ChangedRowsError, TidelogError: as `write_rows`.
         """
         await self.producer.flush()
-        left = 0 if self._stored is None else self._stored.left
+        left = 0 if self._stored_rows is None else self._stored_rows.left
         if left and self._fail_on_changed_rows:
             raise ChangedRowsError(
                 f"topic {self.producer.topic!r}: an earlier attempt of this batch has written {left} rows that the "

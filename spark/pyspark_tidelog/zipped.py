@@ -34,8 +34,8 @@ def zip_of_package() -> str | None:
 def reduced(function: Callable[..., Any], *arguments: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """Return the result of `__reduce__` for an object created by `function(*arguments)`.
 
-    The pickle first adds the zip that this package was imported from, if any, to the reader's path. A missing file does
-    no harm.
+    The pickle first adds the zip that this package was imported from, if any, to the reader's path. A missing zip is
+    ignored.
     """
     place = zip_of_package()
     if place is None:

@@ -10,7 +10,7 @@ import pytest
 from tests.clients.fake_cluster import ClusterConnection, FakeCluster, running_cluster
 
 from tidelog import Client, TopicPartition
-from tidelog.cluster.metadata_questions import CONFIRM_S
+from tidelog.cluster.metadata_requests import CONFIRM_S
 from tidelog.errors import EpochChangingError, TidelogError, UnknownPartitionError, UnknownTopicError
 from tidelog.produce.open_batch import RecordLists
 from tidelog_proto import broker_pb2 as pb
@@ -64,9 +64,9 @@ async def test_new_producer_writes_to_the_recreated_topic(cluster: FakeCluster, 
     elif publish == "columns":
         assert len(await producer.send_many([b"v"], partition=1)) == 1
     elif publish == "rows":
-        assert producer.rows.put(RecordLists([b"v"])) is None, "it binds to nothing that is not confirmed"
+        assert producer.bulk_appender.put(RecordLists([b"v"])) is None, "it binds to nothing that is not confirmed"
         await producer.begin()
-        pending = producer.rows.put(RecordLists([b"v"]))
+        pending = producer.bulk_appender.put(RecordLists([b"v"]))
         assert pending is not None
         await pending.settled()
         assert not any(isinstance(outcome, TidelogError) for outcome in pending.outcomes())

@@ -391,7 +391,7 @@ async def test_callbacks_are_called_in_slices_before_memory_is_released(
     assert [at.count(turn) for turn in sorted(set(at))] == [3, 3, 1]
 
 
-# --------------------------------------------------------------------------------- serialisers, partitioners
+# --------------------------------------------------------------------------------- serializers, partitioners
 
 
 async def test_serializers_apply_to_every_call(node: FakeNode, client: Client) -> None:

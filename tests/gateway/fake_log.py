@@ -34,7 +34,7 @@ from tidelog.model import (
     TopicFigures,
 )
 from tidelog.produce.open_batch import RecordLists
-from tidelog.produce.receipts import PieceOutcome
+from tidelog.produce.receipts import ChunkOutcome
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_proto.batch.derived_batch import filter_batch
 from tidelog_proto.batch.header import stamp_owner
@@ -141,13 +141,13 @@ class FakePending:
         yield from ()
         return [Receipt(self.partition, self.base + index, 0) for index in range(self.count)]
 
-    async def settled(self) -> list[PieceOutcome]:
-        return [PieceOutcome(self.partition, self.count, self.base, self.count)]
+    async def settled(self) -> list[ChunkOutcome]:
+        return [ChunkOutcome(self.partition, self.count, self.base, self.count)]
 
 
 class FakeProducer:
     def __init__(self, log: FakeLog, topic: str) -> None:
-        self.rows = FakeIntake()
+        self.bulk_appender = FakeIntake()
         self._log = log
         self.topic = topic
         self.closed = False

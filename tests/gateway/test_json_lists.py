@@ -11,7 +11,7 @@ import pytest
 from starlette.requests import Request
 
 from tidelog_gateway.context import Gateway
-from tidelog_gateway.json_lists import PIECE_ITEMS, list_response
+from tidelog_gateway.json_lists import PART_ITEMS, list_response
 from tidelog_gateway.problems import Problem
 from tidelog_proto.process.fair_scheduler import Turns
 
@@ -43,7 +43,7 @@ def shown(number: int) -> dict[str, Any]:
     return {"number": number}
 
 
-@pytest.mark.parametrize("count", [0, 1, PIECE_ITEMS, PIECE_ITEMS + 1, 3 * PIECE_ITEMS])
+@pytest.mark.parametrize("count", [0, 1, PART_ITEMS, PART_ITEMS + 1, 3 * PART_ITEMS])
 async def test_lists_of_any_length_are_the_same_json(count: int) -> None:
     body = await answer(count)
     assert body == orjson.dumps({"a": "]}", "n": None, "items": [shown(number) for number in range(count)]})
@@ -51,7 +51,7 @@ async def test_lists_of_any_length_are_the_same_json(count: int) -> None:
 
 async def test_a_client_that_disconnects_ends_the_work() -> None:
     with pytest.raises(Problem) as raised:
-        await answer(10 * PIECE_ITEMS, pieces=2)
+        await answer(10 * PART_ITEMS, pieces=2)
     assert raised.value.status == 499
 
 
@@ -59,5 +59,5 @@ async def test_a_stop_ends_the_work() -> None:
     stopping = gateway()
     stopping.stopping.set()
     with pytest.raises(Problem) as raised:
-        await answer(10 * PIECE_ITEMS, to=stopping)
+        await answer(10 * PART_ITEMS, to=stopping)
     assert raised.value.status == 503

@@ -116,7 +116,7 @@ def header_crc_fixed(batch: bytes | bytearray) -> bytes:
 
 
 def arrow_body(codec: Codec = Codec.NONE, **arrays: pa.Array[Any]) -> pa.Buffer:
-    """Serialise any columns, canonical or not, as one Arrow message, with Arrow's own compression if asked."""
+    """Serialize any columns, canonical or not, as one Arrow message, with Arrow's own compression if asked."""
     columns = pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
     if codec is Codec.NONE:
         return columns.serialize()

@@ -1,6 +1,6 @@
 """The network between nodes: messages get lost, come twice, late and out of order; links are cut one way or both.
 
-A message is serialised when it is sent and parsed when it arrives, as on a real connection, so that nodes do not share
+A message is serialized when it is sent and parsed when it arrives, as on a real connection, so that nodes do not share
 objects. Whether it arrives is decided at the time of arrival: a cut that begins meanwhile loses it.
 """
 

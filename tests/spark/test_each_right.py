@@ -22,12 +22,12 @@ from tests.spark import conftest
 
 from pyspark_tidelog.errors import ChangedRowsError, TidelogSourceError
 from pyspark_tidelog.options import parse_options
-from pyspark_tidelog.sink import TidelogStreamWriter, TidelogWriter, Written
+from pyspark_tidelog.sink import TaskResult, TidelogStreamWriter, TidelogWriter
 from pyspark_tidelog.source import DefaultSource, TidelogReader
 from pyspark_tidelog.stream import TidelogStreamReader
 from pyspark_tidelog.task import KEPT
 from pyspark_tidelog.write_options import parse_write_options
-from pyspark_tidelog.write_task import Begun, write_rows
+from pyspark_tidelog.write_task import TaskStart, write_rows
 from tidelog import Client
 from tidelog.errors import ForbiddenError
 from tidelog.produce.work import Work
@@ -105,9 +105,11 @@ def write(work: Callable[[], Work], options: dict[str, str], *values: bytes) -> 
 
 def end(options: dict[str, str]) -> Any:
     """End a micro-batch whose earlier attempt had another first task; return the error."""
-    begun = (Begun("out", was_tried=True, tasks=2),)
+    starts = (TaskStart("out", was_tried=True, tasks=2),)
     try:
-        TidelogStreamWriter(parse_write_options({**options, "topic": "out"})).commit([Written(1, 1, begun, "q", 0)], 0)
+        TidelogStreamWriter(parse_write_options({**options, "topic": "out"})).commit(
+            [TaskResult(1, 1, starts, "q", 0)], 0
+        )
     except ChangedRowsError as error:
         return "an earlier attempt of this batch had other tasks" in str(error)
     return None

@@ -15,7 +15,7 @@ from pyspark_tidelog import sink
 from pyspark_tidelog.errors import OptionError, TidelogSourceError
 from pyspark_tidelog.sink import TidelogStreamWriter, TidelogWriter, refuse_overwriting
 from pyspark_tidelog.write_options import WriteOptions, parse_write_options
-from pyspark_tidelog.write_task import Begun, Wrote
+from pyspark_tidelog.write_task import TaskStart, WriteResult
 from tidelog.produce.producer_instances import ProducerInstance
 from tidelog.produce.work import Work
 
@@ -40,10 +40,10 @@ class Task:
 def works(monkeypatch: pytest.MonkeyPatch) -> list[Work]:
     done: list[Work] = []
 
-    async def write_rows(rows: Iterator[Any], options: WriteOptions, work: Work) -> Wrote:
+    async def write_rows(rows: Iterator[Any], options: WriteOptions, work: Work) -> WriteResult:
         assert options == OPTIONS
         done.append(work)
-        return Wrote(len(list(rows)), 1, (Begun("t"),))
+        return WriteResult(len(list(rows)), 1, (TaskStart("t"),))
 
     monkeypatch.setattr(sink, "write_rows", write_rows)
     return done
@@ -58,25 +58,29 @@ def test_a_micro_batch_is_the_same_work_whoever_does_it(monkeypatch: pytest.Monk
     for partition, batch in ((3, "7"), (3, "7"), (3, "8"), (4, "8")):
         run_in(monkeypatch, Task(partition, **{"sql.streaming.queryId": "q", "streaming.sql.batchId": batch}))
         writer: TidelogStreamWriter = pickle.loads(pickle.dumps(TidelogStreamWriter(OPTIONS)))
-        assert writer.write(iter("ab")) == sink.Written(2, 1, (Begun("t"),), "q", partition)
+        assert writer.write(iter("ab")) == sink.TaskResult(2, 1, (TaskStart("t"),), "q", partition)
     assert works == [Work("spark/q", 7, 3), Work("spark/q", 7, 3), Work("spark/q", 8, 3), Work("spark/q", 8, 4)]
 
 
 @needs_spark_4_1
 def test_the_driver_looks_for_tasks_that_are_not_these(monkeypatch: pytest.MonkeyPatch) -> None:
-    looked: list[tuple[Mapping[int, Sequence[Begun]], int, Work]] = []
+    looked: list[tuple[Mapping[int, Sequence[TaskStart]], int, Work]] = []
 
     async def refuse(
-        options: WriteOptions, begun: Mapping[int, Sequence[Begun]], tasks: int, work_of: Callable[[int], Work]
+        options: WriteOptions, starts: Mapping[int, Sequence[TaskStart]], tasks: int, work_of: Callable[[int], Work]
     ) -> None:
         assert options.topic == "t"
-        looked.append((begun, tasks, work_of(tasks)))
+        looked.append((starts, tasks, work_of(tasks)))
 
-    monkeypatch.setattr(sink, "refuse_other_tasks", refuse)
-    begun = Begun("s"), Begun("t", was_tried=True)
-    wrote = [sink.Written(2, 0, begun[:1], "q", 2), sink.Written(3, 3, begun[1:], "q", 1), sink.Written(0, 0, (), "q")]
+    monkeypatch.setattr(sink, "refuse_changed_tasks", refuse)
+    starts = TaskStart("s"), TaskStart("t", was_tried=True)
+    wrote = [
+        sink.TaskResult(2, 0, starts[:1], "q", 2),
+        sink.TaskResult(3, 3, starts[1:], "q", 1),
+        sink.TaskResult(0, 0, (), "q"),
+    ]
     TidelogStreamWriter(OPTIONS).commit(wrote, 7)
-    assert looked == [({2: begun[:1], 1: begun[1:], 0: ()}, 3, Work("spark/q", 7, 3))]
+    assert looked == [({2: starts[:1], 1: starts[1:], 0: ()}, 3, Work("spark/q", 7, 3))]
     for without in (replace(OPTIONS, fail_on_changed_rows=False), OPTIONS):
         TidelogStreamWriter(without).commit(wrote if without is not OPTIONS else [], 7)
     assert len(looked) == 1, "neither where both are to stay, nor without tasks"

@@ -10,14 +10,14 @@ from pyspark_tidelog.errors import DataLossError, TidelogSourceError
 from pyspark_tidelog.offsets import Bounds, TopicPartition
 from pyspark_tidelog.stream_offsets import (
     Losses,
-    Standing,
+    PartitionBounds,
     StreamPosition,
     advance,
     backlog_of,
-    begun,
     parse_position,
     ranges_between,
     shares,
+    with_new_partitions,
 )
 from tidelog.requests.offset_ranges import OffsetRange
 
@@ -27,10 +27,10 @@ PARTITIONS = st.builds(TopicPartition, st.sampled_from(["a", "b", "c/é"]), st.i
 OFFSETS = st.dictionaries(PARTITIONS, st.integers(0, 2**62))
 
 
-def standing(**ends: int) -> Standing:
+def bounds_at(**ends: int) -> PartitionBounds:
     """`a0=5`: partition 0 of topic a holds offsets 0 to 4."""
     bounds = {TopicPartition(name[0], int(name[1:])): Bounds(0, end) for name, end in ends.items()}
-    return Standing(bounds, {at.topic: IDS[at.topic] for at in bounds})
+    return PartitionBounds(bounds, {at.topic: IDS[at.topic] for at in bounds})
 
 
 def losses(told: list[str] | None = None) -> Losses:
@@ -81,7 +81,7 @@ def test_invalid_position_is_refused(given: object) -> None:
 
 def test_new_partitions_enter_in_a_batch_of_which_they_have_no_part() -> None:
     start = StreamPosition({A0: 3}, {"a": "0a"})
-    there = Standing({A0: Bounds(0, 5), A1: Bounds(2, 9), B0: Bounds(0, 1)}, IDS)
+    there = PartitionBounds({A0: Bounds(0, 5), A1: Bounds(2, 9), B0: Bounds(0, 1)}, IDS)
     entered = advance(start, there, losses(), most=None)
     assert entered == StreamPosition({A0: 5, A1: 2, B0: 0}, IDS)
     assert ranges_between(start, entered) == [OffsetRange("a", 0, 3, 5)]
@@ -93,9 +93,9 @@ def test_new_partitions_enter_in_a_batch_of_which_they_have_no_part() -> None:
 def test_missing_unread_records_are_a_loss() -> None:
     start = StreamPosition({A0: 3, A1: 4}, {"a": "0a"})
     for there, what in (
-        (standing(a0=3), "a-1 no longer exists"),
-        (standing(a0=3, a1=2), "a-1 ends at 2, before the position 4"),
-        (Standing(standing(a0=9, a1=9).bounds, {"a": "ff"}), "deleted and recreated"),
+        (bounds_at(a0=3), "a-1 no longer exists"),
+        (bounds_at(a0=3, a1=2), "a-1 ends at 2, before the position 4"),
+        (PartitionBounds(bounds_at(a0=9, a1=9).bounds, {"a": "ff"}), "deleted and recreated"),
     ):
         with pytest.raises(DataLossError, match=what):
             advance(start, there, losses(), most=None)
@@ -114,14 +114,14 @@ def test_a_batch_whose_end_was_found_alone_begins_where_new_partitions_do() -> N
     """As Spark before 4.2 asks: the end is behind records of what is new."""
     start = StreamPosition({A0: 3}, {"a": "0a"})
     end = StreamPosition({A0: 5, A1: 9, B0: 1}, IDS)
-    there = Standing({A0: Bounds(0, 6), A1: Bounds(2, 9)}, IDS)  # topic b is gone again
-    begin = begun(start, end, lambda: there, losses())
+    there = PartitionBounds({A0: Bounds(0, 6), A1: Bounds(2, 9)}, IDS)  # topic b is gone again
+    begin = with_new_partitions(start, end, lambda: there, losses())
     assert ranges_between(begin, end) == [
         OffsetRange("a", 0, 3, 5),
         OffsetRange("a", 1, 2, 9),
         OffsetRange("b", 0, 0, 1),
     ]
-    assert begun(end, end, pytest.fail, losses()) == end, "nothing is new, so no request is needed"
+    assert with_new_partitions(end, end, pytest.fail, losses()) == end, "nothing is new, so no request is needed"
 
 
 def test_batch_with_an_independent_end_reports_losses() -> None:
@@ -132,15 +132,15 @@ def test_batch_with_an_independent_end_reports_losses() -> None:
         (StreamPosition({A0: 9}, {"a": "ff"}), "deleted and recreated", [OffsetRange("a", 0, 0, 9)]),
     ):
         with pytest.raises(DataLossError, match=what):
-            begun(start, end, lambda: standing(a0=9), losses())
+            with_new_partitions(start, end, lambda: bounds_at(a0=9), losses())
         told: list[str] = []
-        assert ranges_between(begun(start, end, lambda: standing(a0=9), losses(told)), end) == ranges
+        assert ranges_between(with_new_partitions(start, end, lambda: bounds_at(a0=9), losses(told)), end) == ranges
         assert len(told) == 1
 
 
 def test_a_topic_made_again_is_read_from_its_beginning_where_losses_may_be() -> None:
     start = StreamPosition({A0: 3}, {"a": "0a"})
-    there = Standing({A0: Bounds(0, 9)}, {"a": "ff"})
+    there = PartitionBounds({A0: Bounds(0, 9)}, {"a": "ff"})
     end = advance(start, there, losses([]), most=None)
     assert end == StreamPosition({A0: 0}, {"a": "ff"})
     assert ranges_between(end, advance(end, there, losses(), most=None)) == [OffsetRange("a", 0, 0, 9)]
@@ -151,7 +151,7 @@ def test_a_topic_made_again_is_read_from_its_beginning_where_losses_may_be() -> 
 @pytest.mark.parametrize("topic_id", ["0a", "0a0b0c", "0a0b0d"])
 def test_topic_made_again_under_a_similar_id_is_another_topic(topic_id: str) -> None:
     start = StreamPosition({A0: 3}, {"a": "0a0b"})
-    there = Standing({A0: Bounds(5, 9)}, {"a": topic_id})
+    there = PartitionBounds({A0: Bounds(5, 9)}, {"a": topic_id})
     with pytest.raises(DataLossError, match="deleted and recreated"):
         advance(start, there, losses(), most=None)
     end = advance(start, there, losses([]), most=None)
@@ -184,7 +184,7 @@ def test_batches_follow_one_another_without_gap_or_overlap(growth: list[tuple[in
         for new in range(partition + 1):
             ends.setdefault(new, 0)
         ends[partition] += records
-        there = Standing({TopicPartition("a", p): Bounds(0, end) for p, end in ends.items()}, {"a": "0a"})
+        there = PartitionBounds({TopicPartition("a", p): Bounds(0, end) for p, end in ends.items()}, {"a": "0a"})
         following = advance(position, there, losses(), most=most)
         assert backlog_of(position, following) <= most + len(ends)
         for wanted in ranges_between(position, following):

@@ -15,10 +15,10 @@ import pyarrow as pa
 import pytest
 from tests.spark.conftest import Node
 
+from pyspark_tidelog.changed_tasks import refuse_changed_tasks
 from pyspark_tidelog.errors import ChangedRowsError
-from pyspark_tidelog.other_tasks import refuse_other_tasks
 from pyspark_tidelog.write_options import WriteOptions, parse_write_options
-from pyspark_tidelog.write_task import Begun, write_rows
+from pyspark_tidelog.write_task import TaskStart, write_rows
 from tidelog import Client
 from tidelog.produce.work import Work
 from tidelog.tables.read_arrow import read_arrow
@@ -92,8 +92,8 @@ class MicroBatch:
         """
         chances = [random.Random(self._chance.random()) for _ in tasks]
         batches = (handed_out(*each) for each in zip(tasks, chances, strict=True))
-        begun = await asyncio.gather(*(self._write(number, rows) for number, rows in enumerate(batches)))
-        await refuse_other_tasks(self._options, dict(enumerate(begun)), len(tasks), self._work)
+        starts = await asyncio.gather(*(self._write(number, rows) for number, rows in enumerate(batches)))
+        await refuse_changed_tasks(self._options, dict(enumerate(starts)), len(tasks), self._work)
 
     def stored(self) -> Counter[Row]:
         found: Counter[Row] = Counter()
@@ -102,8 +102,8 @@ class MicroBatch:
             found.update(Row(topic, value or b"") for value in table["value"].to_pylist())
         return found
 
-    async def _write(self, number: int, rows: Iterator[pa.RecordBatch]) -> tuple[Begun, ...]:
-        return (await write_rows(rows, self._options, self._work(number))).begun
+    async def _write(self, number: int, rows: Iterator[pa.RecordBatch]) -> tuple[TaskStart, ...]:
+        return (await write_rows(rows, self._options, self._work(number))).starts
 
     def _work(self, number: int) -> Work:
         return Work(self._name, 0, number)

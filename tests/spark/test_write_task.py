@@ -13,7 +13,7 @@ from tests.spark.conftest import Node
 
 from pyspark_tidelog.errors import ChangedRowsError
 from pyspark_tidelog.write_options import WriteOptions, parse_write_options
-from pyspark_tidelog.write_task import Begun, Wrote, write_rows
+from pyspark_tidelog.write_task import TaskStart, WriteResult, write_rows
 from tidelog import Client
 from tidelog.errors import ProducerFencedError, UnknownTopicError
 from tidelog.produce.work import Work
@@ -28,7 +28,7 @@ class Task:
         given = {"bootstrap": node.address, "topic": self.topic}
         self.options: WriteOptions = parse_write_options({**given, **options})
 
-    async def write(self, batches: Iterator[pa.RecordBatch], piece: int = 0) -> Wrote:
+    async def write(self, batches: Iterator[pa.RecordBatch], piece: int = 0) -> WriteResult:
         return await write_rows(batches, self.options, Work("job", piece))
 
     async def stored(self) -> Counter[bytes | None]:
@@ -71,10 +71,10 @@ async def test_repeated_work_is_stored_once_in_any_order(task: Task) -> None:
     wrote = await task.write(iter([rows(*range(99, 49, -1)), rows(*range(50))]))
     assert await task.stored() == once(*range(100))
     assert wrote.rows == 100
-    assert await task.write(iter([rows(*range(100))])) == Wrote(100, 100, (Begun(task.topic, was_tried=True),)), (
-        "all rows are stored"
-    )
-    assert await task.write(iter([rows(*range(100))]), piece=1) == Wrote(100, 0, (Begun(task.topic),)), (
+    assert await task.write(iter([rows(*range(100))])) == WriteResult(
+        100, 100, (TaskStart(task.topic, was_tried=True),)
+    ), "all rows are stored"
+    assert await task.write(iter([rows(*range(100))]), piece=1) == WriteResult(100, 0, (TaskStart(task.topic),)), (
         "another piece has its own rows"
     )
     assert set((await task.stored()).values()) == {2}
@@ -86,12 +86,12 @@ async def test_rows_of_which_some_name_a_partition_are_stored_once(task: Task, o
     some = rows(*[placed[at][0] for at in order])
     batch = some.append_column("partition", pa.array([placed[at][1] for at in order], pa.int32()))
     for before in (0, 4, 4):
-        assert await task.write(iter([batch])) == Wrote(4, before, (Begun(task.topic, was_tried=before > 0),))
+        assert await task.write(iter([batch])) == WriteResult(4, before, (TaskStart(task.topic, was_tried=before > 0),))
     assert await task.stored() == once(0, 1, 2, 3)
 
 
 async def test_of_two_at_the_same_time_the_later_one_writes(task: Task) -> None:
-    async def late() -> Wrote:
+    async def late() -> WriteResult:
         return await task.write(iter([rows(1, 2, 3)]))
 
     def overtaken() -> Iterator[pa.RecordBatch]:
@@ -99,7 +99,7 @@ async def test_of_two_at_the_same_time_the_later_one_writes(task: Task) -> None:
         finished.append(asyncio.run(late()))
         yield rows(3)
 
-    finished: list[Wrote] = []
+    finished: list[WriteResult] = []
     with pytest.raises(ProducerFencedError):
         await task.write(overtaken())
     assert finished[0].rows == 3
@@ -108,7 +108,7 @@ async def test_of_two_at_the_same_time_the_later_one_writes(task: Task) -> None:
     with pytest.raises(ProducerFencedError, match="producer 'job' of topic") as fenced:
         await task.write(iter([rows(1, 2, 3)]), piece=0)
     (note,) = fenced.value.__notes__
-    assert "Piece 0" in note
+    assert "Micro-batch 0" in note
     assert "restored to an earlier state" in note
     assert await task.stored() == once(1, 2, 3, 4)
 
@@ -129,5 +129,5 @@ async def test_no_topic_and_no_rows(node: Node, task: Task) -> None:
     missing = Task(node)
     with pytest.raises(UnknownTopicError):
         await missing.write(iter([rows(1)]))
-    assert await missing.write(iter([])) == Wrote()
-    assert await task.write(iter([rows()])) == Wrote()
+    assert await missing.write(iter([])) == WriteResult()
+    assert await task.write(iter([rows()])) == WriteResult()

@@ -408,7 +408,7 @@ class Coordinator:
             standing=lambda: self._records.get(name),
             restarted=self._restarted,
             settled=self._drop_if_empty,
-            pace=lambda: self._turns.piece(self, (self, name)),
+            pace=lambda: self._turns.next_slice(self, (self, name)),
         )
 
     async def _write(self, record: pb.GroupRecord, epoch: int) -> None:

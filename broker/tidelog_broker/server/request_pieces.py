@@ -49,7 +49,7 @@ class Pieces:
             raise self._ended
         if self._left <= 0:
             self._check()
-            await self._broker.bounds.turns.piece(self._request.connection, self._request.payer, PIECE_US / 1e6)
+            await self._broker.bounds.turns.next_slice(self._request.connection, self._request.payer, PIECE_US / 1e6)
             self._check()
             self._left = self._entries
         self._left -= weight

@@ -46,10 +46,10 @@ from tidelog_broker.wire.read_turns import ReadTurns
 from tidelog_broker.wire.request_work import begin_work
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.auth.client_address import counted_address
-from tidelog_proto.auth.unauthenticated_limits import Strangers
+from tidelog_proto.auth.unauthenticated_limits import UnauthenticatedConnections
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import PROTOCOL_VERSION
-from tidelog_proto.process.log_rate_limit import SeldomLog
+from tidelog_proto.process.log_rate_limit import RateLimitedLog
 from tidelog_proto.tls.handshakes import TlsEntrance
 from tidelog_proto.tls.stream import TlsError
 from tidelog_proto.version import NODE_SOFTWARE
@@ -131,13 +131,13 @@ class Server:
         self.idle_poll = broker.idle_poll
         self.read_turns = ReadTurns()
         self.connections: set[Connection] = set()
-        self._strangers = Strangers(self.settings.strangers_max)
+        self._strangers = UnauthenticatedConnections(self.settings.strangers_max)
         self._listener: asyncio.Server | None = None
         self._working: set[asyncio.Task[None]] = set()
         self._deserted = asyncio.Event()
         self.access = AccessChecks(broker)
         broker.security.changed = self.security_changed
-        self._seldom = SeldomLog(log)
+        self._seldom = RateLimitedLog(log)
         self._entrance = self._make_entrance()
         self.spans: RequestSpans | None = None
         self._requests = {kind: self.metrics.requests.tally(kind) for kind in HANDLERS}

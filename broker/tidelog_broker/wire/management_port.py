@@ -3,7 +3,7 @@
 It is independent of the node's event loop, so it answers 503 while that is blocked. Connections need no authentication
 at first, so all resources are limited (`ManagementBounds`): connections, the size of a request head, the time to
 receive it and the time to send the answer. A connection beyond the limit replaces the oldest one of the address that
-has most of them (`Strangers`), so one address cannot keep out health checks. Metrics pages are made one at a time on a
+has most of them (`UnauthenticatedConnections`), so one address cannot keep out health checks. Metrics pages are made one at a time on a
 second thread, so that health checks do not wait for them.
 """
 
@@ -22,9 +22,9 @@ from typing import Final, NamedTuple, cast
 from tidelog_broker.base.management_answers import Answers, refusal
 from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_proto.auth.client_address import counted_address
-from tidelog_proto.auth.unauthenticated_limits import Strangers
+from tidelog_proto.auth.unauthenticated_limits import UnauthenticatedConnections
 from tidelog_proto.limits import KIB
-from tidelog_proto.process.log_rate_limit import SeldomLog
+from tidelog_proto.process.log_rate_limit import RateLimitedLog
 from tidelog_proto.tls.stream import SNIFFED_BYTES, TlsError, TlsStream, begins_tls
 
 log = logging.getLogger(__name__)
@@ -143,11 +143,11 @@ class _Serving:
         self._stopping = asyncio.Event()
         self._visits: set[_Visit] = set()
         self._deserted = asyncio.Event()
-        self._strangers = Strangers(bounds.connections_max)
+        self._strangers = UnauthenticatedConnections(bounds.connections_max)
         self._pages: dict[_Visit, Callable[[], bytes]] = {}
         """Connections that wait for a page, in order of arrival."""
         self._page_wanted = asyncio.Event()
-        self._seldom = SeldomLog(log, lines=1, every_s=60.0)
+        self._seldom = RateLimitedLog(log, lines=1, every_s=60.0)
 
     def stop(self) -> None:
         """Make `run` return."""

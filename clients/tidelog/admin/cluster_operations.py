@@ -20,6 +20,6 @@ async def ask(router: Router, change: pb.ClusterChange, *, repeatable: bool) -> 
 
 async def recover_unsafely(router: Router, topic: str, partition: int, node_id: str) -> Recovery:
     """See `Client.recover_unsafely`. Not retried: a second attempt could discard what the first one kept."""
-    asked = pb.UnsafeRecovery(topic=topic, partition=partition, node_id=node_id)
-    reply = await ask(router, pb.ClusterChange(unsafe_recovery=asked), repeatable=False)
+    request = pb.UnsafeRecovery(topic=topic, partition=partition, node_id=node_id)
+    reply = await ask(router, pb.ClusterChange(unsafe_recovery=request), repeatable=False)
     return Recovery(epoch=reply.epoch, end_offset=reply.end_offset, unsafe=reply.unsafe)

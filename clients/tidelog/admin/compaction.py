@@ -16,7 +16,7 @@ from tidelog_proto import broker_pb2 as pb
 PASS_TIMEOUT_S: Final = 3600.0
 """How long the pass of one partition may take: it reads the whole log at a limited rate.
 
-A node reports within half a minute that a pass makes no progress; `long_requests` gives up a silent node.
+A node reports within 30 s that a pass makes no progress, and `wait_with_probes` fails if the node is silent.
 """
 
 

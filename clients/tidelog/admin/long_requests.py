@@ -1,7 +1,7 @@
-"""Waiting for an answer that may take an hour, as long as its node shows signs of life.
+"""Wait for an answer that may take an hour, while probes show that the node is alive.
 
-A stopped or partitioned node looks like one that is working. So after a quiet period the client sends probes, which a
-node answers immediately; if several remain unanswered, the node counts as dead.
+A stopped or partitioned node is as silent as a working one. So after a quiet period the client sends probes, which a
+working node answers immediately; if several remain unanswered, the node counts as dead.
 """
 
 from __future__ import annotations

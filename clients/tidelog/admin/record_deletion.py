@@ -31,7 +31,7 @@ async def delete_records(
         UnknownPartitionError: the topic has no such partition; nothing was requested.
         TidelogError: a node's error; `done` holds the log starts of partitions whose records were deleted.
     """
-    wanted = None if partitions is None else list(dict.fromkeys(partitions))
+    requested = None if partitions is None else list(dict.fromkeys(partitions))
     if isinstance(before, bool) or not isinstance(before, int | datetime):
         raise InvalidRequestError(f"before must be an offset or a datetime, got {before!r}")
     if isinstance(before, int) and not 0 <= before < _OFFSET_MAX:
@@ -48,19 +48,20 @@ async def delete_records(
     async def attempt() -> dict[int, int]:
         nonlocal of_topic
         route = await router.topic_now(topic)
-        route = await router.topic_with(topic, wanted or ())
+        route = await router.topic_with(topic, requested or ())
         if route.topic_id != of_topic:
             of_topic = route.topic_id
-            starts.clear()  # those results belong to a deleted topic of this name
-        numbers = sorted(route.partitions) if wanted is None else wanted
-        if isinstance(before, int) and wanted is None and len(numbers) > 1:
+            starts.clear()  # results of earlier attempts belong to a deleted topic of the same name
+        numbers = sorted(route.partitions) if requested is None else requested
+        if isinstance(before, int) and requested is None and len(numbers) > 1:
             raise InvalidRequestError(
-                f"{topic!r} has {len(numbers)} partitions: name those whose records before offset {before} are deleted"
+                f"{topic!r} has {len(numbers)} partitions, and offset {before} cannot apply to all: pass "
+                f"partitions=[...]"
             )
         failures: list[TidelogError] = []
-        for asked in in_requests([number for number in numbers if number not in starts]):
+        for group in in_requests([number for number in numbers if number not in starts]):
             envelope = pb.Envelope(
-                delete_records=pb.DeleteRecords(entries=[entry(route.topic_id, number) for number in asked])
+                delete_records=pb.DeleteRecords(entries=[entry(route.topic_id, number) for number in group])
             )
 
             async def ask(connection: Connection, envelope: pb.Envelope = envelope) -> list[pb.DeleteRecordsResult]:
@@ -68,7 +69,7 @@ async def delete_records(
                 count = len(envelope.delete_records.entries)
                 return results_of(frame.envelope.delete_records_reply.results, count, connection)
 
-            for number, result in zip(asked, await router.at_any(ask, repeatable=False), strict=True):
+            for number, result in zip(group, await router.at_any(ask, repeatable=False), strict=True):
                 if result.HasField("error"):
                     failures.append(error_of(result.error))
                 else:

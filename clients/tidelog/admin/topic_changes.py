@@ -30,17 +30,17 @@ async def create(router: Router, request: pb.TopicCreate, *, exist_ok: bool = Fa
 
     Raises:
         TopicExistsError: the topic exists, no earlier attempt created it, and `exist_ok` is False.
-        TidelogError: as `Router.call_any`; `definite` says whether certainly nothing was created.
+        TidelogError: as `Router.call_any`; `definite` says whether it is certain that nothing was created.
     """
 
     async def attempt(unsure: bool) -> pb.TopicReply:
         try:
             return (await _ask(router, topic_create=request)).topic_reply
         except TopicExistsError:
-            found = await _described(router, request.name) if unsure or exist_ok else None
-            if found is None or not (exist_ok or _matches_request(found.topics[0].config, request.config)):
+            existing = await _described(router, request.name) if unsure or exist_ok else None
+            if existing is None or not (exist_ok or _matches_request(existing.topics[0].config, request.config)):
                 raise
-            return found
+            return existing
 
     return await _retry_until_known(router, attempt, f"creating topic {request.name!r}")
 
@@ -52,7 +52,7 @@ async def alter(router: Router, request: pb.TopicAlter) -> pb.TopicReply:
         TidelogError: as `Router.call_any`.
     """
     frame = await router.call_any(lambda: pb.Envelope(topic_alter=request), repeatable=True)
-    router.metadata.forget(request.name)  # it may have new partitions
+    router.metadata.forget(request.name)  # the cached route may lack new partitions
     return frame.envelope.topic_reply
 
 
@@ -61,12 +61,12 @@ async def delete(router: Router, name: str) -> None:
 
     Raises:
         UnknownTopicError: the topic does not exist.
-        TidelogError: as `Router.call_any`; `definite` says whether certainly nothing was deleted.
+        TidelogError: as `Router.call_any`; `definite` says whether it is certain that nothing was deleted.
     """
-    found = await _described(router, name)
-    if found is None:
-        raise UnknownTopicError(f"topic {name!r} does not exist")
-    topic_id = found.topics[0].topic_id
+    existing = await _described(router, name)
+    if existing is None:
+        raise UnknownTopicError(f"topic {name!r} does not exist; check the name with `tidelog topic list`")
+    topic_id = existing.topics[0].topic_id
 
     async def attempt(unsure: bool) -> None:
         if unsure:
@@ -101,14 +101,14 @@ async def describe(router: Router, name: str) -> pb.TopicReply:
 
     async def attempt() -> pb.TopicReply:
         try:
-            found = await asking(confirmed=True)
+            existing = await asking(confirmed=True)
         except TidelogError as error:
             if not error.retriable:
                 raise
-            found = await asking(confirmed=False)
-        if router.metadata.is_stale(found.topics[0]):
+            existing = await asking(confirmed=False)
+        if router.metadata.is_stale(existing.topics[0]):
             raise EpochChangingError(f"no reachable node has current metadata of topic {name!r}; try again")
-        return found
+        return existing
 
     return await router.retrying(attempt, repeatable=True, about=f"topic {name!r}")
 
@@ -129,7 +129,7 @@ async def _retry_until_known(router: Router, attempt: Callable[[bool], Awaitable
         return await router.retrying(next_attempt, repeatable=True, about=about)
     except TidelogError as error:
         if unknown is not None and error.definite and error.retriable:
-            raise unknown from error  # the last attempt was refused; an earlier one may have succeeded
+            raise unknown from error  # the last attempt was refused, but an earlier one may have succeeded
         raise
 
 
@@ -142,14 +142,14 @@ async def _ask(router: Router, **kind: Any) -> pb.Envelope:
 
 async def _described(router: Router, name: str) -> pb.TopicReply | None:
     """Return the current description of a topic, or its first page; None if it certainly does not exist."""
-    asked = pb.Envelope(topic_describe=pb.TopicDescribe(name=name, confirmed=True))
+    request = pb.Envelope(topic_describe=pb.TopicDescribe(name=name, confirmed=True))
     try:
-        frame = await router.call_any(lambda: asked, repeatable=True)
+        frame = await router.call_any(lambda: request, repeatable=True)
     except UnknownTopicError:
         return None
     return frame.envelope.topic_reply
 
 
-def _matches_request(config: pb.TopicConfig, asked: pb.TopicConfig) -> bool:
+def _matches_request(config: pb.TopicConfig, requested: pb.TopicConfig) -> bool:
     """Whether a configuration has every requested setting; others may have any value."""
-    return all(getattr(config, field.name) == value for field, value in asked.ListFields())
+    return all(getattr(config, field.name) == value for field, value in requested.ListFields())

@@ -20,8 +20,8 @@ async def figures_of_topics(router: Router, *, internal: bool = False) -> dict[s
     sums = FigureSums()
 
     async def ask(cursor: pb.TopicCursor | None) -> pb.ClusterStatusReply:
-        asked = pb.Envelope(cluster_status=pb.ClusterStatus(cursor=cursor))
-        return (await router.call_any(lambda: asked, repeatable=True)).envelope.cluster_status_reply
+        request = pb.Envelope(cluster_status=pb.ClusterStatus(cursor=cursor))
+        return (await router.call_any(lambda: request, repeatable=True)).envelope.cluster_status_reply
 
     async for page in paging.pages(ask):
         sums.add(info for info in page.topics if internal or not info.name.startswith("__"))
@@ -32,19 +32,19 @@ class FigureSums:
     """Sums over pages of partitions."""
 
     def __init__(self) -> None:
-        self._found: dict[str, TopicFigures] = {}
+        self._figures: dict[str, TopicFigures] = {}
 
     def add(self, infos: Iterable[pb.TopicInfo]) -> None:
         """Add a page. If a topic has another id, it was recreated, and its earlier sums are dropped."""
         for info in infos:
-            known = self._found.get(info.name)
+            known = self._figures.get(info.name)
             if known is None or known.topic_id != info.topic_id:
                 known = TopicFigures(info.topic_id)
-            self._found[info.name] = _with_partitions(known, info.partitions)
+            self._figures[info.name] = _with_partitions(known, info.partitions)
 
     def figures(self) -> dict[str, TopicFigures]:
         """Return the sums by topic name."""
-        return self._found
+        return self._figures
 
 
 def _with_partitions(known: TopicFigures, partitions: Iterable[pb.PartitionInfo]) -> TopicFigures:

@@ -64,10 +64,10 @@ class Password:
         Raises:
             UnauthenticatedError: the password is invalid.
         """
-        asked = password, salt, iterations
-        if self._salted is None or self._salted[0] != asked:
+        inputs = password, salt, iterations
+        if self._salted is None or self._salted[0] != inputs:
             try:
-                self._salted = asked, await asyncio.to_thread(salted_password, *asked)
+                self._salted = inputs, await asyncio.to_thread(salted_password, *inputs)
             except ValueError as error:
                 raise UnauthenticatedError(f"the password is invalid: {error}") from error
         return self._salted[1]

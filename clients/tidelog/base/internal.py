@@ -1,6 +1,6 @@
 """The decorator `@internal`, for members of public classes that only other modules of the client call.
 
-The mark excludes them from the public API, and is visible where they are defined.
+The decorator excludes the members from the public API, and is visible in their source.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ class LoopAffinity:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def check(self, *, bind: bool) -> None:
-        """Refuse use in another process; with `bind`, also without or in another event loop.
+        """Refuse use in another process; with `bind`, also use outside an event loop or in another one.
 
         Raises:
             ForkedError: the current process is another one.

@@ -48,14 +48,14 @@ class LoopThread:
         """Run the coroutine that `make` returns and wait for its result.
 
         Raises:
-            UsageError: called in the loop's own thread, after a fork, or after `stop`, which may be called meanwhile.
+            UsageError: called in the loop's own thread or after a fork; or `stop` was called before or during the call.
             TimeoutError: `timeout_s` has passed; the coroutine was cancelled.
         """
         future = self.submit(make)
         try:
             return self.result_of(future, timeout_s)
         except BaseException:
-            future.cancel()  # has no effect if the coroutine raised the error
+            future.cancel()  # no effect if the TimeoutError is the coroutine's own
             raise
 
     def submit(self, make: Callable[[], Coroutine[Any, Any, T]]) -> concurrent.futures.Future[T]:
@@ -84,7 +84,9 @@ class LoopThread:
         try:
             return future.result(timeout_s)
         except concurrent.futures.CancelledError:
-            raise ClosedError("the client was closed during the call", definite=False) from None
+            raise ClosedError(
+                "the client was closed during the call; wait for calls in other threads before close()", definite=False
+            ) from None
 
     def check(self) -> None:
         """Refuse use in a forked child or after `stop`.
@@ -120,7 +122,7 @@ class LoopThread:
                 return
             self._closed = True
         if self._loop is not None and self._thread is not None:
-            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+            with contextlib.suppress(RuntimeError):  # another thread has closed the loop
                 self._loop.call_soon_threadsafe(self._loop.stop)
             if threading.current_thread() is not self._thread:
                 self._thread.join()
@@ -154,7 +156,7 @@ class LoopThread:
                 self._name,
             )
             if self._closed:
-                loop.call_soon(loop.stop)  # the stop may have been in the same iteration
+                loop.call_soon(loop.stop)  # `stop` may have been called in the same iteration
             return False
         return True
 

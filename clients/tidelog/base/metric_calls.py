@@ -1,4 +1,4 @@
-"""Calls of the user's `ClientMetrics`, whose errors never reach the client."""
+"""Calls of the user's `ClientMetrics`; its errors are logged and never raised."""
 
 from __future__ import annotations
 

@@ -20,16 +20,16 @@ def watch_weakly(watch: Watch, loop: asyncio.AbstractEventLoop, method: Callable
         method: the bound method.
     """
 
-    def collected(_: object) -> None:  # in any thread, as the garbage collector runs
-        with contextlib.suppress(RuntimeError):  # the loop is closed
+    def collected(_: object) -> None:  # called in the thread in which the garbage collector runs
+        with contextlib.suppress(RuntimeError):  # raised if the loop is closed
             loop.call_soon_threadsafe(unwatch)
 
     reference = weakref.WeakMethod(method, collected)
 
     def news() -> None:
-        found = reference()
-        if found is not None:
-            found()
+        bound_method = reference()
+        if bound_method is not None:
+            bound_method()
 
     unwatch = watch(news)
     return unwatch

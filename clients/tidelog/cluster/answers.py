@@ -62,11 +62,11 @@ def results_of(results: Iterable[R], count: int, connection: Connection) -> list
     Raises:
         BadReplyError: the numbers differ.
     """
-    found = list(results)
-    if len(found) != count:
+    received = list(results)
+    if len(received) != count:
         bad = BadReplyError(
-            f"{connection.address[0]}:{connection.address[1]}: {len(found)} results for {count} entries"
+            f"{connection.address[0]}:{connection.address[1]}: {len(received)} results for {count} entries"
         )
         connection.close(bad)
         raise bad
-    return found
+    return received

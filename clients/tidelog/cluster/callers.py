@@ -1,9 +1,9 @@
 """Requests on behalf of a gateway's callers, each identified by a ticket.
 
 `Security.identify` returns a ticket that is valid for a minute and is sent with each request of a client whose `router`
-is `Security.for_caller`. The owner of the ticket renews it in time, and immediately when a node refuses it; the request
-is retried meanwhile. Such a client shares the connections of the gateway's client and has a metadata cache of its own,
-which holds only what the caller may see.
+is `Security.for_caller`. The object that holds the ticket renews it in time, and immediately when a node refuses it;
+the client retries the refused request. Such a client shares the connections of the gateway's client and has a metadata
+cache of its own, which holds only what the caller may see.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.features import ON_BEHALF
 
 LOGINS_MAX: Final = 3
-"""How many logins are started, if the second step reaches nodes that do not know the first one."""
+"""Logins that are attempted: the second step fails at a node that has not processed the first one."""
 
 
 class Caller(Protocol):
@@ -75,7 +75,7 @@ class CallerTickets:
         if self.caller is not None:
             if ON_BEHALF not in connection.greeting.features:
                 raise NodeUnreachableError(
-                    f"{connection.name} runs a release that does not support requests on behalf of a caller"
+                    f"{connection.name} runs a release that does not support requests on behalf of a caller; upgrade it"
                 )
             envelope.on_behalf = self.caller.ticket()
 
@@ -164,25 +164,26 @@ async def identify_by_password(
     Raises:
         NotIdentifiedError: the user does not exist or the password is wrong.
         UnauthenticatedError: the node has not proven that it knows the user.
-        TidelogError: as `ask`; or every attempt reached a node that did not know the login.
+        TidelogError: as `ask`; or each attempt's second step reached a node that had not processed the first one.
     """
     reply = pb.IdentifyReply()
     for _ in range(LOGINS_MAX):
-        shown = await password.shown()
-        reply = await ask(pb.Identify(credentials=shown.credentials))
+        exchange = await password.shown()
+        reply = await ask(pb.Identify(credentials=exchange.credentials))
         if not reply.HasField("challenge"):
             parse_identify_reply(reply)
             raise NodeUnreachableError(
-                "a node answered a SCRAM login without a challenge; it does not support passwords"
+                "a node answered a SCRAM login without a challenge, because its release does not support passwords; "
+                "upgrade the nodes"
             )
         try:
-            answer = await shown.answer(reply.challenge)
+            answer = await exchange.answer(reply.challenge)
         except UnauthenticatedError as error:
             raise NotIdentifiedError(error) from error
         reply = await ask(pb.Identify(credentials=answer, login=reply.login))
         if reply.error.code == pb.EPOCH_CHANGING:
             continue
-        found = parse_identify_reply(reply)
-        shown.check(pb.HelloReply(scram=reply.scram))
-        return found
+        identified = parse_identify_reply(reply)
+        exchange.check(pb.HelloReply(scram=reply.scram))
+        return identified
     raise error_of(reply.error)

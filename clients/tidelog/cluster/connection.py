@@ -56,7 +56,7 @@ QUOTA_TIMEOUT_S: Final = 5.0
 KEEPALIVE_IDLE_S: Final = 10
 KEEPALIVE_EVERY_S: Final = 5
 UNACKNOWLEDGED_MS_MAX: Final = 30_000
-"""TCP_USER_TIMEOUT. It also applies to a peer that reads nothing, so it must exceed a tolerable stall."""
+"""TCP_USER_TIMEOUT. The kernel also applies it to a peer that stops reading, so it must exceed a tolerable stall."""
 
 
 Address = tuple[str, int]
@@ -96,7 +96,7 @@ class Connection(asyncio.BufferedProtocol):
         self._waiting: list[asyncio.Future[None]] = []
         self._when_writable: list[Callable[[], None]] = []
         self.liveness: Liveness | None = None
-        """Detects a dead node behind the open connection; None: requests wait for their time-out."""
+        """Detects a dead node while the connection is open; None: requests wait for their time-out."""
         self.throttle: Throttle | None = None
         """The quota of this client; None until the node reports one."""
         self.count_throttled: Callable[[float], None] = lambda _: None
@@ -118,7 +118,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def closed(self) -> bool:
-        """Whether the connection is closed or closing, even before asyncio reports it."""
+        """Whether the connection is closed or closing; True before asyncio calls `connection_lost`."""
         return self._error is not None or (self._transport is not None and self._transport.is_closing())
 
     @property
@@ -225,7 +225,10 @@ class Connection(asyncio.BufferedProtocol):
         return await (answer if self.liveness is None else self.liveness.watch(kind, answer, wait_s=wait_s))
 
     def send(self, envelope: pb.Envelope) -> None:
-        """Write a message that has no answer. On a closed connection it is dropped; the loss is reported elsewhere."""
+        """Write a message that has no answer.
+
+        On a closed connection the message is dropped; `connection_lost` reports the loss.
+        """
         if not self.closed:
             self._write(envelope, (), 0)
 
@@ -333,7 +336,9 @@ class Connection(asyncio.BufferedProtocol):
         pending = self._requests.waiting.pop(correlation_id, None)
         if pending is None:
             if correlation_id > self._requests.last_id:
-                raise ProtocolError(pb.MALFORMED_FRAME, f"an answer to request {correlation_id}, which was never sent")
+                raise ProtocolError(
+                    pb.MALFORMED_FRAME, f"received an answer to request {correlation_id}, which was never sent"
+                )
             return  # the answer to a request that timed out
         is_error = frame.envelope.WhichOneof("kind") == "error"
         pending.answered(error_of(frame.envelope.error, self.name) if is_error else frame)
@@ -349,7 +354,7 @@ class Connection(asyncio.BufferedProtocol):
     def _ask_quota(self) -> None:
         """Ask the node for the client's current quota by another HELLO, which changes nothing else."""
         again = pb.Envelope(hello=pb.Hello(version=PROTOCOL_VERSION))
-        with contextlib.suppress(TidelogError):  # a closed connection wakes its waiters
+        with contextlib.suppress(TidelogError):  # if the connection is closed, its waiters are woken anyway
             self.ask(again, timeout_s=QUOTA_TIMEOUT_S, answered=self._quota_answered)
 
     def _quota_answered(self, answer: Frame | TidelogError) -> None:
@@ -367,7 +372,7 @@ class Connection(asyncio.BufferedProtocol):
         elif kind == "subscription_ended":
             subscriber = self._subscribers.get(frame.envelope.subscription_ended.subscription_id)
         else:
-            raise ProtocolError(pb.UNKNOWN_KIND, f"a push of kind {kind}")
+            raise ProtocolError(pb.UNKNOWN_KIND, f"received a pushed message of unknown kind {kind}")
         if subscriber is not None:
             subscriber.pushed(frame)
 
@@ -381,7 +386,7 @@ class Connection(asyncio.BufferedProtocol):
             return error
         if isinstance(error, AccessError):
             return ConnectionLostError(f"{self.name} ended the session: {error}")
-        error.definite = False  # it concerns the connection, not the pending requests
+        error.definite = False  # the error is about the connection, not about the pending requests
         return error
 
     def _timeout_error(self, timeout_s: float) -> TidelogError:
@@ -468,7 +473,7 @@ async def connect(
     except (BadReplyError, ConnectionLostError, RequestTimeoutError) as error:
         connection.close(error)
         raise NodeUnreachableError(f"no HELLO reply from {_name(address)}: {error}") from error
-    except QuotaExceededError as error:  # the quota of connections: others may close soon
+    except QuotaExceededError as error:  # the quota of connections is exhausted; another connection may close soon
         connection.close()
         error.retriable = True
         raise
@@ -476,7 +481,10 @@ async def connect(
         connection.close()
         raise
     if frame.envelope.WhichOneof("kind") != "hello_reply" or frame.envelope.hello_reply.version != PROTOCOL_VERSION:
-        bad = BadReplyError(f"{_name(address)} answered HELLO with another message or version")
+        bad = BadReplyError(
+            f"{_name(address)} answered HELLO with another message or version; is it a Tidelog node "
+            f"of a supported release?"
+        )
         connection.close(bad)
         raise bad
     connection.greeted(frame.envelope.hello_reply)
@@ -489,7 +497,10 @@ async def _begin_exchange(authenticator: Authenticator, timeout_s: float) -> Aut
         async with asyncio.timeout(timeout_s):
             return await authenticator.shown()
     except TimeoutError:
-        raise NodeUnreachableError(f"the credentials source returned nothing within {timeout_s:g} s") from None
+        raise NodeUnreachableError(
+            f"the function of the credentials returned nothing within {timeout_s:g} s; make it faster, or raise the "
+            "time-out"
+        ) from None
 
 
 def _admit(envelope: pb.Envelope, attachment_bytes: int) -> bool:  # noqa: ARG001 - the receiver's interface

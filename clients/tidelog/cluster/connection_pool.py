@@ -1,8 +1,8 @@
 """One client's connections: at most one per node address, opened on demand and reopened after a back-off.
 
 Concurrent callers share one connection attempt. After a failure the next attempt is delayed, so that a failed node
-costs its clients a few packets per second. A failed attempt is reported to all its callers; the callers, which have the
-deadlines, decide whether to retry. An address whose last connection or attempt failed is `doubtful` until an attempt
+costs its clients a few packets per second. A failed attempt fails all calls that wait for it; each caller has its own
+deadline and decides whether to retry. An address whose last connection or attempt failed is `doubtful` until an attempt
 succeeds, and callers with a choice try other addresses first.
 """
 

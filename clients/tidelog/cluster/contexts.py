@@ -72,7 +72,7 @@ class Context:
             InvalidRequestError: a field is invalid, or fields contradict each other.
         """
         if not parse_addresses(self.bootstrap):
-            raise InvalidRequestError("a context needs the address of at least one node")
+            raise InvalidRequestError("a context needs the address of at least one node; give it as bootstrap")
         if bool(self.user) != bool(self.password_file):
             raise InvalidRequestError("a context needs both user and password_file, or neither")
         if sum(map(bool, (self.api_key, self.api_key_file, self.token_file, self.user))) > 1:
@@ -122,9 +122,9 @@ def contexts_path() -> Path:
     Raises:
         InvalidRequestError: no environment variable names it, and the user has no home directory.
     """
-    given = os.environ.get(CONTEXTS_VARIABLE)
-    if given:
-        return Path(given)
+    path_text = os.environ.get(CONTEXTS_VARIABLE)
+    if path_text:
+        return Path(path_text)
     home = os.environ.get("XDG_CONFIG_HOME")
     try:
         directory = Path(home) if home else Path.home() / ".config"
@@ -177,10 +177,10 @@ def find_context(name: str | None = None) -> Context | None:
     name = name or contexts.current
     if not name:
         return None
-    found = contexts.by_name.get(name)
-    if found is None:
+    context = contexts.by_name.get(name)
+    if context is None:
         raise unknown_context(name, contexts)
-    return found
+    return context
 
 
 def require_context(name: str | None = None) -> Context:
@@ -189,10 +189,10 @@ def require_context(name: str | None = None) -> Context:
     Raises:
         InvalidRequestError: none is named and none is current.
     """
-    found = find_context(name)
-    if found is None:
+    context = find_context(name)
+    if context is None:
         raise InvalidRequestError("no context is selected; create one with: tidelog context add NAME --bootstrap …")
-    return found
+    return context
 
 
 def change_contexts(change: Callable[[Contexts], Contexts]) -> Contexts:
@@ -252,8 +252,8 @@ def without_context(contexts: Contexts, name: str) -> Contexts:
     """
     if name not in contexts.by_name:
         raise unknown_context(name, contexts)
-    kept = {each: context for each, context in contexts.by_name.items() if each != name}
-    return Contexts(kept, None if contexts.current == name else contexts.current)
+    remaining = {each: context for each, context in contexts.by_name.items() if each != name}
+    return Contexts(remaining, None if contexts.current == name else contexts.current)
 
 
 def unknown_context(name: str, contexts: Contexts) -> InvalidRequestError:
@@ -299,7 +299,10 @@ def _parsed(document: Any) -> Contexts:
     if not isinstance(document, dict):
         raise TypeError("it is not a JSON object")
     if document.get("format_version") != _VERSION:
-        raise ValueError(f"format_version is {document.get('format_version')!r}, this Tidelog supports {_VERSION}")
+        raise ValueError(
+            f"format_version is {document.get('format_version')!r}, this Tidelog supports {_VERSION}; use a newer "
+            "Tidelog"
+        )
     contexts, current = document.get("contexts"), document.get("current")
     if not isinstance(contexts, dict) or not (current is None or isinstance(current, str)):
         raise TypeError("`contexts` must be an object and `current` a name or null")

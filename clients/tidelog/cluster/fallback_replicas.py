@@ -2,10 +2,9 @@
 
 A partition that has lost its quorum elects no new owner, but every replica can still serve committed records. Reading
 from other replicas immediately would redirect readers at every failover, which usually lasts less than a second. So the
-client records when the owner started to fail, and after `FALLBACK_AFTER_S` it reads from another replica, preferring
-responsive ones. From then on it reconnects to the owner in the background and returns to it once it answers.
-
-For reads only: a replica may know an older commit point than the owner, never a newer one.
+client records when the owner started to fail, and after `FALLBACK_AFTER_S` reads from another replica, preferably a
+responsive one. It then reconnects to the owner in the background and reads from the owner again once that answers. Only
+reads use other replicas: a replica may know an older commit point than the owner, never a newer one.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ class ReadReplica(NamedTuple):
         connection: to that node.
         is_owner: False for a replica that is read because the owner is unreachable or in another zone.
         instead_of: address of the unreachable owner that it replaces; None if unknown.
-        is_near: the replica is read because it is in the client's zone, see `nearest_replica.py`; `instead_of` is None
-            then, because the partitions that it serves have different owners.
+        is_near: whether the replica is read because it is in the client's zone, see `nearest_replica.py`; `instead_of`
+            is None then, because the partitions that it serves have different owners.
     """
 
     connection: Connection
@@ -46,8 +45,8 @@ class FallbackReplicas:
     Args:
         metadata: placement and owners of partitions.
         pool: the client's connections.
-        probe: sends the owner of a partition a request that it answers immediately. A silent connection may only be
-            waiting for an answer that needs a quorum.
+        probe: sends the owner of a partition a request that needs no quorum, so that a responsive owner answers
+            immediately and is not taken for a silent one.
     """
 
     def __init__(self, metadata: Metadata, pool: ConnectionPool, probe: Callable[[str, int, Connection], None]) -> None:
@@ -88,7 +87,9 @@ class FallbackReplicas:
                 if connection.silent_s < FALLBACK_AFTER_S or not self.has_others(topic, partition):
                     self._failing_since.pop(self._key(topic, partition), None)
                     return ReadReplica(connection)
-                error = NodeUnreachableError(f"the owner of {topic!r}/{partition} is silent")
+                error = NodeUnreachableError(
+                    f"the owner of {topic!r}/{partition} sends nothing over its open connection; trying other replicas"
+                )
                 if self._key(topic, partition) not in self._failing_since:
                     self._probe(topic, partition, connection)
             except TimeoutError:

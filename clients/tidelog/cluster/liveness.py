@@ -1,10 +1,10 @@
 """Detection of a dead node behind an open connection: a stopped process, a cut cable.
 
-A slow answer proves nothing: a quorum, a long poll or a large read takes time. When an answer has been due for
-`PROBE_AFTER_S` and the node has sent no byte in the meantime, the client sends a probe that a node answers immediately.
-If no byte arrives within the time that the client grants an unreachable node, the pending requests fail. The connection
-stays open, and the client uses the node again after its first byte. Bytes that are still being sent to the node count
-as a sign of life, because the probe is queued after them.
+A slow answer does not prove that the node is dead: waiting for a quorum, a long poll or a large read takes time. When
+an answer has been due for `PROBE_AFTER_S` and the node has sent no byte in the meantime, the client sends a probe that
+a node answers immediately. If no byte arrives within the client's time-out for unreachable nodes, the pending requests
+fail. The connection stays open, and the client uses the node again after its first byte. Bytes that are still being
+sent to the node count as a sign of life, because the probe is queued after them.
 
 Rejected: closing the connection, which would end the subscriptions and publishes of a node that was only slow.
 """
@@ -149,7 +149,7 @@ class Liveness:
             self._arm(now + PROBE_CHECK_INTERVAL_S if overdue else next_at)
 
     def check(self) -> bool:
-        """Probe the node if it is quiet; return whether it is lost. For a caller whose answer is overdue."""
+        """Probe the node if it is quiet; return whether it is lost. Called by `watch` when an answer is overdue."""
         silent_s = self._silent_since_probe_s()
         unsent_bytes, before = self._peer.unsent_bytes, self._unsent_bytes
         self._unsent_bytes = unsent_bytes

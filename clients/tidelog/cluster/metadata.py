@@ -4,8 +4,8 @@ Answers of all nodes are merged. For a partition the higher epoch wins, so a lag
 An epoch has one owner, so "no owner known" never replaces the owner of the same epoch; only a higher epoch does. For a
 node, the address of its newest incarnation is kept.
 
-The same name with another topic id is another topic. It replaces the cached one entirely if it is newer: topics have
-serials, and a lagging node can still report a deleted topic. The cache therefore remembers deleted topic ids and the
+A topic with the same name and another id is another topic. It replaces the cached topic entirely if its serial is
+higher, because a lagging node can still report a deleted topic. The cache therefore remembers deleted topic ids and the
 newest serial of each name, and ignores older answers.
 """
 
@@ -119,7 +119,7 @@ class Metadata:
 
     def known(self, names: Iterable[str]) -> list[pb.KnownEpochs] | None:
         """Return the cached epochs of topics, for a long poll for changes; None if one of the topics is not cached."""
-        found: list[pb.KnownEpochs] = []
+        epochs: list[pb.KnownEpochs] = []
         for name in names:
             topic = self._topics.get(name)
             if topic is None:
@@ -129,8 +129,8 @@ class Metadata:
                 0 if (route := topic.partitions.get(index)) is None else route.epoch + bool(route.owner)
                 for index in range(max(topic.partitions, default=-1) + 1)
             ]
-            found.append(pb.KnownEpochs(topic_id=topic.topic_id, news_from=news_from))
-        return found
+            epochs.append(pb.KnownEpochs(topic_id=topic.topic_id, news_from=news_from))
+        return epochs
 
     def owner_address(self, name: str, partition: int) -> Address | None:
         """Return the address of a partition's owner; None if unknown."""
@@ -185,7 +185,7 @@ class Metadata:
 
 
 def joined(pages: Sequence[pb.MetadataReply]) -> pb.MetadataReply:
-    """Merge the pages of an answer: applying a page alone would make a topic look smaller than it is."""
+    """Merge the pages of an answer: merging a single page would drop the topic's other partitions."""
     if len(pages) == 1:
         return pages[0]
     whole = pb.MetadataReply()

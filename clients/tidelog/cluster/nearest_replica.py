@@ -7,7 +7,7 @@ A replica that is partitioned from the owner looks like one of an idle partition
 asks the owner for the end of the log. If the replica has not sent records up to that end `LAG_GRACE_S` later and has
 sent nothing in the meantime although it had credit, the client reads from the owner instead and does not use the
 replica for `EXCLUDE_S`. The same applies to a replica that cannot be reached or that ends a subscription. A replica
-cannot detect a position past the end of the log; the end that the owner reports shows it.
+cannot detect a position past the end of the log; the client detects it by the end that the owner reports.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class ReplicaReader(Protocol):
         """Return the next offset to receive; None if the node has no credit to send more."""
 
     def resubscribe(self, partitions: Iterable[TopicPartition]) -> None:
-        """Subscribe partitions again, at the replica that is selected now."""
+        """Subscribe partitions again at the currently selected replica."""
 
     def beyond_end(self, where: TopicPartition, end: Offset) -> None:
         """Handle a position past the end of the log."""
@@ -135,6 +135,7 @@ async def monitor_lag(nearest_replica: NearestReplica, reader: ReplicaReader) ->
             if replica is not None:
                 candidates.setdefault(replica, []).append(where)
         for address, partitions in candidates.items():
-            if await nearest_replica.connection(address) is not None:  # an owner is left only for a reachable replica
+            # Switch away from an owner only if the replica is reachable.
+            if await nearest_replica.connection(address) is not None:
                 moved += partitions
         reader.resubscribe(moved)

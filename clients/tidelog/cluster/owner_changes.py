@@ -1,16 +1,16 @@
-"""Requests that wait for a partition's owner, and their abandonment when another node owns the partition.
+"""Requests that wait for a partition's owner are abandoned when the partition has moved to another node.
 
 A request to a node that died silently (stopped, cable cut) would wait until its time-out, long after the partition has
-failed over. Everything that waits for an owner is therefore registered as an `Expectation`, and checked several times a
-second:
+failed over. Each operation that waits for an owner is therefore registered as an `Expectation` and checked several
+times a second:
 
 - when an answer has been due for `SILENCE_S` and the node has sent nothing in the meantime, the client refreshes
   metadata (the router prefers responsive nodes);
 - when a read waits for a node that has been silent for `READER_SILENCE_S` and another replica exists, it is abandoned;
-- when metadata names another owner, the expectation is abandoned: immediately if the node is silent or the abandonment
-  loses nothing (a subscription), otherwise after `GRACE_S`, because a responsive node knows the outcome best.
-
-Abandoning decides no outcome: a publish is sent again with the same sequence number, and a late answer to the abandoned
+- when metadata names another owner, the expectation is abandoned: immediately if the node is silent or the operation is
+  a subscription, otherwise after `GRACE_S`, because a responsive node may still answer with the outcome. An abandoned
+  request has an unknown outcome: a publish is sent again with the same sequence number, and a late answer to the
+  abandoned
 request is ignored. A new owner needs a higher epoch, so a lagging node cannot cause an abandonment.
 """
 
@@ -30,7 +30,7 @@ T = TypeVar("T")
 SILENCE_S: Final = 0.5
 
 LOG_AFTER_S: Final = 2.0
-"""How long a request is retried before the client logs why."""
+"""How long a request is retried before the client logs the reason."""
 READER_SILENCE_S: Final = 1.5
 GRACE_S: Final = 1.0
 TICKS_PER_SILENCE: Final = 4
@@ -45,7 +45,7 @@ class Expectation:
         partition: 0-based.
         address: of the node that it waits for.
         connection: None until connected.
-        abandon: called at most once, when the operation is to be given up.
+        abandon: called at most once, to abandon the operation.
         due_at: loop time from which silence counts; None for a subscription, which has no due answer.
         instead_of: address of the owner that the node replaces; None if the node is the owner.
         reads: whether another replica can serve the request.
@@ -126,7 +126,7 @@ class OwnerChanges:
         now = asyncio.get_running_loop().time()
         for expectation in list(self._expected.get(topic, ())):
             if expectation not in self._expected.get(topic, ()):
-                continue  # removed by the callback of an abandoned one
+                continue  # an `abandon` callback has removed it
             if not self._moved(expectation):
                 expectation.moved_at = None
                 continue

@@ -17,7 +17,7 @@ from tidelog.model import TopicPartition
 from tidelog_proto.batch.record_batch import RecordBatch
 
 EPOCHS_MAX: Final = 3
-"""How many epochs of a partition are remembered, those read last."""
+"""Maximum number of epochs of a partition that are remembered: those read last."""
 
 _Key = tuple[bytes, int]
 _V = TypeVar("_V")
@@ -50,7 +50,7 @@ class ReadEpochs:
 
     def __init__(self) -> None:
         self._read: dict[_Key, list[EpochRange]] = {}
-        """Ranges of a partition; the one read last comes first."""
+        """Ranges of a partition, the most recently read first."""
         self._committed: dict[_Key, tuple[int, int]] = {}
 
     def read(self, topic_id: bytes, partition: int, batches: Sequence[RecordBatch]) -> None:
@@ -128,7 +128,7 @@ class ReceivedEpochs:
         self._epochs.read(topic_id, where.partition, [item.batch for item in items])
 
     def passed(self, where: TopicPartition, topic_id: bytes, batch: RecordBatch) -> None:
-        """Note that one batch arrived, as `arrived` does for several."""
+        """Note that a batch arrived; as `arrived`, for a single batch."""
         epoch, end_offset = epoch_of(batch), batch.end_offset
         if epoch is None:
             self._here.pop(where, None)

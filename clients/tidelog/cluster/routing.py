@@ -1,8 +1,8 @@
 """Selects the connection for each request: the owner of a partition, or any node that answers.
 
 It looks routes up in `Metadata`, refreshes missing or stale ones (`metadata_refresh.py`), and retries retriable
-failures until the request timeout. A request that any node can answer goes to a responsive one, and is hedged if that
-is slow (`hedged_requests.py`). A request to an owner is abandoned if the partition has moved and the old owner is
+failures until the request timeout. A request that any node can answer is sent to a responsive node, and hedged if that
+node is slow (`hedged_requests.py`). A request to an owner is abandoned if the partition has moved and the old owner is
 silent (`owner_changes.py`).
 """
 
@@ -24,8 +24,8 @@ from tidelog.cluster.fallback_replicas import FallbackReplicas, ReadReplica
 from tidelog.cluster.hedged_requests import race, summary
 from tidelog.cluster.known_ends import KnownEnds
 from tidelog.cluster.metadata import Metadata
-from tidelog.cluster.metadata_questions import MetadataQuestions
-from tidelog.cluster.metadata_refresh import Refresher
+from tidelog.cluster.metadata_refresh import MetadataRefresher
+from tidelog.cluster.metadata_requests import MetadataRequests
 from tidelog.cluster.nearest_replica import NearestReplica
 from tidelog.cluster.owner_changes import LOG_AFTER_S, SILENCE_S, Expect, Expectation, OwnerChanges, unless_moved
 from tidelog.cluster.read_epochs import ReadEpochs
@@ -53,11 +53,10 @@ T = TypeVar("T")
 HEDGE_S: Final = 0.3
 """How long a node may take to connect or to answer from its metadata before another one is asked as well."""
 
+REQUEST_HEDGE_S: Final = 1.0
+"""As `HEDGE_S`, for requests that may need a quorum."""
 
 _log: Final = logging.getLogger("tidelog.client")
-
-REQUEST_HEDGE_S: Final = 1.0
-"""The same for requests that may need a quorum."""
 
 
 class Router:
@@ -87,10 +86,10 @@ class Router:
         """Producers with unreported failures; kept until the client is closed, which raises one of them."""
         self.caller_tickets = CallerTickets(caller)
         self._bootstrap = bootstrap
-        self._questions = MetadataQuestions(
+        self._requests = MetadataRequests(
             self.metadata, call=self.call, take=self.take_metadata, first_of=self._at_first
         )
-        self._refresher = Refresher(self._questions.ask)
+        self._refresher = MetadataRefresher(self._requests.ask)
         self._watchers: dict[str, set[Callable[[], None]]] = {}
 
     def for_caller(self, caller: Caller) -> Router:
@@ -128,7 +127,7 @@ class Router:
     async def call_reader(
         self, partitions: Sequence[TopicPartition], replica: ReadReplica, envelope: pb.Envelope, *, wait_s: float = 0
     ) -> Frame:
-        """As `call`, to the replica that serves reads; abandoned when it is silent and another one can serve.
+        """As `call`, to the replica that serves reads; abandoned when that is silent and another replica can serve.
 
         Raises:
             ConnectionLostError: the request was abandoned.
@@ -167,7 +166,7 @@ class Router:
     async def at_any(self, ask: Callable[[Connection], Awaitable[T]], *, repeatable: bool = True) -> T:
         """Ask one node, and another one when it fails; if the request is `repeatable`, also when it is slow.
 
-        One failure is not final: a node that is partitioned from the others fails where they would not.
+        One failure is not final: a node that is partitioned from the cluster fails requests that others can serve.
 
         Raises:
             TidelogError: no node could answer; or the outcome of a request that is not `repeatable` is unknown.
@@ -299,7 +298,7 @@ class Router:
         address = self.metadata.owner_address(topic, partition)
         if address is None:
             self.refresh_later(topic)
-            raise NotOwnerError(f"the owner of {topic!r}/{partition} is currently unknown")
+            raise NotOwnerError(f"the owner of {topic!r}/{partition} is currently unknown; try again")
         connected = self.pool.now(address)
         if connected is not None:
             return connected
@@ -311,7 +310,9 @@ class Router:
             raise
 
     async def reading_connection(self, topic: str, partition: int) -> ReadReplica:
-        """Return the owner of a partition, or another replica if the owner fails for some time; one attempt.
+        """Return the owner of a partition, or another replica if the owner has failed for `FALLBACK_AFTER_S`.
+
+        This is a single attempt.
 
         Raises:
             TidelogError: as `connection`.
@@ -366,7 +367,7 @@ class Router:
         await self.refresh(name, fresh=True)
         route = self.metadata.topic(name)
         if route is None:
-            raise UnknownTopicError(f"topic {name!r} does not exist")
+            raise UnknownTopicError(f"topic {name!r} does not exist; check the name, or create it with create_topic()")
         return route
 
     async def confirmed_topic(self, name: str) -> TopicRoute:
@@ -376,7 +377,7 @@ class Router:
             UnknownTopicError: the topic does not exist.
         """
         if self.metadata.topic(name) is not None:
-            await self._questions.confirm(name)
+            await self._requests.confirm(name)
         return await self.topic(name)
 
     async def topic_with(self, name: str, partitions: Iterable[int]) -> TopicRoute:
@@ -385,12 +386,12 @@ class Router:
         Raises:
             UnknownTopicError, UnknownPartitionError: the topic or partition certainly does not exist.
         """
-        wanted = list(partitions)
+        numbers = list(partitions)
         route = await self.topic(name)
-        if not all(partition in route.partitions for partition in wanted):
-            await self.refresh(name, sure=True)
+        if not all(partition in route.partitions for partition in numbers):
+            await self.refresh(name, must_confirm=True)
             route = await self.topic(name)
-        missing = [partition for partition in wanted if partition not in route.partitions]
+        missing = [partition for partition in numbers if partition not in route.partitions]
         if missing:
             which = missing if len(missing) > 1 else missing[0]
             raise UnknownPartitionError(f"topic {name!r} has partitions 0 to {route.partition_count - 1}, got {which}")
@@ -443,15 +444,15 @@ class Router:
         return unwatch
 
     async def news(self, topic: str, wait_s: float) -> None:
-        """Wait `wait_s` seconds, or until the metadata of a topic changes; long-polls for it meanwhile."""
+        """Wait until the metadata of a topic changes, for at most `wait_s` seconds; a node is long-polled for it."""
         heard = asyncio.Event()
         unwatch = self.watch(topic, heard.set)
 
         def ask_again(answer: asyncio.Future[None]) -> None:
             if not answer.cancelled() and not isinstance(answer.exception(), ClosedError) and not heard.is_set():
-                self._refresher.want(topic, patient=True).add_done_callback(ask_again)
+                self._refresher.request(topic, awaits_change=True).add_done_callback(ask_again)
 
-        self._refresher.want(topic, patient=True).add_done_callback(ask_again)
+        self._refresher.request(topic, awaits_change=True).add_done_callback(ask_again)
         try:
             async with asyncio.timeout(wait_s):
                 await heard.wait()
@@ -482,16 +483,16 @@ class Router:
 
     def refresh_later(self, topic: str) -> None:
         """Request metadata of a topic in the background."""
-        self._refresher.want(topic, patient=True)
+        self._refresher.request(topic, awaits_change=True)
 
-    async def refresh(self, topic: str, *, fresh: bool = False, sure: bool = False) -> None:
-        """Request metadata of a topic; see `Refresher.want`.
+    async def refresh(self, topic: str, *, fresh: bool = False, must_confirm: bool = False) -> None:
+        """Request metadata of a topic; see `MetadataRefresher.request`.
 
         Raises:
             UnknownTopicError: the topic does not exist.
-            EpochChangingError: with `sure`, the metadata cannot be confirmed.
+            EpochChangingError: with `must_confirm`, the metadata cannot be confirmed.
         """
-        await asyncio.shield(self._refresher.want(topic, fresh=fresh, sure=sure))
+        await asyncio.shield(self._refresher.request(topic, fresh=fresh, must_confirm=must_confirm))
 
     async def close(self) -> None:
         """Cancel refreshes and close the connections."""
@@ -584,8 +585,8 @@ class Router:
         ]
 
 
-def repeated(asked: pb.Envelope) -> pb.Envelope:
+def repeated(request: pb.Envelope) -> pb.Envelope:
     """Return a copy of a request: each attempt needs an envelope of its own."""
     envelope = pb.Envelope()
-    envelope.CopyFrom(asked)
+    envelope.CopyFrom(request)
     return envelope

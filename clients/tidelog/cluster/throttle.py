@@ -6,8 +6,8 @@ publishes nothing before the pause is over, and after a recent pause keeps littl
 delayed.
 
 The quota may be changed or removed during the pause, so a client that waits long asks the node from time to time. For a
-caller of a gateway, the node rejects early publishes instead of blocking the connection; there a publish is used as the
-test.
+caller of a gateway, the node rejects early publishes instead of blocking the connection, so the client tests with a
+publish whether the pause is over.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import Final
 from tidelog_proto import broker_pb2 as pb
 
 SERIAL_PHASE_S: Final = 5.0
-"""How long after a pause publishes are sent one at a time, so that the second does not exceed the quota again."""
+"""How long after a pause the client sends one publish at a time, so that it does not exceed the quota again at once."""
 IN_FLIGHT_S: Final = 0.5
-"""Without a pause, this many seconds of the allowed rate may be in flight; a single request always may."""
+"""Seconds of the allowed rate that may be in flight while there is no pause; a single request is always allowed."""
 CHECK_INTERVAL_S: Final = 5.0
 """How often the client checks whether a longer pause is still required."""
 _HOLDS: Final = frozenset({"publish_reply", "hello_reply"})
@@ -37,7 +37,8 @@ class Throttle:
         node: HOST:PORT.
         count: called with the seconds by which the delay has grown.
         principal: the principal whose quota it is, for messages.
-        ask: sends the node a request whose answer reports the remaining pause; None: a publish is used as the test.
+        ask: sends the node a request whose answer reports the remaining pause; None: a publish tests whether the pause
+            is over.
     """
 
     def __init__(
@@ -57,9 +58,9 @@ class Throttle:
         self._in_flight_bytes_max = 0.0
         self._in_flight_bytes = 0
         self._open_at = 0.0
-        """Loop time before which nothing is published..."""
+        """Loop time before which nothing is published, except for the publish of `_check_at`."""
         self._check_at = 0.0
-        """...except for one publish from this time on, to test whether the pause is still required."""
+        """Loop time from which one publish is allowed, to test whether the pause is still required."""
         self._serial_until = 0.0
         self._delayed_until = 0.0
         self._logged = False
@@ -93,7 +94,8 @@ class Throttle:
         now = self._loop.time()
         self._open_at, self._check_at = now + throttle_ms / 1000, now + CHECK_INTERVAL_S
         serial_until = self._open_at + SERIAL_PHASE_S
-        # A gateway's caller processes every answer; one without a pause must not extend the careful phase.
+        # For a gateway's caller, this runs for every answer; an answer without a pause must not extend the period after
+        # it.
         self._serial_until = serial_until if throttle_ms else min(serial_until, self._serial_until)
         if self._timer is not None:
             self._timer.cancel()
@@ -156,7 +158,7 @@ class Throttle:
                 if self._ask is not None:
                     self._ask()
             self._timer = self._loop.call_at(self._next_check, self._on_timer)
-        # Otherwise the answers to the publishes in flight check again.
+        # Otherwise the answers to the publishes in flight call the waiters.
 
     def _open(self) -> None:
         if self._timer is not None:

@@ -26,9 +26,9 @@ def current() -> str:
 
 def carry(envelope: pb.Envelope, contexts: Iterable[str]) -> None:
     """Attach trace contexts to a request; the first is the parent of the node's span, the others become links."""
-    found = list(dict.fromkeys(context for context in contexts if context))[:TRACE_CONTEXTS_MAX]
-    if found:
-        envelope.trace_contexts.extend(found)
+    distinct = list(dict.fromkeys(context for context in contexts if context))[:TRACE_CONTEXTS_MAX]
+    if distinct:
+        envelope.trace_contexts.extend(distinct)
 
 
 def carry_current(envelope: pb.Envelope) -> None:

@@ -57,7 +57,7 @@ class BackgroundCommits:
         self._next: asyncio.Future[None] | None = None
         """Resolved when the pending positions have an outcome; None if none are pending."""
         self._storing: asyncio.Future[None] | None = None
-        """The same for the commit in flight."""
+        """Resolved when the commit in flight has an outcome; None if none is in flight."""
         self._task: asyncio.Task[None] | None = None
 
     def add(self, positions: Mapping[TopicPartition, int], on_commit: OnCommit | None) -> None:
@@ -127,11 +127,11 @@ class BackgroundCommits:
                 error = next(iter(failed.values()), None)
             finally:
                 self._storing = None
-                storing.set_result(None)  # waiting tasks run after the callbacks, which are called synchronously
+                storing.set_result(None)  # waiting tasks continue later, so the callbacks run first
             self._report(callbacks, held, error)
 
     async def _store_still_read(self, waited: Mapping[TopicPartition, _Position]) -> Commits:
-        """Store the positions whose topic is still the one that is read under its name."""
+        """Store the positions of topics that were not deleted or recreated meanwhile."""
         ids = dict(self._topic_ids())
         gone = {where for where, (_, topic_id) in waited.items() if topic_id not in {None, ids.get(where.topic)}}
         stored = await self._store({where: waited[where].offset for where in waited if where not in gone}, ids)

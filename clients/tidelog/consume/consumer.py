@@ -83,7 +83,7 @@ class Consumer:
             router, options, admit, None if metric_calls is None else ConsumerMeter(metric_calls), dropped=dropped
         )
         self._cursor = self._assignment.cursor
-        self.topic_ids: Mapping[str, bytes] = self._assignment.topic_ids  # for the gateway; filled by `begin`
+        self.topic_ids: Mapping[str, bytes] = self._assignment.topic_ids  # used by the gateway; set by `begin`
         self._discovery = TopicDiscovery(router, options, self._assignment)
         self._dead_letters = DeadLetters(lambda: make_producer(options.dead_letter or ""))
         self._rejections = Rejections(router, options, self._cursor, self._dead_letters, self.topic_ids)
@@ -105,7 +105,7 @@ class Consumer:
         self._parts = ConsumerParts(self._commits, self._member, self._discovery, self._assignment, self._dead_letters)
         self._unclosed: weakref.finalize[Any, Any] | None = None
         self._yield_at = 0.0
-        self._begun = False
+        self._has_begun = False
         self._closed = False
 
     async def __aenter__(self) -> Self:
@@ -141,9 +141,9 @@ class Consumer:
 
     @internal
     def at_once(self, take: Callable[[int, RecordBatch], bool]) -> None:
-        """Have `take` called with partition and batch when a batch arrives while a task waits in `next_batch`.
+        """Call `take` with partition and batch when a batch arrives while a task waits in `next_batch`.
 
-        It processes the batch, or returns False to have the task process it. It must not raise. Only for a consumer
+        `take` processes the batch, or returns False to leave it to the task. It must not raise. Only for a consumer
         that is not a group member.
         """
         self._assignment.at_once(take)
@@ -176,7 +176,7 @@ class Consumer:
             batch = self._cursor.rest()
             if batch is not None:
                 yield batch
-                del batch  # free its memory while waiting for the next one
+                del batch  # release the batch while waiting for the next one
             elif not await self.fill():
                 return
 
@@ -186,7 +186,8 @@ class Consumer:
         The list is empty after the time-out, when the consumer was closed, or when the member's session expired before
         the records could be returned. It ends before a record that does not decode; the next call continues there. A
         dead letter in flight at the time-out continues, too. The first call also begins the consumer, which may take
-        longer. Many thousands of records per call cost more each, as Python's garbage collector traverses them.
+        longer. With many thousands of records per call, each record costs more, because Python's garbage collector
+        traverses them.
 
         Raises:
             InvalidRequestError: `max_records` is below 1, or `timeout_s` negative.
@@ -200,31 +201,31 @@ class Consumer:
         if self._member is not None and session_time() >= self._member.turn_at:
             await self.turn()
         deadline = asyncio.get_running_loop().time() + timeout_s
-        taken = self._cursor.take(max_records)
-        while not taken:
+        records = self._cursor.take(max_records)
+        while not records:
             try:
                 async with asyncio.timeout_at(deadline):
                     if not await self.more():
-                        return taken
-                    taken = self._cursor.take(max_records)
-                    if not taken:
+                        return records
+                    records = self._cursor.take(max_records)
+                    if not records:
                         await self._yield_to_loop()
             except TimeoutError:
-                return taken
-        # No awaits from here on: a cancelled call would lose the taken records, which would be committed later.
+                return records
+        # No awaits from here on: if the call were cancelled, the taken records would be lost and committed later.
         with contextlib.suppress(TidelogError):  # the next call raises it
-            while len(taken) < max_records and self._load_next():
-                more = self._cursor.take(max_records - len(taken))
+            while len(records) < max_records and self._load_next():
+                more = self._cursor.take(max_records - len(records))
                 if not more:
-                    break  # nothing of the batch decodes: return what was taken
-                taken += more
+                    break  # no record of the batch decodes: return the records taken so far
+                records += more
         if self._member is not None and session_time() >= self._member.reads_until:
-            await self.turn()  # the process was suspended in the meantime
-            return self._cursor.still_assigned(taken)
-        return taken
+            await self.turn()  # the session expired while the process was suspended
+            return self._cursor.still_assigned(records)
+        return records
 
     def _load_next(self) -> bool:
-        if self._cursor.has_left:  # at an undecodable record: the next call continues there
+        if self._cursor.has_left:  # an undecodable record is next: the next call continues there
             return False
         is_due = self._member is not None and session_time() >= self._member.turn_at
         batch = None if is_due else self._assignment.batch_now()
@@ -266,13 +267,13 @@ class Consumer:
     @internal
     async def turn(self) -> None:
         """Give the group member time to send heartbeats; if its session has expired, its records are dropped first."""
-        if self._member is None or not self._begun:
+        if self._member is None or not self._has_begun:
             return
         await self._counted(self._member.turn())
 
     @internal
     async def fill(self) -> bool:
-        """Note that everything delivered was processed, and get `more`; iteration calls it.
+        """Note that everything delivered was processed, and wait for `more`; called by iteration.
 
         Raises:
             TidelogError: as `more`; with `commit="processed"`, the processed positions could not be committed.
@@ -282,7 +283,7 @@ class Consumer:
 
     @internal
     async def ask(self, *, polls: bool = False) -> None:
-        """Note that the application asks for more records; see `Cursor.asked`.
+        """Note that the application asks for more records, which marks those delivered before as processed.
 
         Raises:
             TidelogError: with `commit="processed"`, the processed positions could not be committed.
@@ -355,7 +356,7 @@ class Consumer:
         self._assignment.unassign(partitions)
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Deliver nothing from partitions until `resume`; the others continue.
+        """Deliver nothing from partitions until `resume`; other partitions continue.
 
         Received records wait, up to half of `prefetch_bytes`; the rest is received again later.
 
@@ -393,8 +394,8 @@ class Consumer:
 
         Raises:
             InvalidRequestError: the consumer has no group, or a position is invalid.
-            MemberFencedError: a partition belongs to another member or to none; other positions may be stored. Raised
-                once after the session had expired; records delivered before are read again.
+            MemberFencedError: a partition belongs to another member or to none; other positions may be stored. Also
+                raised once after the session has expired: records delivered before are read again.
             UnknownTopicError: a topic that was read was deleted; a recreated topic of its name is another one.
         """
         moved, ids = self._to_commit(positions), dict(self._assignment.topic_ids)
@@ -471,11 +472,14 @@ class Consumer:
         self._assignment.check([where])
         if isinstance(to, bytes):
             if not await self.seek_to_key(where, to):
-                raise InvalidRequestError(f"{where.topic}/{where.partition} has no record with key {to!r}")
+                raise InvalidRequestError(
+                    f"{where.topic}/{where.partition} has no record with key {to!r}; seek_to_key() returns False "
+                    "instead of raising"
+                )
             return
         if not isinstance(to, int):
-            found = await list_offsets.list_offsets(self._router, where.topic, to, [where.partition])
-            to = found[where.partition].offset
+            offsets = await list_offsets.list_offsets(self._router, where.topic, to, [where.partition])
+            to = offsets[where.partition].offset
         if to < 0:
             raise InvalidRequestError(f"offset must be >= 0, got {to}")
         self._assignment.seek(where, to)
@@ -492,10 +496,10 @@ class Consumer:
         await self.begin()
         where = self._partition_of(partition)
         self._assignment.check([where])
-        found = await list_offsets.list_offsets(self._router, where.topic, NewestOf(key), [where.partition])
-        if not found[where.partition].found:
+        offsets = await list_offsets.list_offsets(self._router, where.topic, NewestOf(key), [where.partition])
+        if not offsets[where.partition].found:
             return False
-        self._assignment.seek(where, found[where.partition].offset)
+        self._assignment.seek(where, offsets[where.partition].offset)
         return True
 
     # -------------------------------------------------------------------------------------------- lifecycle
@@ -520,7 +524,7 @@ class Consumer:
                 self._member.begin()
             return
         starts = await self._discovery.find()
-        if not self._may_begin():  # another task has begun or closed it in the meantime
+        if not self._may_begin():  # another task has begun or closed the consumer in the meantime
             return
         self._begin_parts()
         self._discovery.begin(starts)
@@ -534,7 +538,7 @@ class Consumer:
         await self._end(commits_in_hand=True)
 
     async def abort(self) -> None:
-        """Close without counting records in hand as processed, as when `async with` ends with an exception."""
+        """Close without counting the records that the application still holds as processed."""
         await self._end(commits_in_hand=False)
 
     # --------------------------------------------------------------------------------------------- internals
@@ -548,7 +552,7 @@ class Consumer:
         await self._parts.end(commits_in_hand=commits_in_hand)
 
     def _begin_parts(self) -> None:
-        self._begun = True
+        self._has_begun = True
         pattern = self._options.pattern
         topics = ", ".join(self._options.topics) if pattern is None else pattern.text
         self._unclosed = end_when_dropped(self, self._parts, topics)
@@ -560,7 +564,7 @@ class Consumer:
             self._yield_at = time.monotonic() + SKIP_SLICE_S
 
     async def _counted(self, work: Awaitable[T]) -> T:
-        """Await something that the application waits for, so that it does not count as idle meanwhile."""
+        """Await a call of the application, which does not count as idle while it waits."""
         self._waiting.count += 1
         try:
             return await work
@@ -592,11 +596,13 @@ class Consumer:
             )
 
     def _may_begin(self) -> bool:
-        return not self._begun and not self._closed
+        return not self._has_begun and not self._closed
 
     def _partition_of(self, partition: TopicPartition | int) -> TopicPartition:
         if isinstance(partition, TopicPartition):
             return partition
         if len(self._options.topics) != 1:
-            raise InvalidRequestError(f"with several topics, pass TopicPartition(topic, number), not {partition}")
+            raise InvalidRequestError(
+                f"this consumer reads several topics: pass TopicPartition(topic, number), got {partition}"
+            )
         return TopicPartition(self._options.topics[0], partition)

@@ -1,4 +1,4 @@
-"""The parts of a consumer that hold no reference to it, and their shutdown when it is collected without `close`."""
+"""The parts of a consumer that hold no reference to the consumer, and their shutdown when it is garbage-collected."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def end_when_dropped(consumer: object, parts: ConsumerParts, topics: str) -> wea
 
 
 def _on_collected(loop: asyncio.AbstractEventLoop, parts: ConsumerParts, topics: str) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop is closed, so nothing runs any more
+    with contextlib.suppress(RuntimeError):  # the loop is closed, so the parts do not run any more
         loop.call_soon_threadsafe(_end_soon, loop, parts)
     warnings.warn(
         f"a consumer of {topics} was garbage collected without being closed; use `async with`, or call close()",
@@ -116,5 +116,5 @@ def _end_soon(loop: asyncio.AbstractEventLoop, parts: ConsumerParts) -> None:
 
 
 async def _end(parts: ConsumerParts) -> None:
-    with contextlib.suppress(TidelogError):  # there is no caller; a member's session times out
+    with contextlib.suppress(TidelogError):  # nothing can report the error; a member's session times out
         await parts.end(commits_in_hand=False)

@@ -20,7 +20,7 @@ class Rejections:
     Args:
         router: the client's.
         options: of the consumer.
-        cursor: has the batch at hand.
+        cursor: has the current batch.
         dead_letters: publishes.
         topic_ids: name -> id of the topics that the consumer reads.
     """
@@ -42,12 +42,12 @@ class Rejections:
     async def reject(self, record: Record, reason: str | Exception) -> None:
         """Publish a record to the dead-letter topic, and return once that is acknowledged.
 
-        The dead letter has the key, value, headers, tag and time that were sent, whatever the deserializers made of
-        them, and the headers `tidelog-topic`, `tidelog-partition`, `tidelog-offset` and `tidelog-error` (the reason, at
-        most 1,024 characters). If the process ends before the position is committed, the record is read again and may
-        be published twice; so may a call that was cancelled. Calls of one consumer publish one after the other.
+        The dead letter has the key, value, headers, tag and time that were sent, not the results of deserializers, and
+        in addition the headers `tidelog-topic`, `tidelog-partition`, `tidelog-offset` and `tidelog-error` (the reason,
+        at most 1,024 characters). If the process ends before the position is committed, the record is read again and
+        may be published twice; so may a call that was cancelled. Calls of one consumer publish one after the other.
 
-        With deserializers, a record of a batch that is no longer at hand is read from the node again.
+        With deserializers, a record of a batch that is not the current one is read from the node again.
 
         Raises:
             InvalidRequestError: the consumer was made without `dead_letter`, or `record` is not a record.
@@ -67,7 +67,7 @@ class Rejections:
         await self._dead_letters.publish(await self._as_sent(record), reason)
 
     async def _as_sent(self, record: Record) -> Record:
-        """Return a record without what deserializers made of it.
+        """Return a record as it was sent, before deserialization.
 
         Raises:
             RecordError: the log no longer has it.
@@ -97,7 +97,7 @@ class Rejections:
         """
         where = TopicPartition(record.topic, record.partition)
         topic_id = self._topic_ids.get(record.topic, b"")
-        try:  # the smallest answer: a node returns whole batches, and at least one
+        try:  # a node returns whole batches and at least one, so this asks for the smallest answer
             fetched = await fetch(self._router, *where, record.offset, max_bytes=1, topic_id=topic_id)
         except OffsetOutOfRangeError:
             return None

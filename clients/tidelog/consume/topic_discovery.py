@@ -49,7 +49,7 @@ class TopicDiscovery:
         self._router = router
         self._options = options
         self._assignment = assignment
-        self._seen: dict[str, set[int]] = {}
+        self._known_partitions: dict[str, set[int]] = {}
         """Partitions of each topic that were added, or are being resolved."""
         self._ids: dict[str, bytes] = {}
         self._unwatch: dict[str, Callable[[], None]] = {}
@@ -80,21 +80,21 @@ class TopicDiscovery:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for topic in list(self._seen):
+        for topic in list(self._known_partitions):
             self._forget(topic)
 
     # ------------------------------------------------------------------------------------------- start
 
     async def _start_positions(self, topics: Iterable[str], *, late: bool = False) -> dict[str, StartPositions]:
         """Resolve where to start in topics; in topics that were created later, at offset 0."""
-        found: dict[str, StartPositions] = {}
+        starts: dict[str, StartPositions] = {}
         room = asyncio.Semaphore(TOPICS_AT_ONCE)
 
         async def find(topic: str) -> None:
             options = self._options.of_topic(topic)
             async with room:
                 try:
-                    found[topic] = await resolve_start(
+                    starts[topic] = await resolve_start(
                         self._router, topic, _from_earliest(options) if late else options
                     )
                 except UnknownTopicError:
@@ -108,11 +108,11 @@ class TopicDiscovery:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        return found
+        return starts
 
     def _add_topic(self, topic: str, start: StartPositions) -> None:
         missing = start.search.missing if start.search is not None else []
-        self._seen[topic] = {*start.positions, *missing}
+        self._known_partitions[topic] = {*start.positions, *missing}
         self._ids[topic] = start.topic_id
         self._add(topic, start.topic_id, start.positions)
         self._unwatch[topic] = self._router.watch(topic, partial(self._add_new_partitions, topic))
@@ -135,7 +135,7 @@ class TopicDiscovery:
     async def _poll_for_new(self) -> None:
         while True:
             await asyncio.sleep(NEW_PARTITIONS_S)
-            for topic in list(self._seen):
+            for topic in list(self._known_partitions):
                 if self._is_whole(topic):
                     self._router.refresh_later(topic)
                     self._add_new_partitions(topic)
@@ -143,7 +143,9 @@ class TopicDiscovery:
                 continue
             try:
                 matching = await self._options.pattern.topics(self._router)
-                new = await self._start_positions((each for each in matching if each not in self._seen), late=True)
+                new = await self._start_positions(
+                    (each for each in matching if each not in self._known_partitions), late=True
+                )
             except TidelogError as error:
                 if not error.retriable:
                     raise
@@ -162,9 +164,9 @@ class TopicDiscovery:
         route = self._router.metadata.topic(topic)
         if route is None or route.topic_id != self._ids.get(topic) or not self._is_whole(topic):
             return
-        new = [number for number in route.partitions if number not in self._seen[topic]]
+        new = [number for number in route.partitions if number not in self._known_partitions[topic]]
         if new:
-            self._seen[topic].update(new)
+            self._known_partitions[topic].update(new)
             self._run(self._start_partitions(topic, route.topic_id, new), f"begin in {topic} {new}")
 
     async def _start_partitions(self, topic: str, topic_id: bytes, partitions: list[int]) -> None:
@@ -181,7 +183,7 @@ class TopicDiscovery:
                 describe_error(error),
             )
             if self._ids.get(topic) == topic_id:  # retried by the next look for new partitions
-                self._seen[topic].difference_update(partitions)
+                self._known_partitions[topic].difference_update(partitions)
         else:
             self._add(topic, topic_id, positions)
 
@@ -189,14 +191,14 @@ class TopicDiscovery:
 
     def _topic_deleted(self, topic: str) -> bool:
         """Forget a deleted topic; a recreated topic of its name is added as a new one."""
-        if topic not in self._seen:
+        if topic not in self._known_partitions:
             return False
         _log.warning("topic %s was deleted; reading continues without it", topic)
         self._forget(topic)
         return True
 
     def _forget(self, topic: str) -> None:
-        del self._seen[topic], self._ids[topic]
+        del self._known_partitions[topic], self._ids[topic]
         self._unwatch.pop(topic)()
 
     # --------------------------------------------------------------------------------------------- internals
@@ -213,7 +215,7 @@ class TopicDiscovery:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             if isinstance(error, UnknownTopicError) and self._options.pattern is not None:
-                return  # its subscription reports the deletion as well
+                return  # the subscription reports the deletion as well
             self._assignment.broken(error)
 
 

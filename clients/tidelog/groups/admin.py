@@ -40,12 +40,12 @@ class Groups:
 
     async def list(self) -> list[GroupInfo]:
         """Return all groups by name, without their members."""
-        found: list[GroupInfo] = []
+        groups: list[GroupInfo] = []
         while True:
-            page, more = await self.page(after=found[-1].name if found else "")
-            found += page
+            page, more = await self.page(after=groups[-1].name if groups else "")
+            groups += page
             if not more or not page:
-                return found
+                return groups
 
     async def page(self, *, after: str = "") -> tuple[Sequence[GroupInfo], bool]:
         """Return up to about a thousand groups by name, and whether more follow.
@@ -54,8 +54,8 @@ class Groups:
             after: name of the last group of the previous page; it need not exist any more.
         """
         self._check_usable()
-        asked = pb.Envelope(group_list=pb.GroupList(after=after))
-        frame = await self._router.call_any(partial(repeated, asked), repeatable=True)
+        request = pb.Envelope(group_list=pb.GroupList(after=after))
+        frame = await self._router.call_any(partial(repeated, request), repeatable=True)
         reply = frame.envelope.group_list_reply
         return [_info(summary) for summary in reply.groups], reply.more
 
@@ -67,8 +67,8 @@ class Groups:
         """
         self._check_usable()
         checked_group(name)
-        asked = pb.Envelope(group_describe=pb.GroupDescribe(group=name))
-        frame = await self._router.call_any(partial(repeated, asked), repeatable=True)
+        request = pb.Envelope(group_describe=pb.GroupDescribe(group=name))
+        frame = await self._router.call_any(partial(repeated, request), repeatable=True)
         reply = frame.envelope.group_describe_reply
         names = {topic.topic_id: topic.name for topic in reply.topics}
         return _info(reply.summary, [_member(member, names.get) for member in reply.members])
@@ -82,8 +82,8 @@ class Groups:
         """
         self._check_usable()
         checked_group(name)
-        asked = pb.Envelope(group_delete=pb.GroupDelete(group=name))
-        await self._router.call_any(partial(repeated, asked), repeatable=False)
+        request = pb.Envelope(group_delete=pb.GroupDelete(group=name))
+        await self._router.call_any(partial(repeated, request), repeatable=False)
 
     async def lag(self, name: str, topic: str | None = None) -> Sequence[Lag]:
         """Return a group's lag in every partition of the topics that it reads, or of one topic."""
@@ -91,14 +91,14 @@ class Groups:
         committed = await committed_positions.committed(self._router, name, topic)
         held = {TopicPartition(each.topic, each.partition): each for each in committed}
         topics = {where.topic for where in held} | ({topic} if topic is not None else await self._read_by(name))
-        found: list[Lag] = []
+        lags: list[Lag] = []
         for each in sorted(topics):
             ends = await list_offsets.list_offsets(self._router, each, "latest", None)
             places = [TopicPartition(each, number) for number in sorted(ends)]
             for part in in_requests(places, ROWS_AT_ONCE):
-                found += [_lag(where, ends[where.partition], held.get(where)) for where in part]
+                lags += [_lag(where, ends[where.partition], held.get(where)) for where in part]
                 await asyncio.sleep(0)
-        return found
+        return lags
 
     async def reset(
         self,
@@ -120,7 +120,8 @@ class Groups:
 
         Raises:
             GroupNotEmptyError: the group has members, which would ignore the reset.
-            UnknownGroupError, UnknownTopicError, InvalidRequestError: see there.
+            UnknownGroupError, UnknownTopicError: the group or topic does not exist.
+            InvalidRequestError: an argument is invalid.
         """
         if isinstance(to, int) and to < 0:
             raise InvalidRequestError(f"offset must be >= 0, got {to}")
@@ -131,7 +132,9 @@ class Groups:
         rows = [row for row in await self.lag(name, topic) if chosen is None or row.partition in chosen]
         missing = (chosen or set()) - {row.partition for row in rows}
         if missing:
-            raise UnknownPartitionError(f"topic {topic!r} has no partitions {sorted(missing)}")
+            raise UnknownPartitionError(
+                f"topic {topic!r} has no partitions {sorted(missing)}; leave partitions out for all"
+            )
         moved: Sequence[Lag] = []
         for each in dict.fromkeys(row.topic for row in rows):
             of_topic = [row for row in rows if row.topic == each]
@@ -146,7 +149,7 @@ class Groups:
         try:
             group = await self.describe(name)
         except UnknownGroupError:
-            if is_made:  # it will exist once it has positions
+            if is_made:  # the reset creates the group, by its positions
                 return
             raise
         if group.members:
@@ -165,8 +168,8 @@ async def _targets(router: Router, topic: str, rows: list[Lag], to: ResetTo) -> 
     """Return the new position of each partition, limited to the bounds of the log."""
     if isinstance(to, int):
         return {row.partition: min(max(to, row.log_start_offset), row.high_watermark) for row in rows}
-    found = await list_offsets.list_offsets(router, topic, to, [row.partition for row in rows])
-    return {number: offset.offset for number, offset in found.items()}
+    offsets = await list_offsets.list_offsets(router, topic, to, [row.partition for row in rows])
+    return {number: offset.offset for number, offset in offsets.items()}
 
 
 def _lag(where: TopicPartition, end: Offset, position: Committed | None) -> Lag:

@@ -40,19 +40,19 @@ class GroupCommits:
         self._router = router
         self._topic_ids = topic_ids
         self._membership = membership
-        self._stored: dict[TopicPartition, int] = {}
+        self._stored_positions: dict[TopicPartition, int] = {}
 
     def began(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Note the start positions of new partitions, beyond which nothing is stored yet."""
-        self._stored.update(positions)
+        """Note the start positions of new partitions; no later position is stored yet."""
+        self._stored_positions.update(positions)
 
     def forget(self, partition: TopicPartition) -> None:
         """Forget a partition that the member no longer reads."""
-        self._stored.pop(partition, None)
+        self._stored_positions.pop(partition, None)
 
     def moved(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return the positions that are beyond the stored ones."""
-        return {where: offset for where, offset in positions.items() if offset > self._stored.get(where, -1)}
+        return {where: offset for where, offset in positions.items() if offset > self._stored_positions.get(where, -1)}
 
     async def store(
         self,
@@ -83,13 +83,15 @@ class GroupCommits:
         held, failed = dict[TopicPartition, Committed](), dict[TopicPartition, TidelogError]()
         failed |= {where: _not_read_error(where, membership.group) for where in positions if where.topic not in ids}
         failed |= await self._beyond_ends(positions, ids)
-        wanted = [(where, offset) for where, offset in positions.items() if where not in failed]
-        for part in in_requests(wanted):
+        to_store = [(where, offset) for where, offset in positions.items() if where not in failed]
+        for part in in_requests(to_store):
             commits = await self._store_some(membership, part, ids, note)
             held |= commits.held
             failed |= commits.failed
         now = self._topic_ids()
-        self._stored |= {where: positions[where] for where in held if now.get(where.topic) == ids[where.topic]}
+        self._stored_positions |= {
+            where: positions[where] for where in held if now.get(where.topic) == ids[where.topic]
+        }
         return Commits(held, failed)
 
     async def _beyond_ends(
@@ -101,11 +103,11 @@ class GroupCommits:
             if where.topic not in ids:
                 continue
             by_topic.setdefault(where.topic, {})[where.partition] = offset
-        found: dict[TopicPartition, TidelogError] = {}
+        errors: dict[TopicPartition, TidelogError] = {}
         for topic, of_topic in by_topic.items():
             refused = await beyond_ends(self._router, topic, ids[topic], of_topic)
-            found |= {TopicPartition(topic, number): error for number, error in refused.items()}
-        return found
+            errors |= {TopicPartition(topic, number): error for number, error in refused.items()}
+        return errors
 
     async def _store_some(
         self, membership: Membership, positions: list[tuple[TopicPartition, int]], ids: Mapping[str, bytes], note: str
@@ -150,7 +152,7 @@ def _not_read_error(where: TopicPartition, group: str) -> MemberFencedError:
 
 
 async def store_or_log(commits: GroupCommits, positions: Mapping[TopicPartition, int], group: str) -> None:
-    """Store the positions that have moved, without being asked to; log errors instead of raising them."""
+    """Store the positions that have moved; log errors, because no call of the application waits for them."""
     moved = commits.moved(positions)
     if not moved:
         return

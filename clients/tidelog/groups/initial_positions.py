@@ -1,9 +1,9 @@
 """The initial positions of a group that does not start at the log start, which are stored before anything is delivered.
 
-With `start="latest"`, a partition without a committed position raises two questions. If it was created after the member
-began, it is read from offset 0, because its records cannot have been skipped on purpose. And if the member leaves
-before its first commit, the next member must start at the same position; so the position is stored before anything is
-delivered, with every commit mode, and records published meanwhile are not skipped.
+This concerns `start="latest"` and partitions without a committed position. A partition that was created after the "
+"member began is read from offset 0, because its records cannot have been skipped on purpose. For other partitions "
+"the position is stored before any record is delivered, with every commit mode: if the member leaves before its "
+"first commit, the next member starts at the same position, and skips no records published meanwhile.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class InitialPositions:
         try:
             route = await self._router.topic_now(name)
         except (UnknownTopicError, ForbiddenError):
-            return  # it may be created, or allowed, later
+            return  # the topic may be created, or access to it allowed, later
         counts[route.topic_id] = route.partition_count
 
     def start_options(self, topic: str, topic_id: bytes, numbers: Sequence[int]) -> list[TopicOptions]:
@@ -80,7 +80,7 @@ class InitialPositions:
         return [each for each in alike if each.partitions]
 
     async def store(self, positions: Mapping[TopicPartition, int], is_wanted: Callable[[TopicPartition], bool]) -> None:
-        """Store start positions, retrying until they are stored, refused, or no longer wanted."""
+        """Store start positions, retrying until they are stored or refused, or the partitions are released."""
         left, backoff = dict(positions), Backoff()
         while left := {where: offset for where, offset in left.items() if is_wanted(where)}:
             try:

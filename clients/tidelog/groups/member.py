@@ -167,7 +167,8 @@ class GroupMember:
 
     async def close(self, *, commits_in_hand: bool) -> None:
         """Release all partitions and leave; a static member's partitions are reserved until its session expires."""
-        self._closed = True  # ends the loop even if `close` is called in a callback, whose task `ended` spares
+        # `close` may run in a callback of the loop's own task, which `ended` does not cancel; this ends the loop.
+        self._closed = True
         await cancel_all(self._running)
         membership, self._running = self._membership, []
         if membership is None:
@@ -251,7 +252,7 @@ class GroupMember:
                     raise
                 if self._coordinator_partition is not None:
                     self._router.learn_from(OFFSETS_TOPIC, error, self._coordinator_partition.partition)
-                with contextlib.suppress(TimeoutError):  # never wait past the session's end
+                with contextlib.suppress(TimeoutError):  # do not wait beyond the session's end
                     async with asyncio.timeout(membership.ends_at - session_time() if membership.is_joined else None):
                         await self._router.news(OFFSETS_TOPIC, backoff.next_wait_s(error.retry_after_ms))
                 continue
@@ -300,7 +301,9 @@ class GroupMember:
 
     async def _ask(self, heartbeat: pb.GroupHeartbeat, *, wait_ms: int) -> pb.GroupHeartbeatReply:
         if self._coordinator_partition is None:
-            count = (await self._router.topic(OFFSETS_TOPIC)).partition_count  # it never changes
+            count = (
+                await self._router.topic(OFFSETS_TOPIC)
+            ).partition_count  # the number of partitions of this topic never changes
             self._coordinator_partition = TopicPartition(OFFSETS_TOPIC, partition_for_key(self._group.encode(), count))
         connection = await self._router.connection(*self._coordinator_partition)
         envelope = pb.Envelope(group_heartbeat=heartbeat)
@@ -340,7 +343,7 @@ class GroupMember:
 
     def _new_membership(self, ended_id: str) -> Membership:
         group_options, options = self._group_options, self._options
-        asked = pb.GroupWish(
+        wish = pb.GroupWish(
             topics=options.topics,
             pattern="" if options.pattern is None else options.pattern.text,
             assignor=ASSIGNORS[group_options.assignor],
@@ -351,7 +354,7 @@ class GroupMember:
             born_us=self._born_us,
             takes_over_at_once=group_options.takeover == "at_once",
         )
-        return Membership(self._group, secrets.token_hex(16), asked, group_options.session_timeout_s, ended_id)
+        return Membership(self._group, secrets.token_hex(16), wish, group_options.session_timeout_s, ended_id)
 
 
 class _Idle:

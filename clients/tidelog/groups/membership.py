@@ -95,8 +95,7 @@ class Membership:
     def answered(self, reply: pb.GroupHeartbeatReply, *, sent_at: float, now: float) -> Change:
         """Apply the answer to a heartbeat that was sent at `sent_at`; return the change of the assignment.
 
-        An answer older than one already applied changes nothing, and so does one that arrives after its session has
-        expired.
+        Answers that are older than the newest applied one, or arrive after the session has expired, are ignored.
         """
         if now >= sent_at + self.session_s:
             return NO_CHANGE

@@ -19,7 +19,7 @@ CommitWhen = Literal["auto", "processed", "manual"]
 Takeover = Literal["wait", "at_once"]
 
 OnPartitions = Callable[[frozenset[TopicPartition]], Awaitable[None] | None]
-"""Called with partitions; an awaitable result is awaited."""
+"""Function called with partitions; an awaitable result is awaited."""
 
 SESSION_TIMEOUT_S_DEFAULT: Final = 10.0
 POLL_TIMEOUT_S_DEFAULT: Final = 300.0
@@ -89,7 +89,7 @@ class Group:
                 f"session_timeout_s must be {GROUP_SESSION_MS_MIN / 1000:g} to {GROUP_SESSION_MS_MAX / 1000:g}, "
                 f"got {self.session_timeout_s:g}"
             )
-        if not (self.poll_timeout_s > 0 and self.commit_interval_s > 0):  # NaN is neither
+        if not (self.poll_timeout_s > 0 and self.commit_interval_s > 0):  # `not > 0` also refuses NaN
             raise InvalidRequestError(
                 f"poll_timeout_s and commit_interval_s must be > 0, got {self.poll_timeout_s:g} and "
                 f"{self.commit_interval_s:g}"
@@ -110,21 +110,21 @@ class Group:
 def _is_name(instance_id: object) -> bool:
     try:
         return isinstance(instance_id, str) and 1 <= len(instance_id.encode()) <= INSTANCE_ID_BYTES_MAX
-    except UnicodeEncodeError:  # an unpaired surrogate
+    except UnicodeEncodeError:  # the text has an unpaired surrogate
         return False
 
 
-def group_of(given: str | Group | None) -> Group | None:
+def group_of(group: str | Group | None) -> Group | None:
     """Return the group options for a name or a `Group`.
 
     Raises:
         InvalidRequestError: the argument is neither.
     """
-    if given is None or isinstance(given, Group):
-        return given
-    if not isinstance(given, str):
-        raise InvalidRequestError(f"group must be a name, a Group(...) or None, got {given!r}")
-    return Group(given)
+    if group is None or isinstance(group, Group):
+        return group
+    if not isinstance(group, str):
+        raise InvalidRequestError(f"group must be a name, a Group(...) or None, got {group!r}")
+    return Group(group)
 
 
 def member_options(group: Group | None, *, is_shared: bool) -> Group | None:

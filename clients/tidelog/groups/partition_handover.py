@@ -1,8 +1,8 @@
 """Assignment and revocation of a member's partitions, with the positions that pass from one member to the next.
 
 An assigned partition starts at the group's committed position. A revoked partition is no longer delivered; the
-application finishes the records in hand, the position is committed, and only then does the coordinator learn that the
-partition is free. A graceful handover therefore neither skips nor repeats records.
+application finishes the records that it holds, the position is committed, and only then does the member report the
+partition as released. A graceful handover therefore neither skips nor repeats records.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from tidelog.subscriptions.consumer_options import ConsumerOptions, find_missing
 
 _POLL_S: Final = 0.01
 FORBIDDEN_TRIES: Final = 15
-"""How often a member tries to begin with a forbidden topic that matches its pattern; takes about ten seconds."""
+"""Attempts to begin with a forbidden topic that matches the consumer's pattern; together they take about ten
+seconds."""
 
 _log: Final = logging.getLogger("tidelog.consumer")
 
@@ -76,16 +77,16 @@ class PartitionHandover:
         self._ending: set[PartitionId] = set()
         self._beginning: set[PartitionId] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._begun: dict[PartitionId, TopicPartition] = {}
+        self._started_partitions: dict[PartitionId, TopicPartition] = {}
         """Partitions that the member has begun and not released, with their topic name at that time."""
         self._callback_lock = asyncio.Lock()
-        """Callbacks run one at a time, in the order of their events."""
+        """Lets callbacks run one at a time, in the order of their events."""
         self._callback_task: asyncio.Task[Any] | None = None
         self._ended = False
         self.revoking: dict[TopicPartition, int] = {}
         """Positions of partitions that are being revoked; the application may still commit them."""
         self._revoked: set[TopicPartition] = set()
-        """Those for which `on_revoked` was called."""
+        """The revoked partitions for which `on_revoked` was called."""
         self._uncommitted: set[TopicPartition] = set()
         """Lost partitions with delivered records that an application with manual commits has not committed."""
 
@@ -104,7 +105,7 @@ class PartitionHandover:
         new = set(places) - self._ending
         self._ending |= new
         if new:
-            self._run(self._revoke(membership, new), f"{self._group}: give up {len(new)} partitions")
+            self._run(self._revoke(membership, new), f"{self._group}: release {len(new)} partitions")
 
     async def lose(self, membership: Membership) -> None:
         """Stop reading all partitions, because other members may own them."""
@@ -113,7 +114,7 @@ class PartitionHandover:
         await self._stop()
         self._ending.clear()
         self._beginning.clear()
-        self._begun.clear()
+        self._started_partitions.clear()
         membership.held.clear()
         await self._finish_loss(positions)
 
@@ -125,20 +126,21 @@ class PartitionHandover:
         """
         lost, self._uncommitted = self._uncommitted, set()
         if lost:
-            named = ", ".join(f"{topic}/{number}" for topic, number in sorted(lost)[:20])
+            partitions = ", ".join(f"{topic}/{number}" for topic, number in sorted(lost)[:20])
             raise MemberFencedError(
-                f"this consumer's session in group {self._group!r} expired, and it lost {named}: records delivered "
+                f"this consumer's session in group {self._group!r} expired, and it lost {partitions}: records "
+                "delivered "
                 "since the last commit were not committed; the new owners of these partitions read them again"
             )
 
     async def end(self, membership: Membership, *, commits_in_hand: bool) -> None:
-        """Release all partitions on close; `commits_in_hand`: count records in hand as processed."""
+        """Release all partitions on close; `commits_in_hand`: count records that the application holds as processed."""
         await self._stop()
         hand = {} if commits_in_hand else self._assignment.cursor.in_hand()
         self.revoking |= self._assignment.unassign(self._assignment.partitions)
         await self._finish_revocation(membership, dict(self.revoking), hand)
         self._ended = True
-        self._begun.clear()
+        self._started_partitions.clear()
         membership.held.clear()
 
     # -------------------------------------------------------------------------------------------- assignment
@@ -151,16 +153,21 @@ class PartitionHandover:
             while left := left & membership.assigned:
                 topic = membership.names.get(topic_id, "")
                 try:
-                    begun = await self._try_to_assign(membership, topic, topic_id, left)
+                    done = await self._try_to_assign(membership, topic, topic_id, left)
                 except TidelogError as error:
-                    # The coordinator notices deleted or forbidden topics as well, and revokes them.
+                    # The coordinator also detects deleted and forbidden topics, and revokes their partitions.
                     if not error.retriable and not self._coordinator_will_notice(error, backoff.failures):
                         self._assignment.broken(error)
                         return
-                    _log.info("%s: cannot begin with topic %s yet: %s", self._group, topic, describe_error(error))
-                    begun = set[PartitionId]()
-                left -= begun
-                if not begun:
+                    _log.info(
+                        "%s: cannot start to read topic %s yet, trying again: %s",
+                        self._group,
+                        topic,
+                        describe_error(error),
+                    )
+                    done = set[PartitionId]()
+                left -= done
+                if not done:
                     await asyncio.sleep(backoff.next_wait_s())
         finally:
             self._beginning.difference_update(places)
@@ -176,13 +183,14 @@ class PartitionHandover:
     ) -> set[PartitionId]:
         """Resolve the positions and begin; return the partitions that are done."""
         if topic == self._options.dead_letter:
-            # The pattern matches the consumer's own dead-letter topic: hold it without reading it.
+            # The pattern matches the consumer's own dead-letter topic: hold the partition without reading it.
             return set(membership.begin(places, now=session_time()))
         numbers = sorted(partition for _, partition in places)
         done = set[PartitionId]()
         for options in self.initial_positions.start_options(topic, topic_id, numbers):
             start = await resolve_start(self._router, topic, options)
-            if start.topic_id != topic_id:  # the client's and the coordinator's metadata differ
+            # The client and the coordinator disagree on the topic's id, so one of them has outdated metadata.
+            if start.topic_id != topic_id:
                 await self._router.refresh(topic, fresh=True)
                 return done
             positions = dict(start.positions)
@@ -198,14 +206,14 @@ class PartitionHandover:
     async def _begin(
         self, membership: Membership, topic: str, topic_id: bytes, positions: Mapping[int, int], chosen: Collection[int]
     ) -> None:
-        """Begin at positions; those of `chosen` partitions were not committed yet and are stored first."""
+        """Begin at positions; those of `chosen` partitions are not committed yet, and are stored first."""
         now = session_time()
         may = membership.begin(((topic_id, number) for number in positions), now=now)
         starts = {TopicPartition(topic, number): positions[number] for _, number in sorted(may)}
         if not starts:
             return
         self._drop_earlier(topic, topic_id)
-        self._begun |= {place: TopicPartition(topic, place[1]) for place in may}
+        self._started_partitions |= {place: TopicPartition(topic, place[1]) for place in may}
         self._commits.began(starts)
         self._assignment.add(starts, {topic: topic_id})
         own = {where: offset for where, offset in starts.items() if where.partition in chosen}
@@ -213,7 +221,9 @@ class PartitionHandover:
             return
         self._assignment.hold(starts)
         if own:
-            await self.initial_positions.store(own, lambda where: self._begun.get((topic_id, where.partition)) == where)
+            await self.initial_positions.store(
+                own, lambda where: self._started_partitions.get((topic_id, where.partition)) == where
+            )
         if await self._call(self._group_options.on_assigned, frozenset(starts)):
             self._assignment.release(starts)
 
@@ -231,7 +241,7 @@ class PartitionHandover:
     # -------------------------------------------------------------------------------------------- revocation
 
     async def _revoke(self, membership: Membership, places: set[PartitionId]) -> None:
-        began = {place: self._begun.pop(place) for place in places if place in self._begun}
+        began = {place: self._started_partitions.pop(place) for place in places if place in self._started_partitions}
         ids = self._assignment.topic_ids
         try:
             asks = self._assignment.cursor.asks
@@ -246,17 +256,19 @@ class PartitionHandover:
             membership.released(places)
         finally:
             self._ending -= places
-        self.assign(membership, places & membership.assigned)  # assigned again in the meantime; no answer repeats it
+        # Assigned again in the meantime: begin here, because no later answer reports the assignment.
+        self.assign(membership, places & membership.assigned)
         self._changed()
 
     async def _wait_until_processed(self, partitions: Collection[TopicPartition], asks: int) -> None:
-        """Wait until the application asks for more, if it has records of revoked partitions in hand."""
+        """Wait until the application asks for more records, if it holds records of revoked partitions."""
         cursor, loop = self._assignment.cursor, asyncio.get_running_loop()
         until = loop.time() + self._group_options.poll_timeout_s
         while cursor.asks == asks and not cursor.in_hand().keys().isdisjoint(partitions):
             if loop.time() >= until:
                 return
-            await asyncio.sleep(_POLL_S)  # polled: a thread of the blocking client may ask
+            # Polled, because a thread of the blocking client can ask for more without an event.
+            await asyncio.sleep(_POLL_S)
 
     async def _finish_revocation(
         self, membership: Membership, positions: dict[TopicPartition, int], hand: Mapping[TopicPartition, int]
@@ -293,7 +305,7 @@ class PartitionHandover:
     async def _call(self, callback: OnPartitions | None, partitions: frozenset[TopicPartition]) -> bool:
         """Call a callback of the application; return whether it succeeded."""
         if callback is None or not partitions or self._callback_task is asyncio.current_task():
-            return True  # the consumer is being closed within a callback
+            return True  # the callback closes the consumer
         try:
             async with self._callback_lock:
                 self._callback_task = asyncio.current_task()

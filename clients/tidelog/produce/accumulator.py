@@ -41,7 +41,7 @@ COLUMNS_MIN: Final = 128
 
 
 ANY_PARTITION: Final = -1
-"""Placeholder for a partition: the one with the fewest unacknowledged bytes is chosen."""
+"""Placeholder for "any partition": the queue with the fewest unacknowledged bytes is chosen."""
 
 
 class RecordAccumulator:
@@ -115,8 +115,9 @@ class RecordAccumulator:
         Args:
             record: a checked record.
             partition_count: of the topic, according to the cached metadata.
-            memory_reserved: the caller is the first in the queue for memory, and has reserved it for this record.
-            claiming: the call may use memory that is set aside for a caller that waited for it.
+            memory_reserved: whether the caller, the first in the queue for memory, has reserved the memory of this
+                record.
+            claiming: whether the call may use memory that is reserved for a caller that waited for it.
         """
         batch, size_bytes = self.batch, record.size_bytes
         if batch is not None:
@@ -172,7 +173,7 @@ class RecordAccumulator:
     def drain_if_full(self, record: PreparedRecord) -> bool:
         """Drain and send the open batch if the record does not fit it; return whether it was drained.
 
-        It is sent at once, since the caller may be a loop that never yields to the event loop.
+        The batch is sent at once, because a caller that puts records in a loop may never yield to the event loop.
         """
         return self._drain_if_full(record.size_bytes, timestamped=record.timestamp_us is not None)
 
@@ -343,9 +344,9 @@ def _split_lists(batch: OpenBatch, partition_count: int, keyless: Callable[[], i
     keys = batch.keys or [None] * count
     any_partition = -1
     targets: list[int] = []
-    for key, given in zip(keys, batch.partitions or [None] * count, strict=True):
-        if given is not None:
-            targets.append(given)
+    for key, explicit in zip(keys, batch.partitions or [None] * count, strict=True):
+        if explicit is not None:
+            targets.append(explicit)
         elif key is not None:
             targets.append(partition_for_key(key, partition_count))
         else:
@@ -385,11 +386,11 @@ def _split_columns(batch: OpenBatch, partition_count: int, keyless: Callable[[],
         hashed = partition_list(batch.keys, partition_count)
         if hashed is None:
             hashed = partition_column(columns.column("key"), partition_count)
-    given: Any = pa.array(batch.partitions, pa.int32()) if batch.partitions else None
-    targets: Any = hashed if given is None else given if hashed is None else pc.coalesce(given, hashed)
+    explicit: Any = pa.array(batch.partitions, pa.int32()) if batch.partitions else None
+    targets: Any = hashed if explicit is None else explicit if hashed is None else pc.coalesce(explicit, hashed)
     grouped = group_by_partition(columns, targets, keyless)
     chunks: list[Chunk] = []
-    for partition, rows, size_bytes in grouped.pieces:
+    for partition, rows, size_bytes in grouped.slices:
         assert partition is not None, "some records have a key or a partition, so each row has a partition"
         chunks.append(ColumnChunk(rows, partition=partition, deadline=batch.deadline, size_bytes=size_bytes))
     return PartitionedChunks(chunks, grouped.order.to_numpy())  # type: ignore[arg-type]  # indexed, and asked for its length

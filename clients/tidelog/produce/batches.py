@@ -6,8 +6,8 @@ chunk, not for each record, so receipts cost nothing until they are read. A fail
 that await it; it is never set on a future, since asyncio logs an exception that is not retrieved.
 
 An *outgoing batch* carries chunks. It is encoded once, when it is first sent, and its bytes stay the same on every
-retry, so that the node recognises duplicates. It gets new sequence numbers (`renumber`) only if the node has certainly
-not stored it and never will; the body stays the same even then.
+retry, so that the node recognises duplicates. It gets new sequence numbers (`renumber`) only if the node certainly
+neither has stored it nor can store it later; its body does not change then either.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ class Delivery:
         self.traces: tuple[str, ...] = ()
         """Trace contexts of the requests that the records are published for; see `trace_contexts`."""
         self.callbacks: list[Callable[[Any, Any], object] | None] = []
-        """One callback for each record, or empty; the owner of the chunk calls them with the receipt or error."""
+        """One callback for each record, or empty; the object that holds the chunk calls them with the receipt or
+        error."""
         self._waiters: list[asyncio.Future[None]] = []
 
     def __await__(self) -> Generator[Any, None, None]:
@@ -89,7 +90,7 @@ class Delivery:
             raise copy_of_error(self.error)
 
     def add_waiters(self, waiters: list[asyncio.Future[None]]) -> None:
-        """Complete the futures when the outcome is known; it is not known yet."""
+        """Complete the futures when the outcome is known; called before it is known."""
         self.watched = True
         self._waiters += waiters
 
@@ -113,7 +114,7 @@ class Delivery:
         self.succeed(int(stored[0]) if len(stored) else NOT_STORED, timestamp_us)
 
     def receipt(self, at: int) -> Receipt:
-        """Return the receipt of the record at an index; the chunk was acknowledged."""
+        """Return the receipt of the record at an index of an acknowledged chunk."""
         offset = self.base_offset + at if self.offsets is None else int(self.offsets[at])
         return Receipt(self.partition, offset, self.timestamp_us)
 

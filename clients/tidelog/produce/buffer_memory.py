@@ -20,7 +20,7 @@ import asyncio
 from typing import Final
 
 CLAIM_TURNS: Final = 8
-"""Loop iterations that a claim lasts: a caller behind a task, `gather` or `wait` resumes some iterations later."""
+"""Loop iterations until a claim expires: a caller in a task, `gather` or `wait` resumes some iterations later."""
 
 
 class BufferMemory:
@@ -35,11 +35,11 @@ class BufferMemory:
         self.reservation_bytes = 0
         """The part of `used_bytes` that `wait_ready` has reserved for threads, until `release_reservation`."""
         self.bytes_max = bytes_max
-        self._turn = asyncio.Lock()  # first in, first out, also while the next waiter is resuming
+        self._turn = asyncio.Lock()  # FIFO, even while the next waiter resumes
         self._waiting_calls = 0
         self._waiter: asyncio.Future[None] | None = None
         self._claim: asyncio.Handle | None = None
-        """Ends the turn of a caller that has waited for memory and not used it yet."""
+        """Ends the claim of a caller that has waited for memory and not used it yet."""
         self._closed: Exception | None = None
 
     @property

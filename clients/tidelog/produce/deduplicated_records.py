@@ -1,4 +1,4 @@
-"""Records of a batch that a node dropped as duplicates, since their partition has their content already."""
+"""Records of a batch that a node dropped, because their partition already has records of the same content."""
 
 from __future__ import annotations
 

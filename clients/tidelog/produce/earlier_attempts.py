@@ -72,10 +72,10 @@ class EarlierAttempts:
 
     async def _stored_in(self, partition: int, first_epochs: Mapping[int, int]) -> AsyncIterator[RecordBatch]:
         """Yield the batches of producers, from the given epoch of each producer id on."""
-        found = await list_offsets.list_offsets(self._router, self._topic, "latest", [partition])
-        start, end = found[partition].log_start_offset, found[partition].high_watermark
-        range_size, wanted = RANGE_OFFSETS_MIN, set(first_epochs)
-        while end > start and wanted:
+        offsets = await list_offsets.list_offsets(self._router, self._topic, "latest", [partition])
+        start, end = offsets[partition].log_start_offset, offsets[partition].high_watermark
+        range_size, producer_ids = RANGE_OFFSETS_MIN, set(first_epochs)
+        while end > start and producer_ids:
             offset = begin = max(start, end - range_size)
             while offset < end:
                 fetched = await fetch_and_commit.fetch(
@@ -96,7 +96,7 @@ class EarlierAttempts:
                     if batch.header.base_offset < begin and begin > start:
                         continue  # the next range, which precedes this one, has the whole batch
                     if epoch < first_epoch or (batch.control and epoch == first_epoch):
-                        wanted.discard(producer_id)
+                        producer_ids.discard(producer_id)
                     if not batch.control and epoch >= first_epoch:
                         yield batch
                 if fetched.next_offset <= offset:

@@ -29,17 +29,19 @@ def expiry_error(
             retry_after_ms=math.ceil(held_s * 1000),
         )
     else:
-        met = (
+        reason = (
             f"it was never sent{f': {cause}' if cause else ''}" if queued else f"the last attempt failed with: {cause}"
         )
-        error = DeliveryTimeoutError(f"{what}; {met}" if queued or cause else what, definite=definite)
+        error = DeliveryTimeoutError(f"{what}; {reason}" if queued or cause else what, definite=definite)
     error.__cause__ = cause
     return error
 
 
 def encoding_error(cause: Exception) -> TidelogError:
     """Return the error of a batch that could not be encoded, for lack of memory for instance; it was never sent."""
-    error = TidelogError(f"these records could not be encoded as a batch: {cause!r}", retriable=False, definite=True)
+    error = TidelogError(
+        f"these records could not be encoded as a batch, and were not sent: {cause!r}", retriable=False, definite=True
+    )
     error.__cause__ = cause
     return error
 

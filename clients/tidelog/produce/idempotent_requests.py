@@ -49,7 +49,7 @@ from tidelog_proto.features import KEYED_REQUESTS
 from tidelog_proto.limits import KEYED_ID_MIN
 
 SPLITS_MAX: Final = 3
-"""Attempts with another partition count; the first attempt of a request has fixed it by then."""
+"""Attempts with another partition count; one is enough, unless several clients publish the request at once."""
 PARTS_AT_ONCE: Final = 16
 """Parts of one request that are in flight at the same time."""
 _SEQUENCE_BITS: Final = 62
@@ -99,12 +99,12 @@ class _Part:
 
 
 class _Split(NamedTuple):
-    """The partition count of the first attempt."""
+    """The partition count by which the first attempt split the records."""
 
     partitions: int
 
 
-class KeyedRequests:
+class IdempotentRequests:
     """Publishes requests with an idempotency key, for the gateway; created by `Client`.
 
     Args:
@@ -140,7 +140,7 @@ class KeyedRequests:
         except UnknownTopicError:
             if not is_cached:
                 raise
-            return await self._publish(topic, rows, key, deadline)  # the topic may have been created again
+            return await self._publish(topic, rows, key, deadline)  # the topic may have been recreated
 
     async def _publish(self, topic: str, rows: RecordLists, key: RequestKey, deadline: float) -> list[Outcome]:
         route = await self._router.topic_with(topic, {number for number in rows.partitions or () if number is not None})
@@ -148,10 +148,10 @@ class KeyedRequests:
         split = route.partition_count
         for _ in range(SPLITS_MAX):
             parts = _parts(rows, split, key)
-            begun = await work.begin(parts, split)
-            if not isinstance(begun, _Split):
-                return await work.rest(parts, begun, len(rows.values))
-            split = begun.partitions
+            receipts = await work.begin(parts, split)
+            if not isinstance(receipts, _Split):
+                return await work.rest(parts, receipts, len(rows.values))
+            split = receipts.partitions
             await self._router.topic_with(topic, [split - 1])
         raise OutcomeUnknownError(
             f"attempts of this request to {topic!r} used {SPLITS_MAX} different partition counts; send it again",
@@ -171,7 +171,7 @@ class _Publish:
         self._at_once = asyncio.Semaphore(PARTS_AT_ONCE)
         self._maybe_stored: set[int] = set()
         """Partitions with an attempt that is unanswered or has an unknown outcome."""
-        self._met: dict[int, TidelogError] = {}
+        self._last_errors: dict[int, TidelogError] = {}
         """The error of the newest attempt by partition."""
 
     async def begin(self, parts: Sequence[_Part], split: int) -> list[Receipt] | _Split:
@@ -194,12 +194,12 @@ class _Publish:
             return [] if first.partition else await self._store(first)
         return _Split(known)
 
-    async def rest(self, parts: Sequence[_Part], begun: list[Receipt], count: int) -> list[Outcome]:
+    async def rest(self, parts: Sequence[_Part], receipts: list[Receipt], count: int) -> list[Outcome]:
         """Store the records of the other partitions, and return the outcome of each record."""
         outcomes: list[Outcome | None] = [None] * count
 
-        def note(part: _Part, found: Sequence[Outcome]) -> None:
-            for row, outcome in zip(part.rows, found, strict=True):
+        def note(part: _Part, part_outcomes: Sequence[Outcome]) -> None:
+            for row, outcome in zip(part.rows, part_outcomes, strict=True):
                 outcomes[row] = outcome
 
         async def store(part: _Part) -> None:
@@ -211,7 +211,7 @@ class _Publish:
 
         others = list(parts)
         if others[0].partition == 0:
-            note(others.pop(0), begun)
+            note(others.pop(0), receipts)
         await asyncio.gather(*map(store, others))
         return [outcome for outcome in outcomes if outcome is not None]
 
@@ -235,8 +235,8 @@ class _Publish:
     def _refusal(self, error: TidelogError) -> TidelogError:
         if isinstance(error, ProducerIdSharedError):
             return ProducerIdSharedError(
-                "the idempotency key was used with another request to this topic; nothing of this request is stored; "
-                "send it with another key"
+                "the idempotency key was used with another request to this topic; no record of this request is "
+                "stored; send it with another key"
             )
         if isinstance(error, UnknownProducerError):
             return _too_old(error.node)
@@ -286,7 +286,7 @@ class _Publish:
         router.caller_tickets.attach(envelope, connection)
         was_sent = partition in self._maybe_stored
         if connection.liveness is not None and connection.liveness.is_lost and not was_sent:
-            raise NodeUnreachableError(f"{connection.name} is connected and does not answer")
+            raise NodeUnreachableError(f"{connection.name} is connected and does not answer; is the process stopped?")
         answer = connection.request(envelope, attachment, attachment_bytes=size_bytes, timeout_s=left_s)
         throttles = router.caller_tickets.throttles(connection)
         for throttle in throttles:
@@ -347,24 +347,24 @@ class _Publish:
             while not throttle.may_publish():
                 if throttle.open_at >= self._deadline:
                     raise OverloadedError(
-                        f"the quota of {throttle.principal} is used up",
+                        f"the quota of {throttle.principal} is used up; publish again when the pause is over",
                         retriable=False,
                         retry_after_ms=int((throttle.open_at - loop.time()) * 1000),
                     )
                 await until(partial(throttle.when_open, object()))
 
     async def _trying(self, partition: int, attempt: Callable[[], Awaitable[R]]) -> R:
-        """Retry until there is a result, the deadline has passed, or the error is not retriable.
+        """Retry until an attempt returns a result or an error that is not retriable, or the deadline has passed.
 
         Raises:
-            TidelogError: the error of the last attempt; the outcome is unknown if that of some attempt is.
+            TidelogError: the error of the last attempt; its outcome is unknown if the outcome of any attempt is.
         """
 
         async def noting() -> R:
             try:
                 return await attempt()
             except TidelogError as error:
-                self._met[partition] = error
+                self._last_errors[partition] = error
                 self._router.learn_from(self._topic, error, partition)
                 raise
 
@@ -374,7 +374,7 @@ class _Publish:
                 return await self._router.retrying(noting, repeatable=True, topic=self._topic)
         except TimeoutError:
             if partition not in self._maybe_stored:
-                raise expiry_error(self._met.get(partition), definite=True) from None
+                raise expiry_error(self._last_errors.get(partition), definite=True) from None
             raise self._unknown(partition) from None
         except TidelogError as error:
             if partition in self._maybe_stored:
@@ -382,10 +382,10 @@ class _Publish:
             raise
 
     def _unknown(self, partition: int) -> TidelogError:
-        met = self._met.get(partition)
+        last_error = self._last_errors.get(partition)
         return OutcomeUnknownError(
             f"{self._topic}/{partition} did not answer, so the records may be stored; send the same request again "
-            f"under its idempotency key{f' ({met})' if met else ''}",
+            f"under its idempotency key{f' ({last_error})' if last_error else ''}",
             retriable=True,
         )
 
@@ -415,17 +415,17 @@ def _parts(rows: RecordLists, partitions: int, key: RequestKey) -> list[_Part]:
     order, now_us = grouped.order.to_numpy(), time.time_ns() // 1000
     parts: list[_Part] = []
     at = 0
-    for partition, piece, _ in grouped.pieces:
+    for partition, partition_columns, _ in grouped.slices:
         assert partition is not None, "every record has a partition"
         encoded = encode_batch(
-            piece,
+            partition_columns,
             now_us=now_us,
             producer_id=key.producer_id,
             producer_epoch=_epoch_of(partitions),
             base_sequence=key.digest,
         )
-        parts.append(_Part(partition, order[at : at + piece.num_rows].tolist(), encoded))
-        at += piece.num_rows
+        parts.append(_Part(partition, order[at : at + partition_columns.num_rows].tolist(), encoded))
+        at += partition_columns.num_rows
     return parts
 
 
@@ -436,5 +436,5 @@ def _targets(rows: RecordLists, columns: pa.RecordBatch, partitions: int) -> Any
         hashed = partition_list(rows.keys, partitions)
         if hashed is None:
             hashed = partition_column(columns.column("key"), partitions)
-    given: Any = pa.array(rows.partitions, pa.int32()) if rows.partitions else None
-    return given if hashed is None else hashed if given is None else pc.coalesce(given, hashed)
+    explicit: Any = pa.array(rows.partitions, pa.int32()) if rows.partitions else None
+    return explicit if hashed is None else hashed if explicit is None else pc.coalesce(explicit, hashed)

@@ -254,7 +254,7 @@ class OpenBatch:
         self._waiters.append((index, waiter))
 
     def _release_lists(self) -> None:
-        """Release the lists, which the chunks have now: callers may keep receipts for a long time."""
+        """Release the lists, which the chunks hold now, because callers may keep receipts for a long time."""
         none: list[Any] = []
         self.values = self.keys = self.headers = self.tags = self.partitions = none
         self.timestamps_us = None

@@ -12,7 +12,8 @@ When a batch fails:
 - *retriable* (busy, moved, connection lost, no answer; a partition that the node does not know yet): the queue waits
   until nothing is in flight, backs off, and resends everything unacknowledged, in order, with the same bytes. A change
   of the owner ends the back-off (`retry_now`).
-- *SEQUENCE_GAP or UNKNOWN_PRODUCER after an unacknowledged batch*: the preceding batch was not stored; the same.
+- *SEQUENCE_GAP or UNKNOWN_PRODUCER after an unacknowledged batch*: the preceding batch was not stored; handled in the
+  same way.
 - *stored, offset forgotten* (DUPLICATE_OUT_OF_WINDOW), or *stored, perhaps not on all* (STORED_ON_QUORUM): the sequence
   numbers are used up; the error goes to the user.
 - *refused*, or past its deadline: the error goes to the user and the batch leaves a **hole** in the sequence numbers.
@@ -20,16 +21,16 @@ When a batch fails:
   it get new sequence numbers (`_close_hole`).
 - *SEQUENCE_GAP or UNKNOWN_PRODUCER for the first batch of the list*: the node has forgotten this producer; all batches
   get new sequence numbers. A named producer fails instead: the node cannot tell whether a newer instance has begun.
-- *another producer has the numbers* (PRODUCER_ID_SHARED, a duplicate of a batch that was certainly not stored before,
+- *another producer uses the numbers* (PRODUCER_ID_SHARED, a duplicate of a batch that was certainly not stored before,
   or an epoch that a queue without a name has not begun): two producers use the id. The batch leaves a hole, and the
   batches after it continue under a new id (`producer_id.py`).
 
-New sequence numbers must never let a record be stored twice: copies of the old bytes may still be in a dead connection.
+New sequence numbers must never let a record be stored twice: copies of the old bytes may still be in a lost connection.
 If the hole was certainly not stored, no batch after it was stored either; if no copy of a later batch can be in a
-connection, the numbers just move up. Otherwise the queue begins a new producer epoch from 0, and the node refuses every
-older copy (as in KIP-360). A batch that *may have been stored* under its old numbers never gets new ones: the user gets
-`OutcomeUnknownError`. A new id begins at 0, too, with batches that were not sent or certainly not stored. When another
-queue has replaced the id, no batch is formed before the list is empty.
+connection, the batches only take the numbers of the hole. Otherwise the queue begins a new producer epoch from 0, and
+the node refuses every older copy (as in KIP-360). A batch that *may have been stored* under its old numbers never gets
+new ones: the user gets `OutcomeUnknownError`. A new id begins at 0, too, with batches that were not sent or certainly
+not stored. When another queue has replaced the id, no batch is formed before the list is empty.
 
 The queue of a named producer sends nothing until older instances are fenced in its partition
 (`producer_instances.py`). The record that fenced them has number 0, so the queue begins with 1. It may use as many
@@ -121,7 +122,7 @@ class PartitionQueue:
         self.throttled_until = 0.0
         """Time until which a quota or an overloaded node delays sending, according to the last answer."""
         self.producer_id = options.producer_id
-        """The producer id of the batches in the list."""
+        """The producer id of the batches in `_batches`."""
         self.producer_epoch = 0
         self.awaits_fencing = options.is_named
         """Whether nothing may be sent before `start_epoch`."""
@@ -220,7 +221,7 @@ class PartitionQueue:
             return None
         if self.producer_id != self._shared_id.number:
             if self._batches:
-                return None  # batches of the old id are finished first, so that nothing overtakes them
+                return None  # batches of the old id are finished first, so that no later batch overtakes them
             self._take_new_id()
         return self._form(now_us)
 
@@ -361,8 +362,8 @@ class PartitionQueue:
             self._producer_forgotten |= at_head
             self._recover(now + self._backoff.next_wait_s() if at_head else max(now, self._retry_at))
         elif error.retriable or isinstance(error, UnknownPartitionError):
-            # An unknown partition is retriable: the client's metadata has it, the node's is older. Several failed
-            # batches are one back-off step.
+            # An unknown partition is retriable: the client's metadata has it, so the node's is older. Several failed
+            # batches count as one back-off step.
             if not self._recovering or at_head:
                 self._recover(now + self._backoff.next_wait_s(error.retry_after_ms))
         elif isinstance(error, (DuplicateOutOfWindowError, StoredOnQuorumError)):
@@ -399,7 +400,7 @@ class PartitionQueue:
         self.throttled_until, self.last_send_error = until, why
 
     def expire(self, now: float, *, by: float | None = None) -> None:
-        """Fail what is past its deadline and not in flight; with `by`, also what will be past it at that time."""
+        """Fail records that are not in flight and past their deadline, or will be at the time `by`."""
         by, left_s = now if by is None else max(by, now), self.throttled_until - now
         for batch in self._batches:
             if batch.state is BatchState.WAITING and batch.deadline <= by:
@@ -457,7 +458,7 @@ class PartitionQueue:
         hole = None if self._producer_forgotten else self._batches.popleft()
         self._producer_forgotten = False
         is_shared = self.producer_id != self._shared_id.number
-        # Later batches may be stored even so, after the batch that another producer has stored in this place.
+        # Later batches may be stored nevertheless, after the batch that another producer stored with these numbers.
         uncertain = hole is None or hole.maybe_stored or is_shared
         later = list(self._batches)
         self._batches.clear()
@@ -513,7 +514,7 @@ def _is_same_kind(first: Chunk, schema: pa.Schema | None, chunk: Chunk) -> bool:
 
 
 def _instance_over_error(why: str, cause: TidelogError | None) -> ProducerFencedError:
-    """Return the error of a named producer that cannot know any more whether it is the newest instance."""
+    """Return the error of a named producer that can no longer determine whether it is the newest instance."""
     error = ProducerFencedError(
         f"this named producer cannot continue: {why}; create a new producer with the same name",
         definite=True,
@@ -525,8 +526,8 @@ def _instance_over_error(why: str, cause: TidelogError | None) -> ProducerFenced
 def foreign_duplicate_error(cause: TidelogError | None = None) -> ProducerIdSharedError:
     """Return the error of a batch that a node reports as a duplicate of a batch that was never sent before."""
     error = ProducerIdSharedError(
-        "two producers use the same producer id: the node had the sequence numbers of these records before they were "
-        "sent; the records are not stored",
+        "two producers use the same producer id: the node had the sequence numbers of these records before they "
+        "were sent; the records are not stored, send them again",
         definite=True,
     )
     error.__cause__ = cause
@@ -536,7 +537,8 @@ def foreign_duplicate_error(cause: TidelogError | None = None) -> ProducerIdShar
 def _foreign_epoch_error(cause: ProducerFencedError) -> ProducerIdSharedError:
     """Return the error of a batch whose epoch is older than one that this queue has not begun."""
     error = ProducerIdSharedError(
-        "two producers use the same producer id: the other one has begun a new epoch; the records are not stored",
+        "two producers use the same producer id: the other producer has begun a new epoch; the records are not "
+        "stored, send them again",
         definite=True,
     )
     error.__cause__ = cause
@@ -546,7 +548,8 @@ def _foreign_epoch_error(cause: ProducerFencedError) -> ProducerIdSharedError:
 def _overtaken_error() -> ProducerIdSharedError:
     """Return the error of a batch that is not stored while a later one is."""
     return ProducerIdSharedError(
-        "two producers use the same producer id: later records are stored already, so these are not, to keep the order",
+        "two producers use the same producer id: later records are stored already, so these records are not stored, "
+        "to keep the order; send them again",
         definite=True,
     )
 

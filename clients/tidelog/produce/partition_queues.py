@@ -21,7 +21,7 @@ class PartitionQueues:
         meter: counts batches; None without metrics.
 
     Attributes:
-        by_partition: the existing queues; looking there first saves a call for each batch.
+        by_partition: the existing queues; a look-up here before `queue` saves a call for each batch.
     """
 
     def __init__(

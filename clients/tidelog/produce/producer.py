@@ -1,7 +1,7 @@
 """The producer: accepts single records, lists and Arrow columns, and returns receipts.
 
-Single records are collected in an open batch (`accumulator.py`). `put` and `enqueue` contain the append of a plain
-record inline, since one more call would be a fifth of their cost. Columns are split by partition at once.
+Single records are collected in an open batch (`accumulator.py`). `put` and `enqueue` append a plain record inline,
+because another function call would add a fifth to their cost. Columns are split by partition at once.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tidelog.produce.accumulator import RecordAccumulator
 from tidelog.produce.batches import RECORD_OVERHEAD_BYTES, Chunk, ColumnChunk, Delivery
 from tidelog.produce.buffer_memory import BufferMemory
 from tidelog.produce.bulk_append import BulkAppender
-from tidelog.produce.column_pieces import ColumnPieces
 from tidelog.produce.delivery_callbacks import DeliveryCallbacks
 from tidelog.produce.earlier_attempts import EarlierAttempts
 from tidelog.produce.expiry import copy_of_error
 from tidelog.produce.open_batch import OnDelivery
 from tidelog.produce.partition_queue import QueueOptions
 from tidelog.produce.partition_queues import PartitionQueues
+from tidelog.produce.partition_slices import PartitionSlicer
 from tidelog.produce.producer_id import make_producer_id
 from tidelog.produce.producer_instances import ProducerInstance
 from tidelog.produce.producer_meter import ProducerMeter
@@ -44,7 +44,7 @@ FAILED_MAX: Final = 1024
 """Unreported failures that are kept until a caller awaits them or `flush` raises the first."""
 
 _new: Final = object.__new__
-"""Creates a receipt without `__init__`, whose call would be a tenth of the cost of a `put`."""
+"""Creates a receipt without the call of `__init__`, which would add a tenth to the cost of a `put`."""
 
 
 class Producer:
@@ -92,15 +92,15 @@ class Producer:
             settled=self._settled,
             meter=self._meter,
         )
-        self._pieces = ColumnPieces(self._queue_options, self._preparation, self._queues)
+        self._slicer = PartitionSlicer(self._queue_options, self._preparation, self._queues)
         self._sender: Sender | None = None
         self._callbacks: DeliveryCallbacks | None = None
         self._binding = TopicBinding(router, topic, self._instance)
         self.internals = ProducerInternals(
             topic, self._preparation, self._accumulator, self._memory, self._route_of_threads, self._ready
         )
-        """For `tidelog.sync`, not for users."""
-        self.rows = BulkAppender(
+        """Used by `tidelog.sync`; not public."""
+        self.bulk_appender = BulkAppender(
             self._queue_options,
             self._preparation,
             self._accumulator,
@@ -108,7 +108,7 @@ class Producer:
             known_route=self._known_route,
             add_columns=self._add_columns,
         )
-        """For the gateway, not for users."""
+        """Used by the gateway; not public."""
         self._refused_bytes = 0
         """Size of the record that the last `put` refused."""
         self._unturned_bytes = 0
@@ -232,7 +232,7 @@ class Producer:
 
         Raises:
             TidelogError: the record was not acknowledged; if `definite`, it is certainly not stored.
-            SerializationError: key or value cannot be serialised; nothing was accepted.
+            SerializationError: key or value cannot be serialized; nothing was accepted.
             TypeError, ValueError: an argument has the wrong type or is out of range.
         """
         return await (
@@ -282,7 +282,7 @@ class Producer:
                     return receipt
         record = self._preparation.prepare(value, key, headers, tag, partition, timestamp_us)
         route = self._known_route(partition)
-        # Yield once for each full batch, so that a loop of calls sends batches before it has accepted all records.
+        # Yield once for each full batch, so that batches are sent while a loop of calls still accepts records.
         pause = self._accumulator.drain_if_full(record)
         if route is not None and not pause:
             if self._preparation.has_partitioner:
@@ -337,7 +337,7 @@ class Producer:
 
         Raises:
             TidelogError: some records were not acknowledged; a note of the error has their number.
-            SerializationError: a key or value cannot be serialised; nothing was accepted.
+            SerializationError: a key or value cannot be serialized; nothing was accepted.
             TypeError, ValueError: values or keys are not bytes, or differ in length.
         """
         return await (await self.enqueue_many(values, keys=keys, partition=partition))
@@ -395,7 +395,7 @@ class Producer:
             self._memory.release_turn()
 
     async def ready(self) -> None:
-        """Wait for buffer memory for the record that `put` refused last, after all calls that wait already.
+        """Wait for buffer memory for the record that `put` refused last, behind all calls that already wait.
 
         The memory is kept for the next `put` for a short time only: call `put` without awaiting anything in between.
 
@@ -521,7 +521,7 @@ class Producer:
             # Earlier single records are stored first, and release the memory that their batch does not need.
             if self._accumulator.batch is not None:
                 self._accumulator.drain()
-            for number, columns, size_bytes in self._pieces.split(route, batches, partition, orders, keys):
+            for number, columns, size_bytes in self._slicer.split(route, batches, partition, orders, keys):
                 if not memory.try_reserve(size_bytes, has_turn=has_turn):
                     if not has_turn:
                         await memory.acquire_turn()
@@ -533,7 +533,7 @@ class Producer:
             if has_turn:
                 memory.release_turn()
         if self._unturned_bytes >= self._options.batch_bytes:
-            # As in `enqueue`, so that a loop of calls sends batches before the buffer is full.
+            # As in `enqueue`: batches are sent before a loop of calls has filled the buffer.
             self._unturned_bytes = 0
             await asyncio.sleep(0)
         return PendingReceipts(parts, orders or None)

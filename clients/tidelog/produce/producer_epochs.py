@@ -1,4 +1,4 @@
-"""Writing of a producer epoch into partitions, which fences older instances of the producer there.
+"""Writing a producer epoch into partitions, which fences older instances of the producer in these partitions.
 
 The owner of a partition appends a control batch with the epoch and answers once it is committed, so every later owner
 knows the epoch. The owner refuses an epoch that is older than the newest one and returns the newest. An epoch that it
@@ -19,8 +19,8 @@ from tidelog.requests.paging import in_requests
 from tidelog_proto import broker_pb2 as pb
 
 BEGUN_PER_REQUEST: Final = 256
-"""Partitions in one request. Each of them syncs to disk and may have to create files first, which takes some 10 ms on a
-slow disk, and the request must be answered in time."""
+"""Partitions in one request. Bounded so that the node answers in time: each partition is synced to disk and may need
+new files, about 10 ms on a slow disk."""
 
 
 class WrittenEpoch(NamedTuple):
@@ -84,7 +84,7 @@ async def write_epoch(
 
 def fenced_error(name: str | Work, topic: str) -> ProducerFencedError:
     """Return the error of an instance that a newer one has fenced."""
-    shown = name.producer_name if isinstance(name, Work) else name
+    producer_name = name.producer_name if isinstance(name, Work) else name
     return ProducerFencedError(
-        f"producer {shown!r} of topic {topic!r} was fenced by a newer instance with this name", definite=True
+        f"producer {producer_name!r} of topic {topic!r} was fenced by a newer instance with this name", definite=True
     )

@@ -1,9 +1,9 @@
 """The producer id, shared by all partition queues of a producer, and its replacement.
 
 A producer without a name has a random id, which is unique unless the process was copied, for example with an image of
-a running virtual machine. Then the node refuses a different batch with the same sequence numbers
-(`ProducerIdSharedError`), and the refused producer continues under a new id. A named producer cannot change its id, so
-this instance fails.
+a running virtual machine. After such a copy, the node refuses the second of two different batches with the same
+sequence numbers (`ProducerIdSharedError`), and the refused producer continues under a new id. A named producer cannot
+change its id, so this instance fails.
 
 Rejected: a new epoch of the old id, which would fence the other producer.
 """

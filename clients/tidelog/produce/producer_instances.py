@@ -1,10 +1,10 @@
 """Instances of a named producer, and the fencing of older instances.
 
 The name determines the producer id, so all instances write under one id, and the producer epoch orders them. Partition
-0 decides which is the newest: an instance writes an epoch there that is above the newest one. The owner refuses an
-older epoch and returns the newest. A delayed request of an instance that has given up has an epoch below that of every
-instance that began since, so it fences none of them. Then the instance writes the same epoch into all other
-partitions. After that no partition stores a batch of an older instance, even one that is still in a connection.
+0 decides which instance is the newest: an instance writes an epoch there that is above the newest one. The owner
+refuses an older epoch and returns the newest. A delayed request of an instance that has failed has an epoch below
+that of every instance that began since, so it fences none of them. Then the instance writes the same epoch into all
+other partitions. After that no partition stores a batch of an older instance, even one that is still in a connection.
 
 In a partition that was added later, older instances are fenced before the first batch is sent: first the instance
 writes its epoch into partition 0, which confirms that it is still the newest, then into the new partition. A newer
@@ -25,7 +25,7 @@ from tidelog.produce.work_registry import Registration, register_part
 from tidelog_proto.limits import EPOCHS_PER_INSTANCE
 
 BEGIN_ATTEMPTS_MAX: Final = 16
-"""Attempts to begin while other instances begin at the same time."""
+"""Maximum number of attempts to begin while other instances begin at the same time."""
 
 
 class ProducerInstance:
@@ -75,7 +75,7 @@ class ProducerInstance:
         for number in (0, partition):
             written = await write_epoch(self._router, self.topic_id, [number], self.producer_id, self.epoch)
             if written.newest > self.epoch or (number == 0 and not written.repeated):
-                raise self._fenced()  # a partition without this epoch may have lost a newer one, too
+                raise self._fenced()  # a partition that lost this epoch may have lost a newer one, too
         self.fenced_partitions.add(partition)
 
     async def _begin(self) -> None:
@@ -86,7 +86,7 @@ class ProducerInstance:
             written = await write_epoch(self._router, topic_id, [0], self.producer_id, epoch)
             if written.is_new_at(epoch):
                 await self._router.refresh(
-                    self._topic, sure=True
+                    self._topic, must_confirm=True
                 )  # includes every partition that an older instance knew
                 route = await self._router.topic(self._topic)
                 if route.topic_id != topic_id:

@@ -8,8 +8,8 @@ from typing import Final
 
 from tidelog.errors import InvalidRequestError
 from tidelog.model import Acks, Compression
+from tidelog.produce.custom_partitioners import Partitioner, chooser_of
 from tidelog.produce.partition_queue import BATCH_BYTES_TARGET
-from tidelog.produce.partitioners import Partitioner, chooser_of
 from tidelog.produce.serializers import Serializer, serializer_of
 from tidelog.produce.work import Work, check_name
 from tidelog_proto import broker_pb2 as pb
@@ -54,7 +54,8 @@ class ProducerOptions:
             raise InvalidRequestError(
                 f"compression must be one of {', '.join(map(repr, CODECS))}, got {self.compression!r}"
             )
-        if not (self.buffer_bytes > 0 and self.batch_bytes > 0 and self.delivery_timeout_s > 0):  # NaN fails, too
+        # `not > 0` also refuses NaN.
+        if not (self.buffer_bytes > 0 and self.batch_bytes > 0 and self.delivery_timeout_s > 0):
             raise InvalidRequestError(
                 f"buffer_bytes, batch_bytes and delivery_timeout_s must be > 0, got {self.buffer_bytes!r}, "
                 f"{self.batch_bytes!r} and {self.delivery_timeout_s!r}"

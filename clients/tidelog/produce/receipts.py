@@ -55,20 +55,20 @@ class PendingReceipt:
 
     def done(self) -> bool:
         """Whether the outcome is known, so that awaiting returns at once."""
-        found = self.batch.find(self.index)
-        return found is not None and found[0].done
+        place = self.batch.find(self.index)
+        return place is not None and place[0].done
 
     def __await__(self) -> Generator[Any, None, Receipt]:
         batch, index = self.batch, self.index
-        found = batch.find(index)
-        if found is None:
+        place = batch.find(index)
+        if place is None:
             # One future for each waiter: cancelling one must not cancel the others.
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             batch.add_waiter(index, waiter)
             yield from waiter
-            found = batch.find(index)
-            assert found is not None, "a settled record has a delivery"
-        delivery, at = found
+            place = batch.find(index)
+            assert place is not None, "a settled record has a delivery"
+        delivery, at = place
         yield from delivery.__await__()
         return delivery.receipt(at)
 
@@ -84,7 +84,7 @@ class Receipts(Sequence[Receipt]):
 
     @property
     def ranges(self) -> list[ReceiptRange]:
-        """(partition, base offset, count) of each piece."""
+        """(partition, base offset, count) of each chunk."""
         starts = [0, *self._ends]
         return [
             ReceiptRange(delivery.partition, delivery.base_offset, delivery.stored(end - start))
@@ -118,9 +118,9 @@ class Receipts(Sequence[Receipt]):
 
     def _at(self, index: int) -> Receipt:
         place = index if self._orders is None else self._place(index)
-        piece = bisect_right(self._ends, place)
-        start = self._ends[piece - 1] if piece else 0
-        delivery = self._deliveries[piece]
+        chunk = bisect_right(self._ends, place)
+        start = self._ends[chunk - 1] if chunk else 0
+        delivery = self._deliveries[chunk]
         return delivery.receipt(place - start)
 
     def _place(self, index: int) -> int:
@@ -137,7 +137,7 @@ class Receipts(Sequence[Receipt]):
 
 
 @dataclass(frozen=True, slots=True)
-class PieceOutcome:
+class ChunkOutcome:
     """The outcome of consecutive records of one partition: their offsets, or an error.
 
     Attributes:
@@ -169,18 +169,18 @@ class PendingReceipts:
         return self._wait().__await__()
 
     @internal
-    async def settled(self) -> list[PieceOutcome]:
-        """Wait until each piece is stored or has failed; failures then count as reported to the caller."""
-        outcomes: list[PieceOutcome] = []
+    async def settled(self) -> list[ChunkOutcome]:
+        """Wait until each chunk is stored or has failed; failures then count as reported to the caller."""
+        outcomes: list[ChunkOutcome] = []
         for delivery, count in self._parts:
             delivery.watched = True
             await delivery.settled()
             if delivery.error is not None:
-                outcomes.append(PieceOutcome(delivery.partition, count, error=copy_of_error(delivery.error)))
+                outcomes.append(ChunkOutcome(delivery.partition, count, error=copy_of_error(delivery.error)))
                 continue
             stored = delivery.stored(count)
             base, dropped = delivery.base_offset, delivery.duplicates
-            outcomes.append(PieceOutcome(delivery.partition, count, base, stored, dropped))
+            outcomes.append(ChunkOutcome(delivery.partition, count, base, stored, dropped))
         return outcomes
 
     async def _wait(self) -> Receipts:
@@ -235,18 +235,18 @@ class PendingRows:
 
     def outcomes(self) -> list[Receipt | TidelogError]:
         """Return the receipt or the error of each settled record."""
-        found = [self._batch.find(self._first + at) for at in range(self._count)]
+        places = [self._batch.find(self._first + at) for at in range(self._count)]
         return [
             delivery.receipt(at) if delivery.error is None else copy_of_error(delivery.error)
-            for delivery, at in (place for place in found if place is not None)
+            for delivery, at in (place for place in places if place is not None)
         ]
 
     def _deliveries(self) -> Sequence[Delivery]:
         delivery = self._batch.delivery
         if delivery is not None:
             return (delivery,)
-        found = (self._batch.find(self._first + at) for at in range(self._count))
-        return list({id(place[0]): place[0] for place in found if place is not None}.values())
+        places = (self._batch.find(self._first + at) for at in range(self._count))
+        return list({id(place[0]): place[0] for place in places if place is not None}.values())
 
 
 def attach_trace(receipt: PendingReceipt | PendingReceipts) -> None:

@@ -1,7 +1,7 @@
-"""Preparation of records before a producer accepts them: serialisation, validation, size.
+"""Preparation of records before a producer accepts them: serialization, validation, size.
 
-An invalid record raises an error in the call, and nothing of the call is accepted. Later it would make the batch of
-other records fail.
+An invalid record raises an error in the call, and no record of the call is accepted. If it were accepted, encoding its
+batch would fail, and with it the other records of the batch.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import operator
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from tidelog.produce.custom_partitioners import chooser_of
 from tidelog.produce.open_batch import record_size_bytes
-from tidelog.produce.partitioners import chooser_of
 from tidelog.produce.producer_options import ProducerOptions
 from tidelog.produce.serializers import serializer_of
 from tidelog_proto.batch.columns import TIMESTAMP_US_MAX, Headers
@@ -54,10 +54,10 @@ class RecordPreparation:
         partition: int | None,
         timestamp_us: int | None,
     ) -> PreparedRecord:
-        """Serialise and check a record; its partition is chosen later.
+        """Serialize and check a record; its partition is chosen later.
 
         Raises:
-            SerializationError: key or value cannot be serialised.
+            SerializationError: key or value cannot be serialized.
             TypeError, ValueError: see `Producer.send`.
         """
         if self._value is not None:
@@ -70,7 +70,7 @@ class RecordPreparation:
             timestamp_us = checked_int("timestamp_us", timestamp_us)
         _check_record(value, key, tag, timestamp_us)
         if headers is not None:
-            # Copied: the caller may reuse the list before this record is sent, or have passed an iterator.
+            # Copied, because the caller may change the list before the record is sent, or may have passed an iterator.
             headers = tuple([_header_of(header) for header in headers])
         size_bytes = record_size_bytes(value, key, headers, tag)
         return PreparedRecord(value, key, headers, tag, partition, timestamp_us, size_bytes)
@@ -89,7 +89,7 @@ class RecordPreparation:
         """Return the values of many records as bytes.
 
         Raises:
-            SerializationError: one of them cannot be serialised.
+            SerializationError: one of them cannot be serialized.
             TypeError: they are text.
         """
         return _no_text(values, "value") if self._value is None else [self._value(value) for value in values]
@@ -98,7 +98,7 @@ class RecordPreparation:
         """Return the keys of many records as bytes.
 
         Raises:
-            SerializationError: one of them cannot be serialised.
+            SerializationError: one of them cannot be serialized.
             TypeError: they are text.
         """
         if keys is None:
@@ -125,12 +125,12 @@ def _no_text(many: Sequence[Any], what: str) -> Sequence[bytes | None]:
     Raises:
         TypeError: they are text.
     """
-    given: Sequence[Any] = list(many) if isinstance(many, Iterator) else many
-    if isinstance(given, str) or isinstance(next((each for each in given if each is not None), None), str):
+    items: Sequence[Any] = list(many) if isinstance(many, Iterator) else many
+    if isinstance(items, str) or isinstance(next((each for each in items if each is not None), None), str):
         raise TypeError(
             f"a {what} must be bytes or None, got str; encode it, or pass {what}_serializer to the producer"
         )
-    return given
+    return items
 
 
 def checked_int(what: str, number: Any) -> int | None:

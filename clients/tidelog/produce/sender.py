@@ -169,7 +169,7 @@ class Sender:
 
     def _serve(self) -> None:
         if self._source is not None and self._source.batch is not None and not self._closed:
-            self._source.drain_if_sendable()  # the queues that it wakes are served below
+            self._source.drain_if_sendable()  # queues that this wakes are served below
         self._scheduled = False
         if self._closed:
             return
@@ -218,7 +218,7 @@ class Sender:
                 self._owner_lookups[queue.partition] = lookup
             return None
         if self._in_flight_on.get(queue.partition) is not connection and queue.in_flight:
-            return None  # the batches on the other connection are answered or abandoned first, which wakes the queue
+            return None  # the queue is woken when the batches on the other connection are answered or abandoned
         if (
             connection.liveness is not None
             and connection.liveness.is_lost
@@ -237,8 +237,10 @@ class Sender:
         return connection
 
     def _fail_if_unreachable(self, queue: PartitionQueue, connection: Connection) -> bool:
-        """Fail the records for a lost node unless another node may take over; return whether the queue is idle then."""
-        error = NodeUnreachableError(f"{connection.name} is connected and does not answer, and no other node answers")
+        """Fail the records for a lost node unless another node can take over; return whether the queue is idle."""
+        error = NodeUnreachableError(
+            f"{connection.name} is connected and does not answer, and no other node answers; are the nodes running?"
+        )
         if not self._router.pool.should_give_up(error, math.inf):
             return False
         queue.fail_all(error)
@@ -391,7 +393,7 @@ class Sender:
             throttle.answered(sum(sent_batch.batch.encoded.length for sent_batch in sent_batches))
 
     def _answered(
-        self, connection: Connection, sent_batches: list[SentBatch], asked: pb.Envelope, answer: Frame | TidelogError
+        self, connection: Connection, sent_batches: list[SentBatch], request: pb.Envelope, answer: Frame | TidelogError
     ) -> None:
         if connection.liveness is not None:
             self._unanswered.answered(connection, sent_batches)
@@ -400,7 +402,7 @@ class Sender:
         if connection.throttle is not None or self._tickets.is_throttled:
             self._release_throttles(connection, sent_batches)
         if isinstance(answer, TidelogError):
-            self._tickets.note_error(asked, answer)
+            self._tickets.note_error(request, answer)
             self._failed(sent_batches, answer)
             return
         try:
@@ -441,7 +443,7 @@ class Sender:
                 self.wake(sent_batch.queue)
 
     def _is_expected(self, sent_batch: SentBatch) -> bool:
-        """Return whether the answer to a batch is still expected; after that it is not."""
+        """Return whether the answer to a batch is still expected, and stop expecting it."""
         expected, sent_batch.expected = sent_batch.expected, None
         if expected is None:
             return False
@@ -485,7 +487,7 @@ class Sender:
     # --------------------------------------------------------------------------------------------- logging
 
     def _log_stall(self, queue: PartitionQueue, error: TidelogError) -> None:
-        """Log the error of a partition that has failed for a while, once until all partitions work again."""
+        """Log the error of a partition that has failed for a while; not again until all partitions work."""
         if queue.idle:
             self._clear_stall(queue)
             return

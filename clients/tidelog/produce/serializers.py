@@ -1,6 +1,6 @@
 """Serializers of keys and values, by name or as the user's function.
 
-None is not serialised: it is a record without a key, or a tombstone.
+None is not serialized: it is a record without a key, or a tombstone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _fields(thing: object) -> object:
     """Return the JSON value of a pydantic model, with its own serializers; pydantic is not imported for it.
 
     Raises:
-        TypeError: it is something else.
+        TypeError: the object is not a pydantic model.
     """
     dump = getattr(type(thing), "model_dump", None)
     if dump is None:
@@ -41,32 +41,32 @@ def _utf_8(thing: object) -> bytes:
 _NAMED: Final[dict[str, Callable[[Any], bytes]]] = {"json": _json, "utf-8": _utf_8}
 
 
-def serializer_of(given: Serializer | None, what: str) -> Callable[[Any], bytes | None] | None:
-    """Return the function that serialises keys or values; None if they are bytes already.
+def serializer_of(serializer: Serializer | None, what: str) -> Callable[[Any], bytes | None] | None:
+    """Return the function that serializes keys or values; None if they are bytes already.
 
     Args:
-        given: the user's option.
+        serializer: the user's option.
         what: "key" or "value", for errors.
 
     Raises:
         InvalidRequestError: the name is unknown, or the option is neither a name nor a function.
     """
-    if given is None:
+    if serializer is None:
         return None
-    serialize = _NAMED.get(given) if isinstance(given, str) else given
+    serialize = _NAMED.get(serializer) if isinstance(serializer, str) else serializer
     if not callable(serialize):
         names = ", ".join(map(repr, _NAMED))
-        raise InvalidRequestError(f"{what}_serializer must be one of {names}, or a function, got {given!r}")
+        raise InvalidRequestError(f"{what}_serializer must be one of {names}, or a function, got {serializer!r}")
 
     def checked(thing: Any) -> bytes | None:
         if thing is None:
             return None
         try:
-            made = serialize(thing)
+            serialized = serialize(thing)
         except Exception as error:
-            raise SerializationError(f"a {what} cannot be serialised: {error}") from error
-        if not isinstance(made, bytes):
-            raise SerializationError(f"{what}_serializer must return bytes, got {type(made).__name__}")
-        return made
+            raise SerializationError(f"a {what} cannot be serialized: {error}") from error
+        if not isinstance(serialized, bytes):
+            raise SerializationError(f"{what}_serializer must return bytes, got {type(serialized).__name__}")
+        return serialized
 
     return checked

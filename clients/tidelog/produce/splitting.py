@@ -22,7 +22,7 @@ INT16_MAX: Final = 0x7FFF
 _BINARY: Final = pa.binary()
 
 
-class Piece(NamedTuple):
+class PartitionSlice(NamedTuple):
     """Rows for one partition, and their size in bytes; the partition is None for any, if no row has a key."""
 
     partition: int | None
@@ -31,9 +31,9 @@ class Piece(NamedTuple):
 
 
 class GroupedRows(NamedTuple):
-    """Pieces in the order of sending, and the input index of each of their rows."""
+    """Slices in the order of sending, and the input index of each of their rows."""
 
-    pieces: list[Piece]
+    slices: list[PartitionSlice]
     order: pa.Array[Any]
 
 
@@ -51,13 +51,13 @@ def split_rows(columns: pa.RecordBatch, *, bytes_max: int, records_max: int) -> 
         return
     step = max(1, min(records_max, rows * bytes_max // max(1, size_bytes)))
     for at in range(0, rows, step):
-        piece = columns.slice(at, step)
-        if piece.num_rows > 1 and piece.nbytes > 4 * bytes_max:
-            half = piece.num_rows // 2
-            yield from split_rows(piece.slice(0, half), bytes_max=bytes_max, records_max=records_max)
-            yield from split_rows(piece.slice(half), bytes_max=bytes_max, records_max=records_max)
+        part = columns.slice(at, step)
+        if part.num_rows > 1 and part.nbytes > 4 * bytes_max:
+            half = part.num_rows // 2
+            yield from split_rows(part.slice(0, half), bytes_max=bytes_max, records_max=records_max)
+            yield from split_rows(part.slice(half), bytes_max=bytes_max, records_max=records_max)
         else:
-            yield piece
+            yield part
 
 
 def group_by_partition(columns: pa.RecordBatch, targets: pa.Array[Any], keyless: Callable[[], int]) -> GroupedRows:
@@ -70,7 +70,8 @@ def group_by_partition(columns: pa.RecordBatch, targets: pa.Array[Any], keyless:
             are sorted.
     """
     if targets.null_count == len(targets):
-        return GroupedRows([Piece(None, columns, columns.nbytes)], pa.array(range(columns.num_rows), pa.int64()))
+        everything = PartitionSlice(None, columns, columns.nbytes)
+        return GroupedRows([everything], pa.array(range(columns.num_rows), pa.int64()))
     if targets.null_count:
         targets = pc.fill_null(targets, pa.scalar(keyless(), targets.type))
     numbers: npt.NDArray[np.int32] = targets.to_numpy()
@@ -78,11 +79,11 @@ def group_by_partition(columns: pa.RecordBatch, targets: pa.Array[Any], keyless:
     counts = np.bincount(numbers)
     order = np.argsort(numbers.astype(np.int16) if len(counts) <= INT16_MAX else numbers, kind="stable")
     indices: pa.Array[Any] = pa.array(order, pa.int64())
-    taken = columns.take(indices)
-    found = np.flatnonzero(counts).tolist()
-    bounds = [0, *np.cumsum(counts[found]).tolist()]
-    slices = [taken.slice(begin, end - begin) for begin, end in pairwise(bounds)]
-    return GroupedRows(list(map(Piece, found, slices, _sizes(taken, slices, bounds))), indices)
+    sorted_columns = columns.take(indices)
+    present = np.flatnonzero(counts).tolist()
+    bounds = [0, *np.cumsum(counts[present]).tolist()]
+    slices = [sorted_columns.slice(begin, end - begin) for begin, end in pairwise(bounds)]
+    return GroupedRows(list(map(PartitionSlice, present, slices, _sizes(sorted_columns, slices, bounds))), indices)
 
 
 def _sizes(columns: pa.RecordBatch, slices: list[pa.RecordBatch], bounds: list[int]) -> list[int]:

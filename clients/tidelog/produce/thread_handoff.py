@@ -2,12 +2,12 @@
 
 Threads append to one batch under a lock, and the first record of a batch schedules the handoff on the loop. A busy loop
 finds more records when it runs, and a thread that puts faster than the loop sends fills several batches, until the
-producer's buffer is full. Batches that wait here count against that buffer; since the loop may accept other records at
-the same time, the limit may be exceeded by one batch.
+producer's buffer is full. Batches that wait for the loop count against that buffer; since the loop may accept other
+records at the same time, the limit may be exceeded by one batch.
 
-A thread that has waited for memory has it reserved for its next `put`, since other threads could use it first again and
-again. A thread resumes independently of the iterations of the loop (see `buffer_memory.py`), so the reservation expires
-after a time.
+A thread that has waited for memory gets a reservation for its next `put`, because otherwise other threads could use the
+memory first again and again. A thread resumes independently of the iterations of the loop (see `buffer_memory.py`), so
+the reservation expires after a time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tidelog.produce.record_preparation import PreparedRecord, RecordPreparation
 from tidelog_proto.batch.columns import Headers
 
 NEVER_FITS: Final = 1 << 62
-"""A size that never fits, for records that need a check."""
+"""A size that fits no batch, for records that need a check."""
 
 RESERVATION_S: Final = 1.0
 """How long memory stays reserved for a thread that has waited for it."""
@@ -57,7 +57,7 @@ class ProducerInternals(NamedTuple):
 
 
 class _ThreadState(threading.local):
-    """Size of the record that was refused last for this thread, and the memory reserved for it since."""
+    """Size of this thread's last refused record, and the memory that is reserved for it."""
 
     refused_bytes = 0
     reservation: list[int] | None = None
@@ -238,6 +238,7 @@ def buffer_full(topic: str) -> BufferFullError:
 def unknown_partition(topic: str, route: TopicRoute, partition: int) -> UnknownPartitionError:
     """Return the error of a record for a partition that is not in the cached metadata; `send` refreshes it."""
     return UnknownPartitionError(
-        f"topic {topic!r} has partitions 0 to {route.partition_count - 1} in this producer's metadata, not {partition}",
+        f"topic {topic!r} has partitions 0 to {route.partition_count - 1} in this producer's metadata, not "
+        f"{partition}; publish to one of these, or with `send`, which refreshes the metadata",
         retriable=True,
     )

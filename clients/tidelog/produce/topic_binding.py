@@ -1,12 +1,12 @@
-"""Which topic a producer writes to: the one that has the name when its first record is given, and never another.
+"""The binding of a producer to the topic that has the name at its first record, even if that topic is recreated.
 
-A cached route may be that of a topic that was deleted since, and recreated. So a producer confirms the name once,
-before its first record; for a named producer its instance does (`producer_instances.py`). If no node can confirm the
-name, the producer binds to the cached topic: a topic cannot be deleted while the owner of `__meta` is missing.
+A cached route may belong to a topic that was deleted and recreated since. So a producer confirms the name once, before
+its first record; a named producer's instance does so when it begins (`producer_instances.py`). If no node can confirm
+the name, the producer binds to the cached topic: a topic cannot be deleted while the owner of `__meta` is missing.
 
-Rejected: binding to the cached route, and to the recreated topic when a node refuses the first records. It saves the
-question, but the refused records were partitioned by the partition count of the deleted topic, and the refusal of one
-partition does not tell the outcome of the batches of the others.
+Rejected: binding to the cached route, and to the recreated topic when a node refuses the first records. This saves the
+confirmation, but the refused records were partitioned by the partition count of the deleted topic, and a refusal by one
+partition does not decide the outcome of batches for other partitions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class TopicBinding:
     Args:
         router: the client's.
         topic: the name.
-        instance: that of a named producer; it has a topic id of its own.
+        instance: the instance of a named producer, which determines the topic id itself; None for others.
 
     Attributes:
         topic_id: of the topic that the producer writes to; empty before `find` has returned once.
@@ -36,10 +36,10 @@ class TopicBinding:
         self._instance = instance
 
     def known(self, partition: int | None = None) -> TopicRoute | None:
-        """Return the topic's route if that is bound and has `partition`; None when `find` has to ask. For any thread.
+        """Return the route of the bound topic if it is cached with `partition`; None if `find` is needed. Thread-safe.
 
         Raises:
-            UnknownTopicError: the topic is gone, and its name has another one.
+            UnknownTopicError: the topic was deleted, and another topic has its name.
         """
         route = self._router.metadata.topic(self._topic)
         if not self.topic_id or route is None or (partition is not None and partition not in route.partitions):
@@ -51,16 +51,17 @@ class TopicBinding:
         """Return the topic's route, and bind to that topic.
 
         Raises:
-            UnknownTopicError, UnknownPartitionError: there is no such thing, or the topic is gone.
-            TidelogError: no node could tell in time.
+            UnknownTopicError, UnknownPartitionError: the topic or partition does not exist, or the bound topic was
+                deleted.
+            TidelogError: no node answered in time.
         """
-        wanted = () if partition is None else (partition,)
+        numbers = () if partition is None else (partition,)
         instance = self._instance
 
         async def ask() -> TopicRoute:
             if not self.topic_id and instance is None:
                 await self._router.confirmed_topic(self._topic)
-            return await self._router.topic_with(self._topic, wanted)
+            return await self._router.topic_with(self._topic, numbers)
 
         if instance is not None and not instance.epoch:
             await instance.begin()

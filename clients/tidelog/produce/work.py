@@ -68,7 +68,8 @@ def numbers_of(name: str | Work) -> InstanceNumbers:
         round_, piece = divmod(name.piece, _PIECES)
         first += piece * INSTANCES_PER_PIECE
         last = first + INSTANCES_PER_PIECE - 1
-        name = f"{name.producer_name}\0{round_}"  # names with a null character are unlikely in programs
+        # Joined by a null character, because names that programs use hardly contain one.
+        name = f"{name.producer_name}\0{round_}"
     producer_id = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) >> 1 | 1
     return InstanceNumbers(producer_id, first * EPOCHS_PER_INSTANCE, last * EPOCHS_PER_INSTANCE)
 

@@ -7,7 +7,8 @@ Epochs only increase, so no registration is lost, and a piece costs one or two c
 A piece has fewer epochs than possible parts, so the bound may be up to 6 % too high; it is exact up to 16 parts.
 
 The first part to register knows that no record of the piece is stored. If two parts register at the same time, one of
-them is the first. If its answer is lost, none is, and both look for earlier records that do not exist.
+them is the first. If the answer to that part is lost, neither counts as the first, and both search for earlier records
+that do not exist.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tidelog.produce.work import INSTANCES_PER_PIECE, PARTS_MAX, Work, numbers_o
 from tidelog_proto.limits import EPOCHS_PER_INSTANCE
 
 _BOUNDS: Final = tuple(accumulate(repeat(1, INSTANCES_PER_PIECE - 1), lambda bound, _: bound + 1 + bound // 16))
-"""The bound of each step from 1 on; see `parts_bound`."""
+"""For each step from 1 on, its bound; see `parts_bound`."""
 assert _BOUNDS[-1] >= PARTS_MAX, "every part has a step"
 
 
@@ -67,7 +68,7 @@ async def register_part(router: Router, topic: str, topic_id: bytes, work: Work)
     is_first, newest = written.is_new_at(numbers.first_epoch), written.newest
     epoch = max(newest, numbers.first_epoch + step_for(work.part) * EPOCHS_PER_INSTANCE)
     while epoch <= numbers.last_epoch:
-        # Written even if the epoch exists already: an owner may return an epoch that is not committed yet.
+        # Written even if the owner returned this epoch, because the epoch may not be committed yet.
         written = await write_epoch(router, topic_id, [0], numbers.producer_id, epoch)
         if written.newest == epoch:
             return Registration(is_first, parts_bound((newest - numbers.first_epoch) // EPOCHS_PER_INSTANCE))

@@ -16,24 +16,24 @@ async def committed(router: Router, group: str, topic: str | None) -> list[Commi
     checked_group(group)
 
     async def ask(connection: Connection) -> list[Committed]:
-        asked = pb.Committed(group=group)
+        request = pb.Committed(group=group)
         if topic is not None:
             # The request names the topic, not its partitions: the cached metadata may lack new ones.
-            asked.topic_id = (await router.topic(topic)).topic_id
+            request.topic_id = (await router.topic(topic)).topic_id
         results: list[pb.CommittedResult] = []
         while True:
-            reply = (await router.call(connection, pb.Envelope(committed=asked))).envelope.committed_reply
+            reply = (await router.call(connection, pb.Envelope(committed=request))).envelope.committed_reply
             results += reply.results
-            if not reply.HasField("last") or reply.last == asked.after:
+            if not reply.HasField("last") or reply.last == request.after:
                 break
-            asked.after.CopyFrom(reply.last)
+            request.after.CopyFrom(reply.last)
         for each in results:
             if each.HasField("record_epoch"):
                 router.read_epochs.note_committed(
                     each.topic_id, each.partition, offset=each.next_offset, epoch=each.record_epoch
                 )
         if topic is not None:
-            return committed_of(results, {asked.topic_id: topic})
+            return committed_of(results, {request.topic_id: topic})
         return committed_of(results, await _names(router, connection, results))
 
     if topic is None:
@@ -46,8 +46,8 @@ async def _names(router: Router, connection: Connection, results: Iterable[pb.Co
 
     A node of an older release does not return names; then the metadata of all topics is requested.
     """
-    named = {result.topic_id: result.topic or router.metadata.name_of(result.topic_id) for result in results}
-    if None in named.values():
+    names = {result.topic_id: result.topic or router.metadata.name_of(result.topic_id) for result in results}
+    if None in names.values():
         question = pb.Metadata()
         while True:
             reply = (await router.call(connection, pb.Envelope(metadata=question))).envelope.metadata_reply
@@ -55,5 +55,5 @@ async def _names(router: Router, connection: Connection, results: Iterable[pb.Co
             if not reply.HasField("next") or reply.next == question.cursor:
                 break
             question.cursor.CopyFrom(reply.next)
-        named = {topic_id: name or router.metadata.name_of(topic_id) for topic_id, name in named.items()}
-    return {topic_id: name for topic_id, name in named.items() if name is not None}
+        names = {topic_id: name or router.metadata.name_of(topic_id) for topic_id, name in names.items()}
+    return {topic_id: name for topic_id, name in names.items() if name is not None}

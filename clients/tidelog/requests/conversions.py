@@ -104,9 +104,9 @@ def check_position(where: TopicPartition, offset: int) -> None:
         )
 
 
-def _is_number(given: object) -> bool:
+def _is_number(thing: object) -> bool:
     """Whether an object is an integer, of Python or of a library such as NumPy."""
-    return hasattr(given, "__index__")
+    return hasattr(thing, "__index__")
 
 
 def list_offsets_entry(topic_id: bytes, partition: int, at: At | NewestOf) -> pb.ListOffsetsEntry:

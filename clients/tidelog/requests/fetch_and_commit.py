@@ -66,8 +66,8 @@ async def fetch(
             f"wait_ms must be 0 to {FETCH_WAIT_MS_MAX}, got {wait_ms}"
         )
     entry = pb.FetchEntry(partition=partition, offset=offset, topic_id=topic_id)
-    if (wanted := record_filter(key, tag)) is not None:
-        entry.filter.CopyFrom(wanted.to_message())
+    if (matching := record_filter(key, tag)) is not None:
+        entry.filter.CopyFrom(matching.to_message())
     if (projection := projection_message(columns, since_us, until_us, end_offset)) is not None:
         entry.projection.CopyFrom(projection)
     request = pb.Fetch(entries=[entry], min_bytes=min_bytes, max_bytes=max_bytes, wait_ms=wait_ms)
@@ -89,12 +89,12 @@ async def fetch(
         try:
             return await router.about_topic(topic, attempt, repeatable=True, partition=partition)
         except _QuotaExceeded as held:
-            # Not a failure, so there is no time limit: the read continues when the quota allows it.
+            # A used up quota is not a failure, so it has no time limit: the read continues when the quota allows it.
             await asyncio.sleep(min(held.retry_after_s, QUOTA_RETRY_S))
 
 
 class _QuotaExceeded(Exception):  # noqa: N818 - a signal to `fetch`, not an error
-    """A node has records and returns none, since the reader has used up its read quota."""
+    """A node has records and returns none, because the reader has used up its read quota."""
 
     def __init__(self, retry_after_s: float) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ async def _fetched_from(
     has_advanced = result.next_offset > offset  # also past records that the filter excludes
     if not result.length and not has_advanced and offset < known_end:
         held_ms = max(frame.envelope.throttle_ms, frame.envelope.caller_throttle_ms)
-        if held_ms and request.wait_ms:  # a fetch that does not wait for records fails like other requests
+        if held_ms and request.wait_ms:  # a fetch without `wait_ms` has the time limit of other requests
             raise _QuotaExceeded(held_ms / _MS)
         raise _lag_error(replica.connection, topic, partition, offset)
     batches = parse_batches(frame.attachment, TopicPartition(topic, partition), offset, control=control)
@@ -154,17 +154,17 @@ def parse_batches(
     Raises:
         CorruptBatchError, UnsupportedBatchError: the bytes are damaged, or of a newer version; with the position.
     """
-    wanted: list[RecordBatch] = []
+    batches: list[RecordBatch] = []
     at = offset
     try:
         for view in iter_batches(attachment):
             batch = RecordBatch.parse(view).slice_from(offset)
             at = batch.end_offset
             if len(batch) and (control or not batch.control):
-                wanted.append(batch)
+                batches.append(batch)
     except ProtocolError as error:
         raise error_of_read(error, where.topic, where.partition, at) from error
-    return wanted
+    return batches
 
 
 async def commit(
@@ -194,8 +194,8 @@ async def commit(
             raise deleted_topic_error(topic)
         held = done.setdefault(route.topic_id, {})
         refused = await list_offsets.beyond_ends(router, topic, route.topic_id, positions)
-        wanted = [each for each in positions.items() if each[0] not in held and each[0] not in refused]
-        for part in in_requests(wanted):
+        to_commit = [each for each in positions.items() if each[0] not in held and each[0] not in refused]
+        for part in in_requests(to_commit):
             entries = [
                 pb.CommitEntry(
                     topic_id=route.topic_id,

@@ -12,7 +12,7 @@ from tidelog.requests.conversions import NewestOf
 from tidelog_proto.batch.key_partitions import partition_for_key
 
 _TRIES_MAX: Final = 8
-"""Attempts: between the two requests a newer record may have replaced the one that was found."""
+"""Attempts; one fails if a newer record replaced the found one between the two requests."""
 
 
 async def newest_of_key(router: Router, topic: str, key: bytes, partition: int | None) -> Record | None:

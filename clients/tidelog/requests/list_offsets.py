@@ -26,26 +26,26 @@ END_CHECK_TIMEOUT_S: Final = 2.0
 class OffsetSearch:
     """Resolves one point in the logs of several partitions; results are kept between attempts.
 
-    So a partition without an owner does not repeat the requests for the others. Only an owner returns the end of a log;
-    a replica that is asked instead returns an error. Every replica resolves other points.
+    So while one partition has no owner, the requests for other partitions are not repeated. Only an owner returns the
+    end of a log; a replica that is asked instead returns an error. Other points can be resolved by any replica.
 
     Attributes:
         found: the results by partition.
         failures: the errors of the last attempt by partition.
     """
 
-    def __init__(self, router: Router, topic: str, at: At | NewestOf, wanted: Iterable[int]) -> None:
+    def __init__(self, router: Router, topic: str, at: At | NewestOf, partitions: Iterable[int]) -> None:
         self.found: dict[int, Offset] = {}
         self.failures: dict[int, TidelogError] = {}
         self._router = router
         self._topic = topic
         self._at: At | NewestOf = at
-        self._wanted = list(dict.fromkeys(wanted))
+        self._partitions = list(dict.fromkeys(partitions))
 
     @property
     def missing(self) -> list[int]:
         """The partitions without a result."""
-        return [partition for partition in self._wanted if partition not in self.found]
+        return [partition for partition in self._partitions if partition not in self.found]
 
     async def attempt(self) -> dict[int, Offset]:
         """Ask once for the missing partitions; return all results.
@@ -70,7 +70,7 @@ class OffsetSearch:
             self.found.clear()  # the name may belong to a new topic now
         for failure in sorted(self.failures.values(), key=lambda each: each.retriable):
             raise failure
-        return {partition: self.found[partition] for partition in self._wanted}
+        return {partition: self.found[partition] for partition in self._partitions}
 
     async def _ask_in_sequence(self, replica: ReadReplica, group: list[int]) -> None:
         """Send the requests for a node one after the other; after a failure the remaining partitions fail, too."""
@@ -85,15 +85,15 @@ class OffsetSearch:
         route = await self._router.topic(self._topic)
         entries = [list_offsets_entry(route.topic_id, partition, self._at) for partition in group]
         envelope = pb.Envelope(list_offsets=pb.ListOffsets(entries=entries))
-        asked = [TopicPartition(self._topic, partition) for partition in group]
-        frame = await self._router.call_reader(asked, replica, envelope)
+        requested = [TopicPartition(self._topic, partition) for partition in group]
+        frame = await self._router.call_reader(requested, replica, envelope)
         results = results_of(frame.envelope.list_offsets_reply.results, len(group), replica.connection)
         by_time = self._at not in {"earliest", "latest"}
         for partition, result in zip(group, results, strict=True):
             try:
-                found = self.found[partition] = offset_of(result, by_time=by_time)
+                offset = self.found[partition] = offset_of(result, by_time=by_time)
                 if self._at == "latest":
-                    end_offset = found.high_watermark
+                    end_offset = offset.high_watermark
                     self._router.known_ends.note(route.topic_id, partition, epoch=None, end_offset=end_offset)
             except TidelogError as error:
                 self._router.learn_from(self._topic, error, partition)
@@ -109,10 +109,10 @@ async def list_offsets(
     router: Router, topic: str, at: At | NewestOf, partitions: Iterable[int] | None
 ) -> dict[int, Offset]:
     """Resolve a point in the log. See `Client.list_offsets`."""
-    wanted = list(partitions or ())
+    numbers = list(partitions or ())
     if partitions is None:  # all partitions, including those added since the last metadata refresh
-        wanted = sorted((await router.about_topic(topic, lambda: router.topic_now(topic), repeatable=True)).partitions)
-    return await router.about_topic(topic, OffsetSearch(router, topic, at, wanted).attempt, repeatable=True)
+        numbers = sorted((await router.about_topic(topic, lambda: router.topic_now(topic), repeatable=True)).partitions)
+    return await router.about_topic(topic, OffsetSearch(router, topic, at, numbers).attempt, repeatable=True)
 
 
 async def ends_of(router: Router, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Offset]:
@@ -143,7 +143,7 @@ async def beyond_ends(
     if not doubted:
         return {}
     search = OffsetSearch(router, topic, "latest", doubted)
-    with contextlib.suppress(TidelogError, TimeoutError):  # the commit itself returns an error if there is one
+    with contextlib.suppress(TidelogError, TimeoutError):  # without an answer, the commit decides
         async with asyncio.timeout(END_CHECK_TIMEOUT_S):
             await search.attempt()
     return {
@@ -156,7 +156,7 @@ async def beyond_ends(
 def beyond_end_error(topic: str, partition: int, offset: int, end: Offset) -> OffsetOutOfRangeError:
     """Return the error of a position beyond the end of the log."""
     error = OffsetOutOfRangeError(
-        f"{topic}/{partition}: offset {offset} is beyond the end of the log, {end.high_watermark}"
+        f"{topic}/{partition}: offset {offset} is beyond the end of the log, {end.high_watermark}; commit at most that"
     )
     error.log_start_offset, error.high_watermark = end.log_start_offset, end.high_watermark
     return error

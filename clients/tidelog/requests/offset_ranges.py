@@ -50,49 +50,49 @@ class OffsetRange:
         return self.end - self.start
 
 
-def fetch_options(wanted: OffsetRange, schema: pa.Schema) -> FetchOptions:
+def fetch_options(span: OffsetRange, schema: pa.Schema) -> FetchOptions:
     """Return the fetch options for a range and the columns of a schema."""
     columns = [name for name in WIRE_COLUMNS if name in schema.names]
-    options = FetchOptions(max_bytes=FETCH_BYTES, min_bytes=1, wait_ms=WAIT_MS, columns=columns, end_offset=wanted.end)
-    if wanted.topic_id:
+    options = FetchOptions(max_bytes=FETCH_BYTES, min_bytes=1, wait_ms=WAIT_MS, columns=columns, end_offset=span.end)
+    if span.topic_id:
         options["topic_id"] = (
-            wanted.topic_id
+            span.topic_id
         )  # in each fetch, since the topic may be deleted and created again in between
     return options
 
 
-def fetch_range(wanted: OffsetRange, fetch: Fetch, lost: Lost) -> Iterator[RecordBatch]:
+def fetch_range(span: OffsetRange, fetch: Fetch, lost: Lost) -> Iterator[RecordBatch]:
     """Yield the record batches of the range; the last one may extend beyond it.
 
     Raises:
         TidelogError: as `fetch` and `lost`.
     """
-    offset = wanted.start
+    offset = span.start
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="tidelog-prefetch") as pool:
         pending = pool.submit(fetch, offset)
-        while offset < wanted.end:
-            batches, next_offset = _answer(pending, wanted, offset, lost)
-            if next_offset < wanted.end:
+        while offset < span.end:
+            batches, next_offset = _answer(pending, span, offset, lost)
+            if next_offset < span.end:
                 pending = pool.submit(fetch, next_offset)
             # A batch caches its decoded columns, which may be much larger, so each is released after it was consumed.
             batches.reverse()
             while batches:
                 batch = batches.pop()
-                if batch.base_offset < wanted.end:
+                if batch.base_offset < span.end:
                     yield batch
             offset = next_offset
 
 
-def _answer(pending: Future[Fetched], wanted: OffsetRange, offset: int, lost: Lost) -> tuple[list[RecordBatch], int]:
+def _answer(pending: Future[Fetched], span: OffsetRange, offset: int, lost: Lost) -> tuple[list[RecordBatch], int]:
     """Wait for a fetch at `offset`; return its batches and the next offset, after lost records."""
     try:
         fetched = pending.result()
     except OffsetOutOfRangeError as error:
         # Deleted records are skipped up to the new start of the log; beyond the end of the log the range is over.
-        next_offset = min(error.log_start_offset, wanted.end) if error.log_start_offset > offset else wanted.end
+        next_offset = min(error.log_start_offset, span.end) if error.log_start_offset > offset else span.end
     else:
         if fetched.next_offset > offset:
             return fetched.batches, fetched.next_offset
-        next_offset = wanted.end
-    lost(wanted, offset, next_offset)
+        next_offset = span.end
+    lost(span, offset, next_offset)
     return [], next_offset

@@ -84,7 +84,9 @@ async def pages(ask: Callable[[pb.TopicCursor | None], Awaitable[PageT]]) -> Asy
         if not page.HasField("next"):
             return
         if page.next == cursor:
-            raise BadReplyError(f"a node repeats the page after topic {page.next.topic!r}")
+            raise BadReplyError(
+                f"a node returned the page after topic {page.next.topic!r} twice; the answer is incomplete"
+            )
         cursor = page.next
 
 
@@ -103,34 +105,34 @@ async def list_topics(router: Router, *, internal: bool) -> list[pb.TopicInfo]:
 
 async def list_topic_page(router: Router, *, after: str, limit: int) -> tuple[list[pb.TopicInfo], bool]:
     """Return at most `limit` topics with names after `after`, without partitions, and whether there are more."""
-    found: list[pb.TopicInfo] = []
+    topics: list[pb.TopicInfo] = []
     first = pb.TopicCursor(topic=after) if after else None
 
     async def ask(cursor: pb.TopicCursor | None) -> pb.TopicReply:
-        asked = pb.TopicList(cursor=cursor or first, limit=limit - len(found), brief=True)
-        return (await router.call_any(lambda: pb.Envelope(topic_list=asked), repeatable=True)).envelope.topic_reply
+        request = pb.TopicList(cursor=cursor or first, limit=limit - len(topics), brief=True)
+        return (await router.call_any(lambda: pb.Envelope(topic_list=request), repeatable=True)).envelope.topic_reply
 
     async for page in pages(ask):
-        found += page.topics
-        if len(found) >= limit:
-            return found[:limit], len(found) > limit or page.HasField("next")
-    return found, False
+        topics += page.topics
+        if len(topics) >= limit:
+            return topics[:limit], len(topics) > limit or page.HasField("next")
+    return topics, False
 
 
 async def cluster_status(router: Router, *, nodes_only: bool = False) -> pb.ClusterStatusReply:
     """Return the state of the cluster, with all topics unless `nodes_only`."""
     merged = MergedTopics()
-    found = pb.ClusterStatusReply()
+    status = pb.ClusterStatusReply()
 
     async def ask(cursor: pb.TopicCursor | None) -> pb.ClusterStatusReply:
-        asked = pb.ClusterStatus(cursor=cursor, nodes_only=nodes_only)
-        frame = await router.call_any(lambda: pb.Envelope(cluster_status=asked), repeatable=True)
+        request = pb.ClusterStatus(cursor=cursor, nodes_only=nodes_only)
+        frame = await router.call_any(lambda: pb.Envelope(cluster_status=request), repeatable=True)
         return frame.envelope.cluster_status_reply
 
     async for page in pages(ask):
-        found.cluster_id = page.cluster_id
-        found.nodes.extend(page.nodes)
+        status.cluster_id = page.cluster_id
+        status.nodes.extend(page.nodes)
         merged.add(page.topics)
     if not nodes_only:
-        found.topics.extend(merged.topics())
-    return found
+        status.topics.extend(merged.topics())
+    return status

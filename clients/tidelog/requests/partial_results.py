@@ -1,4 +1,4 @@
-"""Partial results of operations on many partitions, attached to the error of the failed rest.
+"""Partial results of operations on many partitions, attached to the error of the partitions that failed.
 
 Such an operation may be several requests, each for several partitions, and a failure does not undo the others. The
 error lists the partitions that were changed, even if the failed request itself certainly changed none.
@@ -17,7 +17,7 @@ NAMED_MAX: Final = 8
 
 
 class Commits(NamedTuple):
-    """The stored positions, and the errors of the others."""
+    """The stored positions, and the errors of positions that were not stored."""
 
     held: dict[TopicPartition, Committed]
     failed: dict[TopicPartition, TidelogError]
@@ -36,19 +36,19 @@ def attach_done(error: TidelogError, done: Mapping[int, object], what: str) -> N
     error.done = dict(done)
     error.definite = False
     ranges = _ranges(sorted(done))
-    named = ", ".join(ranges[:NAMED_MAX]) + (", ..." if len(ranges) > NAMED_MAX else "")
+    listing = ", ".join(ranges[:NAMED_MAX]) + (", ..." if len(ranges) > NAMED_MAX else "")
     word = "partition" if len(done) == 1 else "partitions"
-    error.args = (f"{error}; {what} nevertheless: {word} {named}", *error.args[1:])
+    error.args = (f"{error}; {what} nevertheless: {word} {listing}", *error.args[1:])
 
 
 def _ranges(numbers: list[int]) -> list[str]:
     """Return ascending numbers as texts, consecutive numbers as one range."""
-    found: list[str] = []
+    texts: list[str] = []
     first = last = numbers[0]
     for number in [*numbers[1:], -1]:
         if number == last + 1:
             last = number
             continue
-        found.append(f"{first}" if first == last else f"{first} to {last}")
+        texts.append(f"{first}" if first == last else f"{first} to {last}")
         first = last = number
-    return found
+    return texts

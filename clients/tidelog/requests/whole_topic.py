@@ -22,8 +22,8 @@ async def whole_topic(router: Router, reply: pb.TopicReply) -> Topic:
     partitions = [partition_of(each) for each in info.partitions]
 
     async def ask(cursor: pb.TopicCursor | None) -> pb.TopicReply:
-        asked = pb.TopicDescribe(name=info.name, cursor=cursor or reply.next)
-        envelope = pb.Envelope(topic_describe=asked)
+        request = pb.TopicDescribe(name=info.name, cursor=cursor or reply.next)
+        envelope = pb.Envelope(topic_describe=request)
         return (await router.call_any(lambda: envelope, repeatable=True)).envelope.topic_reply
 
     async for page in pages(ask):

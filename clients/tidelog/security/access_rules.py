@@ -133,8 +133,8 @@ class Security:
             expires_us: when it expires, µs since 1970; None: never.
             note: a description.
         """
-        asked = pb.ApiKey(principal=principal, roles=roles, expires_us=expires_us or 0, note=note)
-        reply = await self._change(pb.SecurityChange(create_key=asked))
+        request = pb.ApiKey(principal=principal, roles=roles, expires_us=expires_us or 0, note=note)
+        reply = await self._change(pb.SecurityChange(create_key=request))
         return NewKey(_key(reply.key), reply.api_key)
 
     async def revoke_key(self, key_id: str) -> None:
@@ -153,10 +153,10 @@ class Security:
 
     async def api_keys(self) -> list[KeyInfo]:
         """Return all keys, without their secrets."""
-        found: list[KeyInfo] = []
+        keys: list[KeyInfo] = []
         async for reply in self._pages(pb.SecurityList.KEYS):
-            found += map(_key, reply.keys)
-        return found
+            keys += map(_key, reply.keys)
+        return keys
 
     async def create_user(self, name: str, password: str, *, roles: Sequence[str] = ()) -> UserInfo:
         """Create a user with a password. The password is not sent; nodes store a verifier.
@@ -169,8 +169,8 @@ class Security:
         Raises:
             InvalidRequestError: the user exists, or an argument is invalid.
         """
-        asked = await user_of(name, password, tuple(roles))
-        return _user((await self._change(pb.SecurityChange(create_user=asked))).user)
+        user = await user_of(name, password, tuple(roles))
+        return _user((await self._change(pb.SecurityChange(create_user=user))).user)
 
     async def set_password(self, name: str, password: str) -> UserInfo:
         """Change a user's password and keep the roles. Connections authenticated by the old one end within a second.
@@ -178,8 +178,8 @@ class Security:
         Raises:
             InvalidRequestError: the user does not exist, or the password is invalid.
         """
-        asked = await user_of(name, password)
-        return _user((await self._change(pb.SecurityChange(set_password=asked))).user)
+        user = await user_of(name, password)
+        return _user((await self._change(pb.SecurityChange(set_password=user))).user)
 
     async def delete_user(self, name: str) -> None:
         """Delete a user; its connections end within a second.
@@ -191,15 +191,15 @@ class Security:
 
     async def users(self) -> list[UserInfo]:
         """Return all users with passwords, by name."""
-        found: list[UserInfo] = []
+        infos: list[UserInfo] = []
         async for reply in self._pages(pb.SecurityList.USERS):
-            found += map(_user, reply.users)
-        return sorted(found, key=lambda user: user.name)
+            infos += map(_user, reply.users)
+        return sorted(infos, key=lambda user: user.name)
 
     async def grant(self, rule: AccessRule) -> AccessRule:
         """Add a rule, which may also deny, and return it with its id."""
         try:
-            asked = pb.AccessRule(
+            request = pb.AccessRule(
                 principal=rule.principal,
                 deny=rule.deny,
                 operations=[OPERATIONS[name] for name in rule.operations],
@@ -212,7 +212,7 @@ class Security:
                 f"unknown operation or resource {error.args[0]!r}; operations: {', '.join(OPERATIONS)}; "
                 f"resources: {', '.join(RESOURCES)}"
             ) from None
-        reply = await self._change(pb.SecurityChange(grant=asked))
+        reply = await self._change(pb.SecurityChange(grant=request))
         return _rule(reply.rule)
 
     async def revoke(self, rule_id: str) -> None:
@@ -226,10 +226,10 @@ class Security:
 
     async def rules(self) -> list[AccessRule]:
         """Return all rules."""
-        found: list[AccessRule] = []
+        all_rules: list[AccessRule] = []
         async for reply in self._pages(pb.SecurityList.RULES):
-            found += map(_rule, reply.rules)
-        return found
+            all_rules += map(_rule, reply.rules)
+        return all_rules
 
     async def set_quota(self, subject: str, quota: Quota) -> None:
         """Set the quota of a subject, replacing an earlier one; it applies on all nodes within a second.
@@ -247,10 +247,10 @@ class Security:
 
     async def quotas(self) -> dict[str, Quota]:
         """Return all quotas by subject."""
-        found: dict[str, Quota] = {}
+        by_subject: dict[str, Quota] = {}
         async for reply in self._pages(pb.SecurityList.QUOTAS):
-            found |= {quota.subject: quota_of(quota) for quota in reply.quotas}
-        return found
+            by_subject |= {quota.subject: quota_of(quota) for quota in reply.quotas}
+        return by_subject
 
     async def quota_usage(self) -> list[QuotaUsage]:
         """Return the usage of callers with quotas on each node that answers; at most 1,000 per node."""
@@ -270,10 +270,10 @@ class Security:
     ) -> Verdict:
         """Return whether the caller, or another principal if the caller may change permissions, may do something."""
         self._check_usable()
-        asked = pb.AccessTest(
+        request = pb.AccessTest(
             principal=principal, roles=roles, operation=OPERATIONS[operation], resource=RESOURCES[resource], name=name
         )
-        frame = await self._router.call_any(partial(repeated, pb.Envelope(access_test=asked)), repeatable=True)
+        frame = await self._router.call_any(partial(repeated, pb.Envelope(access_test=request)), repeatable=True)
         return Verdict(frame.envelope.access_test_reply.allowed, frame.envelope.access_test_reply.because)
 
     async def check(self, operation: Operation, resource: Resource, name: str = "") -> None:
@@ -283,8 +283,8 @@ class Security:
             ForbiddenError: the operation is not allowed.
         """
         self._check_usable()
-        asked = pb.AccessTest(operation=OPERATIONS[operation], resource=RESOURCES[resource], name=name, enforce=True)
-        frame = await self._router.call_any(partial(repeated, pb.Envelope(access_test=asked)), repeatable=True)
+        request = pb.AccessTest(operation=OPERATIONS[operation], resource=RESOURCES[resource], name=name, enforce=True)
+        frame = await self._router.call_any(partial(repeated, pb.Envelope(access_test=request)), repeatable=True)
         reply = frame.envelope.access_test_reply
         if not reply.allowed:  # a node of an earlier release does not refuse
             raise ForbiddenError(reply.because)
@@ -305,8 +305,8 @@ class Security:
             return await identify_by_password(partial(self._ask, again=again), credentials)
         return parse_identify_reply(await self._ask(pb.Identify(credentials=credentials), again=again))
 
-    async def _ask(self, asked: pb.Identify, *, again: bool) -> pb.IdentifyReply:
-        make = partial(repeated, pb.Envelope(identify=asked))
+    async def _ask(self, request: pb.Identify, *, again: bool) -> pb.IdentifyReply:
+        make = partial(repeated, pb.Envelope(identify=request))
         if again:
             frame = await self._router.call_any(make, repeatable=True)
         else:

@@ -79,8 +79,8 @@ def quota_to(subject: str, quota: Quota) -> pb.Quota:
 
 def quota_of(message: pb.Quota) -> Quota:
     """Return the quota of a message."""
-    named = {name: getattr(message, name) for name in FIELDS if message.HasField(name)}
-    return Quota(**{name: math.inf if value == UNLIMITED else value for name, value in named.items()})
+    limits = {name: getattr(message, name) for name in FIELDS if message.HasField(name)}
+    return Quota(**{name: math.inf if value == UNLIMITED else value for name, value in limits.items()})
 
 
 def usage_of(message: pb.QuotaUsage) -> QuotaUsage:

@@ -64,7 +64,7 @@ class Assignment:
             self._prefetch,
             self,
             on_out_of_range=options.on_out_of_range,
-            wanted=options.wanted,
+            record_filter=options.record_filter,
             skips_forbidden=options.pattern is not None,
         )
         self._paused: set[TopicPartition] = set()
@@ -238,7 +238,7 @@ class Assignment:
     def batch_now(self) -> ConsumedBatch | None:
         """Return the next batch if one has been received; None if `next_batch` would wait or raise."""
         item = self._buffer.take_now()
-        return None if item is None else self._taken(item)
+        return None if item is None else self._counted(item)
 
     async def next_batch(self) -> ConsumedBatch | None:
         """Wait for the next batch and return it; None when closed. The batch does not count as delivered.
@@ -249,7 +249,7 @@ class Assignment:
         item = await self._buffer.take()
         if item is None:
             return None
-        return self._taken(item)
+        return self._counted(item)
 
     def put_back(self, batch: ConsumedBatch) -> None:
         """Return a batch that was taken to the front of the queue."""
@@ -283,7 +283,7 @@ class Assignment:
         return take(where.partition, batch)
 
     def failed(self, where: TopicPartition, error: TidelogError) -> None:
-        """Report that one partition cannot be read further; the others can."""
+        """Report that one partition cannot be read further; reading of other partitions continues."""
         self._buffer.failed(where, error)
 
     def topic_deleted(self, topic: str, error: TidelogError) -> None:
@@ -299,7 +299,7 @@ class Assignment:
 
     # --------------------------------------------------------------------------------------------- internals
 
-    def _taken(self, item: Prefetched) -> ConsumedBatch:
+    def _counted(self, item: Prefetched) -> ConsumedBatch:
         if self._meter is not None:
             self._meter.taken(item.where, item.batch)
         if self.loads is not None:

@@ -18,12 +18,12 @@ class ConsumerMeter:
 
     def __init__(self, metric_calls: MetricCalls) -> None:
         self._report, self._metrics = metric_calls.call, metric_calls.metrics
-        self._taken: dict[TopicPartition, int] = {}
+        self._positions: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] = {}
 
     def moved(self, positions: Mapping[TopicPartition, int]) -> None:
         """Set the positions of partitions, at the start or after a seek."""
-        self._taken.update(positions)
+        self._positions.update(positions)
         for where in positions:
             self._report_lag(where)
 
@@ -35,9 +35,9 @@ class ConsumerMeter:
 
     def taken(self, where: TopicPartition, batch: RecordBatch) -> None:
         """Count a batch that was taken; a batch without records only moves the position over a gap."""
-        if batch.end_offset <= self._taken.get(where, 0):
-            return  # counted before, and put back because its partition was paused
-        self._taken[where] = batch.end_offset
+        if batch.end_offset <= self._positions.get(where, 0):
+            return  # the batch was counted before, and put back because its partition was paused
+        self._positions[where] = batch.end_offset
         if len(batch):
             self._report(self._metrics.consumed, *where, len(batch), batch.header.length)
         self._report_lag(where)
@@ -45,7 +45,7 @@ class ConsumerMeter:
     def left(self, partitions: Collection[TopicPartition]) -> None:
         """Remove the lag of partitions that are no longer read."""
         for where in partitions:
-            self._taken.pop(where, None)
+            self._positions.pop(where, None)
             if self._ends.pop(where, None) is not None:
                 self._report(self._metrics.lag, *where, None)
 
@@ -55,5 +55,5 @@ class ConsumerMeter:
 
     def _report_lag(self, where: TopicPartition) -> None:
         if where in self._ends:
-            lag = max(0, self._ends[where] - self._taken.get(where, 0))
+            lag = max(0, self._ends[where] - self._positions.get(where, 0))
             self._report(self._metrics.lag, *where, lag)

@@ -76,7 +76,7 @@ class ConsumerOptions:
     partitions: Literal["all"] | Mapping[str, tuple[int, ...]] | None
     on_out_of_range: OnOutOfRange
     prefetch: Credit
-    wanted: RecordFilter | None
+    record_filter: RecordFilter | None
     decoding: Decoding
     dead_letter: str | None
 
@@ -92,7 +92,7 @@ class ConsumerOptions:
         on_out_of_range: OnOutOfRange = "error",
         prefetch_bytes: int | None = None,
         prefetch_records: int | None = None,
-        wanted: RecordFilter | None = None,
+        record_filter: RecordFilter | None = None,
         decoding: Decoding | None = None,
         dead_letter: str | None = None,
     ) -> ConsumerOptions:
@@ -133,7 +133,7 @@ class ConsumerOptions:
             _checked_partitions(names, partitions),
             on_out_of_range,
             Credit(prefetch_records, prefetch_bytes),
-            wanted,
+            record_filter,
             decoding or Decoding(),
             dead_letter,
         )
@@ -148,26 +148,26 @@ class ConsumerOptions:
         """Return the options for one topic."""
         start: Literal["earliest", "latest"] | datetime | int | Mapping[int, int]
         if isinstance(self.start, Mapping):
-            named = self._named(topic)
-            start = named or "earliest"
+            starts = self._named(topic)
+            start = starts or "earliest"
         else:
-            named, start = {}, self.start
+            starts, start = {}, self.start
         if self.partitions == "all":
             return TopicOptions(self.group, start, None)
         if isinstance(self.partitions, Mapping):
             return TopicOptions(self.group, start, self.partitions.get(topic, ()))
-        return TopicOptions(self.group, start, tuple(named) or None)
+        return TopicOptions(self.group, start, tuple(starts) or None)
 
     def _named(self, topic: str) -> dict[int, int]:
         """Return the start offsets that `start` names in a topic."""
         assert isinstance(self.start, Mapping)
-        named: dict[int, int] = {}
+        starts: dict[int, int] = {}
         for where, offset in self.start.items():
             if not isinstance(where, TopicPartition):
-                named[where] = offset
+                starts[where] = offset
             elif where.topic == topic:
-                named[where.partition] = offset
-        return named
+                starts[where.partition] = offset
+        return starts
 
 
 def dead_letter_loop_error(dead_letter: str) -> InvalidRequestError:
@@ -187,7 +187,7 @@ def _checked_start(topics: tuple[str, ...], start: Start) -> Start:
         by_number = [where for where in start if not isinstance(where, TopicPartition)]
         if by_number and len(topics) != 1:
             raise InvalidRequestError(
-                f"with several topics, key `start` by TopicPartition(topic, number), not {by_number[0]!r}"
+                f"with several topics, the keys of `start` must be TopicPartition(topic, number), got {by_number[0]!r}"
             )
         strange = [where for where in start if isinstance(where, TopicPartition) and topics and where[0] not in topics]
         if strange:
@@ -214,7 +214,8 @@ def _checked_partitions(
         by_topic = cast("Mapping[str, Iterable[int]]", partitions)
         if set(by_topic) != set(topics):
             raise InvalidRequestError(
-                f"partitions names topics {sorted(by_topic)}, but the consumer reads {sorted(topics)}"
+                f"partitions has the topics {sorted(by_topic)}, but the consumer reads {sorted(topics)}: name only "
+                "these"
             )
         return {topic: tuple(dict.fromkeys(numbers)) for topic, numbers in by_topic.items()}
     if not isinstance(partitions, Iterable):
@@ -257,13 +258,14 @@ async def resolve_start(router: Router, topic: str, options: TopicOptions) -> St
             # Partitions added later start at offset 0, so the existing ones must be known exactly.
             route = await router.topic_now(topic)
         else:
-            await router.confirmed_topic(topic)  # the consumer stays with the topic that it begins with
+            await router.confirmed_topic(topic)  # the consumer reads the topic that has the name when it begins
             route = await router.topic_with(topic, options.partitions)
-        found = await _positions(router, topic, options, sorted(route.partitions))
+        known = await _positions(router, topic, options, sorted(route.partitions))
         standing = router.metadata.topic(topic)
-        if standing is None or standing.topic_id != route.topic_id:  # some positions may belong to the deleted topic
+        # The topic was recreated meanwhile: some positions may belong to the deleted one.
+        if standing is None or standing.topic_id != route.topic_id:
             raise EpochChangingError(f"topic {topic!r} was recreated while a consumer of it started; try again")
-        return StartPositions(route.topic_id, *found)
+        return StartPositions(route.topic_id, *known)
 
     return await router.about_topic(topic, attempt, repeatable=True)
 
@@ -275,24 +277,24 @@ async def resolve_added(router: Router, topic: str, options: TopicOptions, parti
         TidelogError: the positions cannot be resolved now.
     """
     since = replace(options, start="earliest", partitions=tuple(partitions))
-    found = await _positions(router, topic, since, partitions)
-    if found.search is not None:
-        raise NodeUnreachableError(f"no replica of {topic!r} partitions {found.search.missing} can be reached")
-    return found.positions
+    known = await _positions(router, topic, since, partitions)
+    if known.search is not None:
+        raise NodeUnreachableError(f"no replica of {topic!r} partitions {known.search.missing} can be reached")
+    return known.positions
 
 
 async def _positions(router: Router, topic: str, options: TopicOptions, there_are: list[int]) -> _Positions:
-    wanted = there_are if options.partitions is None else list(options.partitions)
+    numbers = there_are if options.partitions is None else list(options.partitions)
     positions: dict[int, int] = {}
     committed = frozenset[int]()
     if isinstance(options.start, Mapping):
-        positions = {partition: options.start[partition] for partition in wanted if partition in options.start}
-    if options.group is not None and len(positions) < len(wanted):
+        positions = {partition: options.start[partition] for partition in numbers if partition in options.start}
+    if options.group is not None and len(positions) < len(numbers):
         held = await _committed(router, options.group, topic)
-        stored = {each.partition: each.next_offset for each in held if each.partition in wanted}
+        stored = {each.partition: each.next_offset for each in held if each.partition in numbers}
         committed = frozenset(stored.keys() - positions.keys())
         positions = stored | positions
-    rest = [partition for partition in wanted if partition not in positions]
+    rest = [partition for partition in numbers if partition not in positions]
     if not rest:
         return _Positions(positions, None, committed)
     if isinstance(options.start, int):
@@ -317,8 +319,8 @@ async def _positions(router: Router, topic: str, options: TopicOptions, there_ar
         rest = [partition for partition in search.missing if partition not in unconfirmed]
         positions |= {partition: offset.offset for partition, offset in search.found.items()}
         return _Positions(positions, OffsetSearch(router, topic, at, rest) if rest else None, committed)
-    found = {partition: offset.offset for partition, offset in search.found.items()}
-    return _Positions(positions | found, None, committed)
+    offsets = {partition: offset.offset for partition, offset in search.found.items()}
+    return _Positions(positions | offsets, None, committed)
 
 
 async def positions_to_begin_at(
@@ -339,17 +341,17 @@ async def positions_to_begin_at(
             unknown.setdefault(where.topic, []).append(where.partition)
     for topic, numbers in unknown.items():
         start = await resolve_start(router, topic, replace(options.of_topic(topic), partitions=tuple(numbers)))
-        found = dict(start.positions)
+        offsets = dict(start.positions)
         if start.search is not None:
-            await find_missing_starts(router, topic, start.search, found.update)
-        known |= {TopicPartition(topic, number): offset for number, offset in found.items()}
+            await find_missing_starts(router, topic, start.search, offsets.update)
+        known |= {TopicPartition(topic, number): offset for number, offset in offsets.items()}
     return known
 
 
 async def find_missing_starts(
-    router: Router, topic: str, search: OffsetSearch, found: Callable[[dict[int, int]], None]
+    router: Router, topic: str, search: OffsetSearch, on_found: Callable[[dict[int, int]], None]
 ) -> None:
-    """Retry until all start offsets are resolved; pass new ones to `found`, and log what is missing.
+    """Retry until all start offsets are resolved; pass new ones to `on_found`, and log what is missing.
 
     Raises:
         TidelogError: the error is not retriable.
@@ -373,7 +375,7 @@ async def find_missing_starts(
                 )
         new = {partition: each.offset for partition, each in search.found.items() if partition not in before}
         if new:
-            found(new)
+            on_found(new)
 
 
 async def _search(router: Router, topic: str, search: OffsetSearch, timeout_s: float) -> None:

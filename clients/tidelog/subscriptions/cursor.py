@@ -58,17 +58,17 @@ class Cursor:
         self._moved: dict[TopicPartition, int] = {}
         self._lock = threading.Lock()
         self._rows: BatchRecords | None = None
-        """Of the current batch; kept after its last record was delivered, until the application asks for more."""
+        """Records of the current batch; kept after the last one was delivered, until the application asks for more."""
         self._unopened: ConsumedBatch | None = None
         self._where = TopicPartition("", 0)
         self._iterator: Iterator[int] = iter(())
-        """Over their offsets; the number of delivered records follows from its remaining length."""
+        """Iterator over the offsets of `records`; its remaining length gives the number of delivered records."""
         self._in_hand: dict[TopicPartition, int] = {}
-        """Of batches that are used up, removed or delivered whole: see `in_hand`."""
+        """First offset that the application may still process, of batches that are not current: see `in_hand`."""
         self._left_when_asked = 0
         """Records of the current batch that were left when the application last asked for more."""
         self._polls = False
-        """Whether the application holds all records taken since it last asked (`poll`); otherwise only the last one."""
+        """Whether the application holds all records since it last asked for more (`poll`), or only the last one."""
         self.asks = 0
         """How often the application asked for more; each time it has finished everything delivered before."""
 
@@ -207,7 +207,7 @@ class Cursor:
         with self._lock:
             rows = self._rows
             if rows is None or (index := self._rewind_failed(rows)) is None:
-                return  # dropped meanwhile
+                return  # the partition was removed meanwhile
             if self._decoding.skips:
                 self.skipped += 1
                 self._pass(rows, index)
@@ -232,7 +232,7 @@ class Cursor:
                 self._rewind_failed(self._rows)
 
     def as_sent(self, record: Record) -> Record | None:
-        """Return a record as it was sent; None if its batch is not at hand."""
+        """Return a record as it was sent; None if its batch is not the current one."""
         with self._lock:
             rows = self._rows
             if rows is None or self._where != TopicPartition(record.topic, record.partition):
@@ -250,12 +250,12 @@ class Cursor:
     def take(self, count: int, onto: list[Record] | None = None) -> list[Record]:
         """Deliver at most `count` records of the current batch.
 
-        The result is empty if none are left, if an undecodable record must be passed first (`undecodable`), or if
-        nothing decoded for `SKIP_SLICE_S`; `has_left` tells.
+        The result is empty if none are left, if an undecodable record must be passed first (`undecodable`), or if no
+        record decoded for `SKIP_SLICE_S`; `has_left` is True in the last two cases.
 
         Args:
             count: how many.
-            onto: list to append to, so that an interrupted caller keeps them; a new one by default.
+            onto: list to append to, so that an interrupted caller keeps the records; a new list by default.
 
         Returns:
             The list.
@@ -263,25 +263,25 @@ class Cursor:
         Raises:
             RecordError: see `failed`. Records before it are returned first, and the next call raises.
         """
-        taken: list[Record] = [] if onto is None else onto
-        before, passes_until = len(taken), 0.0
+        records: list[Record] = [] if onto is None else onto
+        before, passes_until = len(records), 0.0
         while True:
             try:
-                taken.extend(islice(self.records, count))
+                records.extend(islice(self.records, count))
             except Exception as error:  # noqa: BLE001 - the application's deserializer may raise anything
-                if len(taken) > before:
+                if len(records) > before:
                     self.again()
-                    return taken
+                    return records
                 self.failed(error)
                 passes_until = passes_until or time.monotonic() + SKIP_SLICE_S
                 if time.monotonic() < passes_until:
                     continue
-                return taken
-            except KeyboardInterrupt:  # inside a deserializer: the record was not delivered
+                return records
+            except KeyboardInterrupt:  # raised in a deserializer: the record was not delivered
                 self.again()
                 raise
-            if len(taken) > before or not self.open():
-                return taken
+            if len(records) > before or not self.open():
+                return records
 
     def still_assigned(self, records: list[Record]) -> list[Record]:
         """Return those records of an earlier `take` whose partition was not removed or reset since."""
@@ -323,11 +323,11 @@ class Cursor:
         # After the last record the position is the batch's end, which may be past a gap. The batch stays loaded,
         # because another thread may still fail to decode its last record.
         offset = rows.offsets[-left - 1] + 1 if left else rows.batch.batch.end_offset
-        if self._positions.get(self._where) != offset:  # otherwise it may be committed already
+        if self._positions.get(self._where) != offset:  # a later position may be committed already
             self._move(self._where, offset)
 
     def _in_current_batch(self) -> dict[TopicPartition, int]:
-        """Return what the application may be processing of the current batch."""
+        """Return the part of the current batch that the application may be processing."""
         if self._rows is None:
             return {}
         left = length_hint(self._iterator)
@@ -342,9 +342,9 @@ class Cursor:
         if index < 0:
             return None
         self._go_to(rows, index)
-        if self._positions.get(self._where, 0) > rows.offsets[index]:  # `_settle` ran during decoding
+        if self._positions.get(self._where, 0) > rows.offsets[index]:  # `_settle` has run while the record was decoded
             self._move(self._where, rows.offsets[index])
-        # Records before it stay in hand only for `poll`; when iterating, the application has finished them.
+        # With `poll` the application still holds the records before this one; when iterating, it has processed them.
         if self._polls:
             self._in_hand |= self._in_current_batch()
         self._left_when_asked = length_hint(self._iterator)
@@ -372,10 +372,10 @@ class Cursor:
             self._drop()
 
     def _drop(self) -> None:
-        """Drop the current batch; records that are being processed remain in hand."""
+        """Drop the current batch; records that the application is processing still count in `in_hand`."""
         self._in_hand |= self._in_current_batch()
         if self._rows is not None:
-            self._rows.values.clear()  # ends iterators over them
+            self._rows.values.clear()  # ends the iterators over the values
         self._rows = None
         self._unopened = None
         self.undecodable = None

@@ -15,14 +15,14 @@ OnUndecodable = Literal["error", "skip"]
 
 _DECODER: Final = json.JSONDecoder()
 _SCAN: Final[Any] = cast("Any", _DECODER).scan_once
-"""The decoder without its whitespace handling; missing from the stubs."""
+"""The decoder without handling of whitespace; missing from the type stubs."""
 
 
 def _json(content: bytes) -> Any:
     text = content.decode()
     try:
         value, end = _SCAN(text, 0)
-    except StopIteration:  # leading whitespace or an error: decode again to find out
+    except StopIteration:  # leading whitespace, or invalid JSON: `decode` accepts the one and raises for the other
         return _DECODER.decode(text)
     return value if end == len(text) else _DECODER.decode(text)
 
@@ -89,14 +89,16 @@ def _function(chosen: Deserializer | None) -> Callable[[bytes], Any] | None:
     def guarded(content: bytes) -> Any:
         try:
             return chosen(content)
-        except StopIteration as error:  # it would end the iteration over the column silently
-            raise ValueError("the deserializer raised StopIteration") from error
+        except StopIteration as error:  # StopIteration would end the iteration over the column silently
+            raise ValueError(
+                "the deserializer raised StopIteration; raise ValueError for contents that do not decode"
+            ) from error
 
     return guarded
 
 
 Decoder = Callable[[Iterable[Any]], Iterator[Any]]
-"""Maps contents of a column to an iterator over the decoded contents."""
+"""Maps the contents of a column to an iterator over the decoded contents."""
 
 
 def decoder_of(column: list[Any], function: Callable[[bytes], Any]) -> Decoder:

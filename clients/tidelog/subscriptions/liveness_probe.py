@@ -1,6 +1,6 @@
 """Probes of quiet nodes: an idle subscription has no due answer, so its silence alone cannot reveal a dead node.
 
-A connection that has been quiet for `PROBE_S` gets a request; the silence after it is detected as for any request.
+On a connection that has been quiet for `PROBE_S` the client sends a request; an overdue answer is detected as usual.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class LivenessProbe:
     def __init__(self, router: Router) -> None:
         self._router = router
         self._doubted_at: dict[Subscription, float] = {}
-        """Loop time of the probe of a node whose pending answers may be delayed by a quorum only."""
+        """Loop time of the probe of each node whose pending answers may only be waiting for a quorum."""
 
     def probe(self, subscriptions: Mapping[Subscription, tuple[Connection, int]]) -> None:
         """Probe the nodes of quiet connections."""
         for subscription, (connection, _) in subscriptions.items():
-            # A pending request serves as the probe. But if it is a publish that waits for a quorum, its delay does not
-            # reveal the state of the node, so after `PROBE_S` a probe follows.
+            # A pending request serves as the probe. But a publish may be waiting for a quorum, so that its delay does
+            # not show that the node is dead; so a probe follows after `PROBE_S`.
             now = asyncio.get_running_loop().time()
             doubted_at = self._doubted_at.get(subscription)
             if doubted_at is not None and connection.quiet_s < now - doubted_at:

@@ -1,7 +1,7 @@
 """The load of each partition that a group member reads, measured per batch and reported in portions.
 
-A rate is an exponentially decaying average of bytes per second: bytes read `MEMORY_S` ago count for 1/e. It takes three
-numbers per partition. No I/O and no clock.
+A rate is an exponentially decaying average of bytes per second: bytes read `MEMORY_S` ago count for 1/e. No I/O;
+callers pass the time.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from tidelog_proto.limits import LOAD_BYTES_S_MAX
 MEMORY_S: Final = 30.0
 """Time constant of the decay."""
 AGE_MIN_S: Final = 5.0
-"""Partitions read for less are not reported: they may be catching up, and the last member's rate is better."""
+"""A partition is reported after it was read for this time: before that it may be catching up, and the rate of the
+previous member is more accurate."""
 REPORT_INTERVAL_S: Final = 5.0
-"""Minimum interval between reports, whatever the session time-out."""
+"""Minimum interval between reports, even with a short session time-out."""
 REPORTED_MAX: Final = 1_000
 """Partitions per report, about 35 kB; members with more partitions report them in turn."""
 
@@ -30,9 +31,9 @@ class _PartitionLoad:
     since: float
     at: float
     read_bytes: float = 0.0
-    """Decayed as of `at`."""
+    """Decayed sum of bytes at the time `at`."""
     end_offset: int = 0
-    """Of the counted batches, so that a batch that a pause put back counts once."""
+    """End offset of the counted batches, so that a batch that a pause put back is counted once."""
 
 
 class LoadMeter:
@@ -70,7 +71,7 @@ class LoadMeter:
         Args:
             where: the partition.
             end_offset: of the batch.
-            size_bytes: as received, compressed if it was sent so.
+            size_bytes: of the batch as received, which may be compressed.
         """
         load = self._loads.get(where)
         if load is None or end_offset <= load.end_offset:

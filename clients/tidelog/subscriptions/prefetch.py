@@ -46,8 +46,8 @@ class Window:
     """The flow-control window of one subscription. Created by `Prefetch.open`.
 
     Attributes:
-        outstanding: granted credit plus received batches that were not taken; includes what was returned since the last
-            `take_returned`. Negative if a node exceeded its credit.
+        outstanding: granted credit plus received batches that were not taken; includes credit that was returned since
+            the last `take_returned`. Negative if a node exceeded its credit.
         send: grants the node more credit; None until `ready`.
         closed: the subscription has ended.
     """
@@ -69,7 +69,7 @@ class Window:
 
     @property
     def waiting(self) -> Credit:
-        """Received and not taken yet."""
+        """Received batches that were not taken yet."""
         return Credit(self._waiting_records, self._waiting_bytes)
 
     @property
@@ -79,7 +79,7 @@ class Window:
 
     @property
     def is_starved(self) -> bool:
-        """Whether the node has no credit, and no received batch is left whose taking would return some."""
+        """Whether the node has no credit, and there are no received batches that would return some when taken."""
         waits = self._waiting_records or self._waiting_bytes
         return self.send is not None and not waits and (self._records <= 0 or self._bytes <= 0)
 
@@ -175,12 +175,12 @@ class Prefetch:
 
     @property
     def is_short(self) -> bool:
-        """Whether a subscription is waiting for credit that others must return."""
+        """Whether a subscription is waiting for credit that other subscriptions must return."""
         return bool(self._short)
 
     @property
     def paused_max(self) -> Credit:
-        """Limit for received batches of paused partitions: half of the bound, to leave room for the others."""
+        """Limit for received batches of paused partitions: half of the bound, to leave room for other partitions."""
         return Credit(self._bound.records // 2, self._bound.bytes // 2)
 
     @property

@@ -52,8 +52,8 @@ class ReceiveBuffer:
         dropped: called with the size of batches that were stored and are discarded unread.
 
     Attributes:
-        is_suspended: called before a batch is taken; while it returns True none is, because another group member may
-            own the partitions.
+        is_suspended: called before a batch is taken; while it returns True, no batch is taken, because another group
+            member may own the partitions.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class ReceiveBuffer:
         while self.is_suspended() and not self._closed:
             if self._error is not None:
                 raise self._error.again()
-            await asyncio.sleep(SUSPENDED_CHECK_S)  # depends on a clock, so there is no event to wait for
+            await asyncio.sleep(SUSPENDED_CHECK_S)  # polled, because suspension ends by a clock and sets no event
 
     @property
     def has_waiter(self) -> bool:
@@ -147,13 +147,13 @@ class ReceiveBuffer:
 
     def drop(self, partitions: Collection[TopicPartition]) -> None:
         """Discard the batches and errors of partitions."""
-        kept: deque[Prefetched | _Failure] = deque()
+        remaining: deque[Prefetched | _Failure] = deque()
         for item in self._queue:
             if item.where not in partitions:
-                kept.append(item)
+                remaining.append(item)
             elif isinstance(item, Prefetched):
                 self._discard(item)
-        self._queue = kept
+        self._queue = remaining
         for where in partitions:
             self._failures.pop(where, None)
             for item in self._paused.pop(where, ()):
@@ -197,14 +197,14 @@ class ReceiveBuffer:
             else:
                 others.append(item)
         self._queue = others
-        self._paused[where] = kept = deque[Prefetched]()
+        self._paused[where] = stored = deque[Prefetched]()
         for index, item in enumerate(mine):
             room = room.minus(_size(item))
             if room.records < 0 or room.bytes < 0:
                 for gone in list(mine)[index:]:
                     self._discard(gone)
                 return item.batch.base_offset
-            kept.append(_with_own_credit(item))
+            stored.append(_with_own_credit(item))
         return None
 
     def resume(self, where: TopicPartition) -> None:
@@ -219,7 +219,9 @@ class ReceiveBuffer:
         if self._admit is not None and not self._refused:
             self._refused = not self._admit(sum(item.batch.header.length for item in items))
             if self._refused:
-                self.broken(OverloadedError("no memory for received batches; continue from the position later"))
+                self.broken(
+                    OverloadedError("the memory for received batches is exhausted; continue from the position later")
+                )
         if self._refused:
             return
         self._queue.extend(items)

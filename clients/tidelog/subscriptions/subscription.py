@@ -1,8 +1,8 @@
-"""One SUBSCRIBE on one connection: its positions, and the processing of received events. No I/O of its own.
+"""One SUBSCRIBE on one connection: its positions, and the processing of received events. No I/O.
 
 The node sends whole batches while it has credit (`prefetch.py`), which returns as the application takes batches; an
-application that stops reading also stops the node. A batch that begins before the wanted position is trimmed;
-duplicates are dropped.
+application that stops reading also stops the node. A batch that begins before the next position is trimmed; duplicates
+are dropped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SPAN_MAX: Final = 2**32
 
 
 class Lender(Protocol):
-    """The owner of credit: a window, or the consumer's prefetch limit."""
+    """Takes back credit: a flow-control window, or the consumer's prefetch limit."""
 
     def give_back(self, cost: Credit) -> None:
         """Return the credit of a batch that was taken."""
@@ -101,13 +101,13 @@ class Subscription:
             self.window.passed(records, size_bytes)
             self._listener.failed(where, error)
             return
-        taken = 0
-        while taken < len(batches) and self._listener.take_at_once(where, batches[taken]):
-            taken += 1
-        if taken == len(batches):
+        taken_count = 0
+        while taken_count < len(batches) and self._listener.take_at_once(where, batches[taken_count]):
+            taken_count += 1
+        if taken_count == len(batches):
             self.window.passed(records, size_bytes)
             return
-        batches = batches[taken:]
+        batches = batches[taken_count:]
         credit = Credit(records, size_bytes)
         self.window.arrived(credit)
         last = len(batches) - 1
@@ -148,21 +148,22 @@ class Subscription:
         return batch
 
     def _accept(self, where: TopicPartition, next_offset: int, attachment: memoryview) -> list[RecordBatch]:
-        """Return the event's batches from the wanted position on and advance the position.
+        """Return the event's batches from the next position on, and advance the position.
 
         Raises:
             TidelogError: a batch is damaged, or records are missing.
         """
         position = self.positions.get(where)
         if position is None:
-            return []  # sent before the partition was removed
+            return []  # the node sent the event before it processed the removal of the partition
         accepted: list[RecordBatch] = []
         try:
             for view in iter_batches(attachment):
                 batch = RecordBatch.parse(view)
                 if batch.base_offset > position and not self._filtered:
                     raise BadReplyError(
-                        f"{where.topic}/{where.partition}: records {position} to {batch.base_offset - 1} are missing"
+                        f"{where.topic}/{where.partition}: the node skipped records {position} to "
+                        f"{batch.base_offset - 1}"
                     )
                 if batch.end_offset > position:
                     accepted.append(

@@ -6,9 +6,10 @@ batch arrives or metadata changes. Positions here are those of *received* record
 receiving ended, so nothing is lost or repeated.
 
 A partition is detached when the node ends it, when the connection is lost, or when metadata names another owner
-(`owner_changes.py`); the last covers a silent owner (`liveness_probe.py`). Without an owner, for lack of a quorum,
-another replica is subscribed, and the keeper checks every `PROBE_S` whether the owner is back (`fallback_replicas.py`).
-With a zone, a replica in it is read instead of an owner in another zone (`nearest_replica.py`).
+(`owner_changes.py`); the last case includes a silent owner (`liveness_probe.py`). Without an owner, for lack of a
+quorum, another replica is subscribed, and the keeper checks every `PROBE_S` whether the owner is back
+(`fallback_replicas.py`). With a zone, a replica in it is read instead of an owner in another zone
+(`nearest_replica.py`).
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class SubscriptionKeeper:
         prefetch: limits what is received ahead.
         reader: receives the batches.
         on_out_of_range: reaction to a position that retention has deleted.
-        wanted: record filter; None for all records.
+        record_filter: record filter; None for all records.
         skips_forbidden: whether forbidden topics are skipped and retried, instead of ending the consumer.
     """
 
@@ -92,7 +93,7 @@ class SubscriptionKeeper:
         reader: Reader,
         *,
         on_out_of_range: OnOutOfRange,
-        wanted: RecordFilter | None = None,
+        record_filter: RecordFilter | None = None,
         skips_forbidden: bool = False,
     ) -> None:
         self.topic_ids: dict[str, bytes] = {}
@@ -101,7 +102,7 @@ class SubscriptionKeeper:
         self._prefetch = prefetch
         self._reader = reader
         self._on_out_of_range = on_out_of_range
-        self._wanted = wanted
+        self._record_filter = record_filter
         self._skips_forbidden = skips_forbidden
         self._arrived: dict[TopicPartition, int] = {}
         self._epochs = ReceivedEpochs(router.known_ends, router.read_epochs)
@@ -233,7 +234,7 @@ class SubscriptionKeeper:
         """Handle partitions that a subscription no longer serves."""
         for where in partitions:
             if where not in subscription.positions:
-                continue  # removed by the handling of an earlier one
+                continue  # handling an earlier partition has removed this one
             self._arrived[where] = subscription.positions.pop(where)
             is_final = isinstance(error, (OffsetOutOfRangeError, UnknownTopicError, ClosedError))
             if where in self.near_replicas and not is_final:
@@ -337,7 +338,7 @@ class SubscriptionKeeper:
             self._wake_event.clear()
 
     def _task_done(self, keeper: asyncio.Task[None]) -> None:
-        """Report an unexpected exception of a background task, without which nothing would be received."""
+        """End reading if a background task failed unexpectedly, because no records are received without the task."""
         if not keeper.cancelled() and (error := keeper.exception()) is not None:
             self._reader.broken(error)
 
@@ -366,12 +367,12 @@ class SubscriptionKeeper:
                 if leaves:
                     if where in self.near_replicas:
                         self._router.nearest_replica.exclude(self.near_replicas[where], "it does not respond")
-                    self._drop(subscription)  # the whole subscription, see `_unsubscribe`
+                    self._drop(subscription)  # ends the whole subscription, see `_unsubscribe`
                     self.wake()
                     break
 
     def _reclaim_credit(self) -> None:
-        """Restart subscriptions whose unused credit others need; the protocol cannot revoke credit."""
+        """Restart subscriptions with unused credit that other subscriptions need; the protocol cannot revoke credit."""
         overdrawn = self._prefetch.overdrawn()
         if overdrawn:
             for subscription in [each for each in self._subscriptions if each.window in overdrawn]:
@@ -453,7 +454,7 @@ class SubscriptionKeeper:
                     rest = [each for each in rest if each not in mine]
                 elif replica.is_owner:
                     mine = [each for each in (first, *rest) if metadata.owner_address(*each) == address]
-                    rest = []  # moved partitions belong to another attempt
+                    rest = []  # partitions that have moved are subscribed by another attempt
                 else:
                     more = dict.fromkeys(each for each in rest if address in metadata.replica_addresses(*each))
                     mine, rest = [first, *more], [each for each in rest if each not in more]
@@ -513,8 +514,8 @@ class SubscriptionKeeper:
         self._log_replica(replica, partitions)
         window = self._prefetch.open()
         positions = {where: self._arrived[where] for where in partitions}
-        wanted = self._wanted
-        subscription = Subscription(topics, positions, window, self, filtered=wanted is not None)
+        record_filter = self._record_filter
+        subscription = Subscription(topics, positions, window, self, filtered=record_filter is not None)
         subscription_id = connection.new_subscription_id()
         connection.subscribe(subscription_id, subscription)
         self._subscriptions[subscription] = (connection, subscription_id)
@@ -525,7 +526,7 @@ class SubscriptionKeeper:
                     topic_id=self.topic_ids[where.topic],
                     partition=where.partition,
                     offset=offset,
-                    filter=wanted.to_message() if wanted is not None else None,
+                    filter=record_filter.to_message() if record_filter is not None else None,
                     record_epoch=self._epochs.at(where),
                 )
                 for where, offset in positions.items()
@@ -556,7 +557,7 @@ class SubscriptionKeeper:
                     instead_of=self._router.instead_of(replica, where),
                 )
         window.ready(partial(self._send_credit, connection, subscription_id))
-        self.wake()  # the subscription may have started without credit
+        self.wake()  # the initial credit may have been zero
         for name in names:
             self._router.owner_changes.changed(name)  # a partition may have moved in the meantime
 
@@ -567,7 +568,7 @@ class SubscriptionKeeper:
         if not is_near:
             subscription.end(where, error)
         elif self._subscription_of.get(where) is subscription:
-            self._restart(subscription)  # the replica itself is healthy
+            self._restart(subscription)  # the replica is healthy, so it is not excluded
 
     def _send_credit(self, connection: Connection, subscription_id: int, credit: Credit) -> None:
         more = pb.Credit(subscription_id=subscription_id, records=credit.records, bytes=credit.bytes)

@@ -41,17 +41,17 @@ class TopicPattern:
             raise InvalidRequestError(f"pattern must have 1 to {PATTERN_CHARS_MAX} characters, got {len(text)}")
         self._whole = rf"\A(?:{text})\z"
         try:
-            for each in (text, self._whole):  # alone first: its parentheses must be balanced
+            for each in (text, self._whole):  # compiled alone first, because its parentheses must be balanced
                 _matches(each, [""])
         except pa.ArrowInvalid as error:
             raise InvalidRequestError(f"invalid topic pattern {text!r}: {error}") from error
 
     def matching(self, names: Sequence[str]) -> list[str]:
         """Return the names that match entirely, in order; internal topics never match."""
-        found = _matches(self._whole, names)
+        is_match = _matches(self._whole, names)
         return [
             name
-            for name, matches in zip(names, found, strict=True)
+            for name, matches in zip(names, is_match, strict=True)
             if matches and name != self._exclude and not name.startswith(INTERNAL_PREFIX)
         ]
 
@@ -59,19 +59,19 @@ class TopicPattern:
         """Return the existing topics that match.
 
         Raises:
-            TidelogError: no node could answer.
+            TidelogError: no node answered.
         """
-        found: list[str] = []
+        matching: list[str] = []
         after, more = "", True
         while more:
             infos, more = await paging.list_topic_page(router, after=after, limit=_PAGE)
             names = [info.name for info in infos]
-            found += self.matching(names)
+            matching += self.matching(names)
             more = more and bool(names) and names[-1] > after
             after = names[-1] if names else after
-        return found
+        return matching
 
 
 def _matches(pattern: str, names: Sequence[str]) -> list[bool]:
-    found: Any = pc.match_substring_regex(pa.array(names, pa.string()), pattern)
-    return found.to_pylist()  # type: ignore[no-any-return]  # the stubs lack the type
+    mask: Any = pc.match_substring_regex(pa.array(names, pa.string()), pattern)
+    return mask.to_pylist()  # type: ignore[no-any-return]  # the stubs lack the type

@@ -39,9 +39,9 @@ from tidelog.model import (
     TopicSettings,
 )
 from tidelog.produce import producer as asynchronous_producer
+from tidelog.produce.custom_partitioners import Partitioner
 from tidelog.produce.open_batch import OnDelivery
 from tidelog.produce.partition_queue import BATCH_BYTES_TARGET
-from tidelog.produce.partitioners import Partitioner
 from tidelog.produce.producer_options import BUFFER_BYTES_DEFAULT, DELIVERY_TIMEOUT_S_DEFAULT
 from tidelog.produce.receipts import Receipts
 from tidelog.produce.serializers import Serializer

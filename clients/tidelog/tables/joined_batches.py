@@ -23,7 +23,7 @@ from tidelog_proto.batch.record_batch import RecordBatch
 
 JOINED_BYTES: Final = 768 * 1024
 """Size at which a joined batch is emitted, even with few rows. The fixed cost of an engine for a batch is small
-compared with the cost of this many bytes, and a record batch of this size is not copied."""
+compared with its cost for this many bytes, and a record batch of this size is not copied."""
 
 _WIRE: Final = {
     "timestamp": Flags.TIMESTAMP,
@@ -69,8 +69,8 @@ class WireBatch:
         if chosen.true_count == self.rows:
             return self
         arrays = {name: array.filter(chosen) for name, array in self.arrays.items()}
-        kept = chosen.fill_null(fill_value=False).to_numpy(zero_copy_only=False)
-        return WireBatch(self.offsets[kept], self.base_timestamp_us, arrays)
+        mask = chosen.fill_null(fill_value=False).to_numpy(zero_copy_only=False)
+        return WireBatch(self.offsets[mask], self.base_timestamp_us, arrays)
 
     def slice(self, first: int, rows: int) -> WireBatch:
         """Return at most `rows` records from index `first` on, without a copy."""
@@ -95,8 +95,8 @@ class BatchJoiner:
     `add` takes a batch and yields the joined batches that are full; `finish` yields the rest.
 
     Args:
-        schema: columns of the wire, `offset`, and those of `constants`. For records without headers a nullable headers
-            column is null, another one is an empty list.
+        schema: columns of the wire, `offset`, and those of `constants`. Records without headers have null in a nullable
+            headers column, and an empty list otherwise.
         constants: the columns with the same value in all rows, by name, as Arrow scalars.
         max_records: most records of a joined batch, which is emitted earlier at `JOINED_BYTES`.
     """
@@ -108,7 +108,7 @@ class BatchJoiner:
         self._max_records = max_records
         self._repeated: dict[str, pa.Array[Any]] = {}
         """The longest array of each constant so far; shorter ones are slices of it, without a copy."""
-        self._pieces: list[WireBatch] = []
+        self._parts: list[WireBatch] = []
         self._rows = 0
         self._bytes = 0
 
@@ -116,31 +116,31 @@ class BatchJoiner:
         """Add a batch and yield the joined batches that are full."""
         start = 0
         while start < batch.rows:
-            piece = batch.slice(start, self._max_records - self._rows)
-            self._pieces.append(piece)
-            self._rows += piece.rows
-            self._bytes += piece.nbytes
-            start += piece.rows
+            part = batch.slice(start, self._max_records - self._rows)
+            self._parts.append(part)
+            self._rows += part.rows
+            self._bytes += part.nbytes
+            start += part.rows
             if self._rows >= self._max_records or self._bytes >= JOINED_BYTES:
                 yield self._joined()
 
     def finish(self) -> Iterator[pa.RecordBatch]:
         """Yield the remaining records, if any."""
-        if self._pieces:
+        if self._parts:
             yield self._joined()
 
     def _joined(self) -> pa.RecordBatch:
         joined = pa.RecordBatch.from_arrays([self._column(field) for field in self._schema], schema=self._schema)
         assert joined.num_rows == self._rows
-        self._pieces, self._rows, self._bytes = [], 0, 0
+        self._parts, self._rows, self._bytes = [], 0, 0
         return joined
 
     def _column(self, field: pa.Field[pa.DataType]) -> pa.Array[Any]:
         if field.name in self._constants:
             return self._constant(field.name)
         if field.name == "offset":
-            return _concatenated([pa.array(piece.offsets) for piece in self._pieces])
-        return _concatenated([_column(piece, field) for piece in self._pieces])
+            return _concatenated([pa.array(part.offsets) for part in self._parts])
+        return _concatenated([_column(part, field) for part in self._parts])
 
     def _constant(self, name: str) -> pa.Array[Any]:
         longest = self._repeated.get(name)
@@ -149,19 +149,19 @@ class BatchJoiner:
         return longest.slice(0, self._rows)
 
 
-def _column(piece: WireBatch, field: pa.Field[pa.DataType]) -> pa.Array[Any]:
-    """Return a wire column of a piece, or its default values if the batch does not have it."""
-    column = piece.arrays.get(field.name)
+def _column(part: WireBatch, field: pa.Field[pa.DataType]) -> pa.Array[Any]:
+    """Return a wire column of a batch, or its default values if the batch does not have it."""
+    column = part.arrays.get(field.name)
     if column is not None:
         column = _without_empty_lists(column) if field.name == "headers" and field.nullable else column
         return column if column.type.equals(field.type, check_metadata=True) else column.cast(field.type)
     if field.name == "timestamp":
-        at: Any = pa.scalar(piece.base_timestamp_us, pa.int64()).cast(field.type)
-        times: pa.Array[Any] = pa.repeat(at, piece.rows)
+        at: Any = pa.scalar(part.base_timestamp_us, pa.int64()).cast(field.type)
+        times: pa.Array[Any] = pa.repeat(at, part.rows)
         return times
     if field.name == "headers" and not field.nullable:
-        return no_headers(piece.rows)
-    return _nulls(piece.rows, field.type)
+        return no_headers(part.rows)
+    return _nulls(part.rows, field.type)
 
 
 def _without_empty_lists(lists: Any) -> pa.Array[Any]:
@@ -174,7 +174,7 @@ def _without_empty_lists(lists: Any) -> pa.Array[Any]:
 
 
 def _nulls(rows: int, of: Any) -> pa.Array[Any]:
-    """Return an array of nulls; `of` is any type (the type stubs accept only concrete types)."""
+    """Return an array of nulls; `of` may be any type (the type stubs accept only concrete types)."""
     nulls: pa.Array[Any] = pa.nulls(rows, of)
     return nulls
 

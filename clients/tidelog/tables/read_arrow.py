@@ -4,8 +4,8 @@
 
     reader = tidelog.read_arrow("flights", columns=["key", "value"])
 
-They all accept a `pyarrow.RecordBatchReader`. Its offset ranges are fixed when it is created. It reads on demand with
-one fetch ahead, so memory is bounded for topics of any length.
+All of these libraries accept a `pyarrow.RecordBatchReader`. The offset ranges of the reader are fixed when it is
+created. It reads on demand with one fetch ahead, so memory is bounded for topics of any length.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TABLE_SCHEMA: Final = pa.schema([pa.field("topic", pa.string(), nullable=False),
 """All columns of a topic as a table."""
 
 BATCH_RECORDS: Final = 100_000
-"""Default for the most rows of a batch."""
+"""Default maximum number of rows of a batch."""
 
 
 def read_arrow(
@@ -94,8 +94,8 @@ def schema_of(columns: Sequence[str] | None) -> pa.Schema:
     names = TABLE_SCHEMA.names if columns is None else list(columns)
     unknown = [name for name in names if name not in TABLE_SCHEMA.names]
     if unknown or not names or len(set(names)) != len(names):
-        given = ", ".join(map(repr, names)) or "none"
-        raise InvalidRequestError(f"columns must be distinct names of {', '.join(TABLE_SCHEMA.names)}, got {given}")
+        listing = ", ".join(map(repr, names)) or "none"
+        raise InvalidRequestError(f"columns must be distinct names of {', '.join(TABLE_SCHEMA.names)}, got {listing}")
     return pa.schema([TABLE_SCHEMA.field(name) for name in names])
 
 
@@ -154,24 +154,25 @@ def read_ranges(
     """
     # Connected with the first batch, so that an unused reader holds no connection.
     with connect() as client:
-        for wanted in ranges:
-            options = fetch_options(wanted, schema)
+        for span in ranges:
+            options = fetch_options(span, schema)
 
-            def fetch(offset: int, wanted: OffsetRange = wanted, options: FetchOptions = options) -> Fetched:
-                return client.fetch(wanted.topic, wanted.partition, offset, **options)
+            def fetch(offset: int, span: OffsetRange = span, options: FetchOptions = options) -> Fetched:
+                return client.fetch(span.topic, span.partition, offset, **options)
 
             constants: dict[str, Any] = {
-                "topic": pa.scalar(wanted.topic, pa.string()),
-                "partition": pa.scalar(wanted.partition, pa.int32()),
+                "topic": pa.scalar(span.topic, pa.string()),
+                "partition": pa.scalar(span.partition, pa.int32()),
             }
             joiner = BatchJoiner(schema, constants, max_records=batch_records)
-            for batch in fetch_range(wanted, fetch, _lost):
-                yield from joiner.add(wire_batch(batch, schema).cut(wanted.start, wanted.end))
+            for batch in fetch_range(span, fetch, _lost):
+                yield from joiner.add(wire_batch(batch, schema).cut(span.start, span.end))
             yield from joiner.finish()
 
 
-def _lost(wanted: OffsetRange, start: int, end: int) -> None:
+def _lost(span: OffsetRange, start: int, end: int) -> None:
     raise OffsetOutOfRangeError(
-        f"{wanted.topic!r}/{wanted.partition}: offsets {start} to {end - 1} do not exist any more: retention deleted "
+        f"{span.topic!r}/{span.partition}: offsets {start} to {end - 1} do not exist any more: "
+        "retention deleted "
         "them, or the log was truncated; read from the start of the log, or raise the topic's retention"
     )

@@ -38,5 +38,8 @@ def free_ports(count: int) -> list[int]:
                 datagrams.bind(listener.getsockname())
                 ports.append(port)
     if len(ports) < count:
-        raise OSError(f"fewer than {count} ports from {PORT_RANGE[0]} to {PORT_RANGE[-1]} are free")
+        raise OSError(
+            f"fewer than {count} ports from {PORT_RANGE[0]} to {PORT_RANGE[-1]} are free; end other processes that "
+            "listen there"
+        )
     return ports

@@ -99,7 +99,7 @@ class LocalNode:
 
     @property
     def log(self) -> str:
-        """The log of the node, of all starts."""
+        """The node's log, over all starts."""
         return self._running.log()
 
     def client(self, **options: Any) -> sync.Client:
@@ -205,6 +205,6 @@ def node(
     """
     if start_timeout_s <= 0:
         raise ValueError(f"start_timeout_s must be > 0, got {start_timeout_s}")
-    if taken := _MANAGED_SETTINGS.intersection(settings or ()):
-        raise ValueError(f"a node for tests chooses {', '.join(sorted(taken))} itself; remove that from settings")
+    if reserved := _MANAGED_SETTINGS.intersection(settings or ()):
+        raise ValueError(f"a node for tests chooses {', '.join(sorted(reserved))} itself; remove that from settings")
     return LocalNode(dict(settings or {}), start_timeout_s)

@@ -25,13 +25,13 @@ STOP_TIMEOUT_S: Final = 10.0
 """Time between SIGTERM and SIGKILL."""
 
 START_ATTEMPTS: Final = 5
-"""Starts with other ports if another process has taken the free ones meanwhile."""
+"""Attempts to start, each with other ports, if other processes take the chosen ones first."""
 
 _SETTING_PREFIX: Final = "TIDELOG_NODE_"
 _LOG_LINES: Final = 20
 _MS: Final = 1000
 _EXCLUDED_VARIABLES: Final = frozenset({"PYTHONOPTIMIZE"})
-"""Environment variables that the child does not get: a node refuses to run without assertions."""
+"""Environment variables that the child does not inherit, because a node refuses to run without assertions."""
 
 
 class NodeStartError(RuntimeError):
@@ -115,7 +115,7 @@ class NodeProcess:
                 self._process.wait(STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 self._process.kill()
-            self._clear_process("the node was stopped")
+            self._clear_process("the node was stopped with `stop()`; start it again with `restart()`")
 
     def kill(self) -> None:
         """Kill the node with SIGKILL; has no effect if it does not run."""
@@ -172,11 +172,11 @@ class NodeProcess:
         while not line.endswith(b"\n"):
             if not poll.poll(max(0.0, deadline - time.monotonic()) * _MS):
                 raise NodeStartError(self._with_log(f"the node was not ready after {self._start_timeout_s:g} s"))
-            piece = os.read(process.stdout.fileno(), 1 << 12)
-            if not piece:
+            chunk = os.read(process.stdout.fileno(), 1 << 12)
+            if not chunk:
                 code = process.wait()
                 raise NodeStartError(self._with_log(f"the node did not start: it exited with code {code}"))
-            line += piece
+            line += chunk
         assert json.loads(line)["port"] == self.port, "the node listens on the given port"
 
     def _clear_process(self, why: str) -> None:
@@ -194,6 +194,6 @@ class NodeProcess:
 
 def _environ(settings: Mapping[str, object]) -> dict[str, str]:
     """Return the environment of the child, without the node settings of this process."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_SETTING_PREFIX)}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(_SETTING_PREFIX)}
     own = {f"{_SETTING_PREFIX}{name.upper()}": str(value) for name, value in settings.items()}
-    return {name: value for name, value in kept.items() if name not in _EXCLUDED_VARIABLES} | own
+    return {name: value for name, value in inherited.items() if name not in _EXCLUDED_VARIABLES} | own

@@ -26,7 +26,7 @@ from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.base.output import ABSENT, JsonOption, print_json, print_table
 
 FROM_INPUT: Final = "-"
-"""In place of a file: the key is read from standard input and stored in the context."""
+"""Given instead of a file name: the key is read from standard input and stored in the context."""
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the context.", show_default=False)]
 
@@ -74,7 +74,7 @@ def add(
         ),
     ] = "",
     use_it: Annotated[
-        bool, typer.Option("--use", help="Make it the current context; the first context always is.")
+        bool, typer.Option("--use", help="Make it the current context; the first context becomes current without it.")
     ] = False,
     instead: Annotated[bool, typer.Option("--replace", help="Replace an existing context of that name.")] = False,
 ) -> None:
@@ -93,7 +93,8 @@ def add(
         key_file=_absolute(key_file),
         crl_file=_absolute(crl_file),
     )
-    asyncio.run(showing(credentials=context.credentials()).shown())  # reports unreadable files now
+    # Reports unreadable files before the context is stored.
+    asyncio.run(showing(credentials=context.credentials()).shown())
     Trust(context.encryption())()
     changed = change_contexts(lambda contexts: with_context(contexts, name, context, instead=instead, use=use_it))
     typer.echo(f"{name} is {'the current context' if changed.current == name else 'stored'} in {contexts_path()}")
@@ -162,5 +163,7 @@ def _read_key() -> str:
     text = getpass("API key: ") if sys.stdin.isatty() else sys.stdin.read(KEY_CHARS_MAX + 1)
     key = text.strip()
     if not key or len(key) > KEY_CHARS_MAX:
-        raise InvalidRequestError("no API key on standard input")
+        raise InvalidRequestError(
+            "standard input has no API key; pass a file with --api-key-file FILE, or pipe the key to the command"
+        )
     return key

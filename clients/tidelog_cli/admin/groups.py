@@ -196,9 +196,9 @@ def _short(member: GroupMemberInfo) -> str:
 
 
 def _group_json(group: GroupInfo) -> dict[str, Any]:
-    told = asdict(group)
-    last_commit_us = told.pop("last_commit_us")
-    told["members"] = [
+    document = asdict(group)
+    last_commit_us = document.pop("last_commit_us")
+    document["members"] = [
         asdict(member)
         | {
             key: [{"topic": topic, "partition": partition} for topic, partition in where]
@@ -206,7 +206,7 @@ def _group_json(group: GroupInfo) -> dict[str, Any]:
         }
         for member in group.members
     ]
-    return told | {"last_commit_ms": None if last_commit_us is None else last_commit_us // 1000}
+    return document | {"last_commit_ms": None if last_commit_us is None else last_commit_us // 1000}
 
 
 def _lag_json(row: Lag) -> dict[str, Any]:

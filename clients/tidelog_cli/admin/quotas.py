@@ -43,7 +43,7 @@ def _number(text: str) -> float:
     if str(text) == UNLIMITED:
         return math.inf
     if not (str(text).isascii() and str(text).isdigit()):
-        raise typer.BadParameter(f"{text!r} is neither a number nor {UNLIMITED!r}")
+        raise typer.BadParameter(f"{text!r} is neither a number nor {UNLIMITED!r}; give one of them")
     return int(text)
 
 
@@ -78,7 +78,7 @@ def set_quota(
 ) -> None:
     """Set the quota of a subject, replacing its previous one.
 
-    Options that are not given are not limited; `unlimited` overrides the limits of broader quotas. Requests beyond a
+    An option that is left out sets no limit; `unlimited` overrides the limits of broader quotas. Requests beyond a
     rate are delayed, beyond a count refused.
     """
     quota = Quota(
@@ -161,8 +161,8 @@ def _list_usage(bootstrap: str, *, as_json: bool) -> None:
 
 def _as_json(subject: str, quota: Quota) -> dict[str, int | str | None]:
     values = {name: getattr(quota, name) for name in FIELDS}
-    shown = {name: UNLIMITED if value == math.inf else value for name, value in values.items()}
-    return {"subject": subject, **shown}
+    document = {name: UNLIMITED if value == math.inf else value for name, value in values.items()}
+    return {"subject": subject, **document}
 
 
 def _text(value: float | None) -> str:

@@ -95,7 +95,7 @@ def create(
     *,
     role: Annotated[list[str] | None, typer.Option(help="A role of the principal; may be repeated.")] = None,
     days: Annotated[int | None, typer.Option(min=1, help="Days until it expires; never by default.")] = None,
-    note: Annotated[str, typer.Option(help="Purpose of the key.")] = "",
+    note: Annotated[str, typer.Option(help="Description of the key, such as its purpose.")] = "",
     out: OutOption = None,
     as_json: JsonOption = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
@@ -106,25 +106,26 @@ def create(
     async def work(client: Client) -> NewKey:
         return await client.security.create_key(principal, roles=role or (), expires_us=expires_us, note=note)
 
-    made: NewKey | None = None
+    new_key: NewKey | None = None
     try:
-        with _kept_in(out) as keep:  # creates the file first, so that the key is not lost
-            made = with_client(bootstrap, work)
+        # Creates the file before the key, so that the key is not lost if the file cannot be created.
+        with _kept_in(out) as keep:
+            new_key = with_client(bootstrap, work)
             if as_json and out is None:
-                print_json({"api_key": made.api_key} | asdict(made.info))
+                print_json({"api_key": new_key.api_key} | asdict(new_key.info))
             else:
-                keep(made.api_key)
+                keep(new_key.api_key)
     except OSError as error:
-        if made is None:
+        if new_key is None:
             raise
         raise CommandFailed(
-            f"the key {made.info.key_id} of {principal} was created but could not be written: {error.strerror}; "
-            f"revoke it: tidelog key revoke {made.info.key_id}"
+            f"the key {new_key.info.key_id} of {principal} was created but could not be written: {error.strerror}; "
+            f"revoke it: tidelog key revoke {new_key.info.key_id}"
         ) from error
     if as_json and out is not None:
-        print_json(asdict(made.info))
+        print_json(asdict(new_key.info))
     elif out is not None:
-        typer.echo(f"wrote the key {made.info.key_id} of {principal} to {out}")
+        typer.echo(f"wrote the key {new_key.info.key_id} of {principal} to {out}")
     elif sys.stderr.isatty():
         typer.echo("The key cannot be shown again: store it in a file that only you may read.", err=True)
 

@@ -4,7 +4,7 @@ The zip contains the packages that a task imports, as source and compiled for th
 do not write compiled files into a zip, so each Python worker would compile a hundred modules again. Other Python
 versions use the source. Libraries with native code cannot be imported from a zip; the command prints their names.
 
-Equal packages give equal bytes. The zip is replaced atomically. See docs/adr/0102.
+The zip of equal packages has equal bytes. The zip is replaced atomically. See docs/adr/0102.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tidelog_proto.version import VERSION
 PACKAGES: Final = ("pyspark_tidelog", "tidelog", "tidelog_proto")
 """Packages of the project that a Spark task imports."""
 LIBRARIES: Final = ("crc32c", "mmh3", "numpy", "protobuf", "pyarrow")
-"""Libraries that these packages import besides pyspark: they have or need native code."""
+"""Libraries with native code that these packages import besides pyspark."""
 
 _DISTRIBUTION: Final = "tidelog"
 _TIME: Final = (1980, 1, 1, 0, 0, 0)
@@ -53,7 +53,7 @@ class Bundle:
 def register(app: typer.Typer) -> None:
     """Add `spark` and its sub-commands to the command."""
     spark_app = typer.Typer(help="Package the Spark connector.", no_args_is_help=True)
-    spark_app.callback()(lambda: None)  # otherwise typer merges a single sub-command with the command
+    spark_app.callback()(lambda: None)  # without a callback, typer merges a single sub-command with its command
     spark_app.command("bundle")(bundle)
     app.add_typer(spark_app, name="spark")
 
@@ -67,21 +67,21 @@ def bundle(
     as_json: JsonOption = False,
 ) -> None:
     """Create a zip of the connector for `spark-submit --py-files`, and list the libraries that executors need."""
-    made = write_bundle(output, replace=replace)
+    created = write_bundle(output, replace=replace)
     needed = needed_libraries()
     if as_json:
         print_json(
             {
-                "file": str(made.path),
-                "version": made.version,
-                "modules": made.modules,
-                "size_bytes": made.size_bytes,
+                "file": str(created.path),
+                "version": created.version,
+                "modules": created.modules,
+                "size_bytes": created.size_bytes,
                 "executors_need": needed,
             }
         )
         return
     sys.stdout.write(
-        f"{made.path}: tidelog {made.version}, {made.modules} modules, {bytes_text(made.size_bytes)}\n"
+        f"{created.path}: tidelog {created.version}, {created.modules} modules, {bytes_text(created.size_bytes)}\n"
         f"pass it to spark-submit with --py-files; executors need {shlex.join(needed)}\n"
     )
 
@@ -132,7 +132,7 @@ def _name_of(requirement: str) -> str:
 
 def _sources(package: str) -> Iterator[tuple[str, Path]]:
     """Yield a package's modules: name in the zip, and file."""
-    spec = find_spec(package)  # does not import: pyspark need not be installed
+    spec = find_spec(package)  # found without importing them, because pyspark need not be installed
     folder = Path(spec.origin).parent if spec is not None and spec.origin else None
     if folder is None or not folder.is_dir():
         raise CommandFailed(f"package {package} is not installed as files here; run: pip install --force tidelog")

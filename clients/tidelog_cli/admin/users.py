@@ -46,7 +46,7 @@ def create(
     password_file: PasswordFileOption = "",
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Create a user; prompts for the password."""
+    """Create a user with a password from a prompt or a file."""
     password = _password(password_file)
 
     async def work(client: Client) -> UserInfo:
@@ -99,15 +99,17 @@ def _password(file: str) -> str:
     if file:
         return _one(read_secret_file(Path(file), "password", PASSWORD_CHARS_MAX))
     if not sys.stdin.isatty():
-        raise InvalidRequestError("no terminal for a password prompt: give --password-file FILE, or -")
+        raise InvalidRequestError(
+            "there is no terminal for a password prompt; pass --password-file FILE, or - for standard input"
+        )
     password = getpass("Password: ")
     if getpass("Again: ") != password:
-        raise InvalidRequestError("the passwords differ; nothing was changed")
+        raise InvalidRequestError("the two passwords differ, and nothing was changed; enter the same password twice")
     return _one(password)
 
 
 def _one(text: str) -> str:
     password = text.strip()
     if not password:
-        raise InvalidRequestError("no password was given")
+        raise InvalidRequestError("the password is empty; it needs at least 8 characters")
     return password

@@ -34,7 +34,7 @@ async def in_background(source: Iterable[_ItemT], depth: int = DEPTH) -> AsyncGe
     abandoned = threading.Event()
 
     def hand_over(item: _ItemT | _End) -> None:
-        # The loop is closed if the consumer is gone; the item is dropped.
+        # The loop is closed if the consumer has ended; the item is dropped.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(queue.put_nowait, item)
 

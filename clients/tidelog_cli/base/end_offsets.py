@@ -1,7 +1,7 @@
 """End offsets of partitions, confirmed by their owners before or, without a quorum, during reading.
 
 Committed records can be read while no quorum can confirm the end of a partition. A partition with an unknown end is
-therefore read, the user is informed, and it is complete when its end is confirmed and reached.
+therefore read, and a note on standard error says so; its output is complete when its end is confirmed and reached.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ class Ends:
         self.known: dict[int, int] = {}
         self._client = client
         self._topic = topic
-        self._wanted = list(partitions)
+        self._partitions = list(partitions)
         self._changed = asyncio.Event()
         self._finding: asyncio.Task[None] | None = None
 
     @property
     def missing(self) -> list[int]:
         """The partitions whose end is not confirmed yet."""
-        return [partition for partition in self._wanted if partition not in self.known]
+        return [partition for partition in self._partitions if partition not in self.known]
 
     async def find(self) -> None:
         """Find all ends, or continue in the background after PATIENCE_S.
@@ -68,11 +68,11 @@ class Ends:
         Raises:
             TidelogError: the error is not retriable.
         """
-        if not self._wanted:
+        if not self._partitions:
             return
         try:
             async with asyncio.timeout(START_WAIT_S):
-                await self._ask(self._wanted)
+                await self._ask(self._partitions)
         except TimeoutError:
             pass
         except TidelogError as error:
@@ -138,5 +138,5 @@ class Ends:
             self._changed.set()
 
     async def _ask(self, partitions: list[int]) -> None:
-        listed = await self._client.list_offsets(self._topic, "latest", partitions)
-        self.known.update({partition: found.offset for partition, found in listed.items()})
+        offsets = await self._client.list_offsets(self._topic, "latest", partitions)
+        self.known.update({partition: offset.offset for partition, offset in offsets.items()})

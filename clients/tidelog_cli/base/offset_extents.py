@@ -49,12 +49,12 @@ async def extents_of(client: Client, topics: Iterable[str], since: Since) -> dic
     there = await asyncio.gather(*(client.topic(name) for name in names))
     starts = await asyncio.gather(*(client.list_offsets(name, since) for name in names))
     partitions = [sorted(start) for start in starts]
-    asked = zip(names, partitions, strict=True)
-    ends = await asyncio.gather(*(client.list_offsets(name, "latest", numbers) for name, numbers in asked))
-    found: dict[str, Extent] = {}
+    requested = zip(names, partitions, strict=True)
+    ends = await asyncio.gather(*(client.list_offsets(name, "latest", numbers) for name, numbers in requested))
+    extents: dict[str, Extent] = {}
     for topic, start, end in zip(there, starts, ends, strict=True):
         # With `since` later than the last record, the range is empty.
         begins = {number: min(at.offset, end[number].offset) for number, at in start.items()}
         upto = {number: at.offset for number, at in end.items()}
-        found[topic.name] = Extent(topic.name, begins, upto, topic.topic_id)
-    return found
+        extents[topic.name] = Extent(topic.name, begins, upto, topic.topic_id)
+    return extents

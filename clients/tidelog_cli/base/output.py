@@ -25,7 +25,7 @@ BootstrapOption = Annotated[
     typer.Option(
         "--bootstrap",
         envvar="TIDELOG_BOOTSTRAP",
-        help="A node's address; several with commas.",
+        help="A node's address, or several separated by commas.",
         show_default="those of the context, or 127.0.0.1:7400",
     ),
 ]
@@ -34,7 +34,7 @@ BootstrapOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 DEFAULT_BOOTSTRAP: Final = ""
-"""No address given: see `session.with_client`."""
+"""Value of the option if no address is given: see `session.with_client`."""
 
 LOCAL_BOOTSTRAP: Final = "127.0.0.1:7400"
 """Default address of a node on this machine."""
@@ -62,11 +62,11 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, tit
     table = Table(
         title=title, title_justify="left", title_style="", header_style="bold", box=SIMPLE_HEAD, pad_edge=False
     )
-    listed = [list(row) for row in rows]
+    all_rows = [list(row) for row in rows]
     for at, column in enumerate(columns):
-        numeric = bool(listed) and all(isinstance(row[at], int) for row in listed)
+        numeric = bool(all_rows) and all(isinstance(row[at], int) for row in all_rows)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
-    for row in listed:
+    for row in all_rows:
         # Escaped, because text of users (names, notes) may contain markup.
         table.add_row(*(f"{cell:,}" if isinstance(cell, int) else escape(str(cell)) for cell in row))
     console.print(table)

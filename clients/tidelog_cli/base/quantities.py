@@ -46,7 +46,7 @@ def duration_or_none_s(text: str) -> int:
     """
     seconds, rest = divmod(_parsed(parse_duration_ms, text), 1000)
     if rest:
-        raise typer.BadParameter(f"{text} is not a whole number of seconds; give 30s, 10m or 1h")
+        raise typer.BadParameter(f"{text} is not a whole number of seconds; give for example 30s, 10m or 1h")
     return seconds
 
 

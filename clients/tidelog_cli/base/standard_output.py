@@ -34,7 +34,8 @@ CONFIRMS: Final = frozenset(
         "spark bundle",
     }
 )
-"""Commands that change something and confirm it: a lost confirmation must not cause a repetition."""
+"""Commands that change something and confirm it on standard output: if the confirmation is lost, the exit code is still
+0, so that scripts do not repeat the command."""
 
 PRINTS: Final = frozenset(
     {
@@ -43,13 +44,13 @@ PRINTS: Final = frozenset(
         *("cluster status", "context list", "doctor", "top", "deploy"),
     }
 )
-"""Commands whose output is their result."""
+"""Commands that fail if their output is lost, because the output is their result."""
 
 
 def check_standard_output() -> None:
     """Make failed writes to standard output raise `OutputLostError`, and ignore those to standard error.
 
-    Only standard output raises `OutputLostError`; the exit code does not depend on standard error.
+    The exit code must not depend on standard error.
     """
     sys.stdout, sys.stderr = _over(sys.stdout, _Checked), _over(sys.stderr, _Unfailing)
 
@@ -105,8 +106,8 @@ def output_lost(words: Sequence[str], error: OutputLostError) -> int:
     """
     name = next((name for name in (" ".join(words[:2]), *words[:1]) if name in CONFIRMS), None)
     if name is None:
-        if not error.reader_gone:  # a reader may stop early, such as `head`
-            note(f"tidelog: standard output could not be written: {error.strerror}")
+        if not error.reader_gone:  # a reader such as `head` may stop early
+            note(f"tidelog: standard output could not be written: {error.strerror}; the output is incomplete")
         return EXIT_FAILED
     note(
         f"tidelog: {name} succeeded, do not repeat it; its confirmation could not be written to standard output: "

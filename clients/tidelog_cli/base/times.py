@@ -37,7 +37,7 @@ def ago(text: str, now: datetime) -> datetime:
     try:
         return max(now - timedelta(milliseconds=parse_duration_ms(text)), _EPOCH)
     except OverflowError as error:
-        raise ValueError(f"{text!r} is too long") from error
+        raise ValueError(f"the duration {text!r} is too long; give a time in ISO 8601") from error
 
 
 def timestamp_us_of(stamp: Any) -> int:

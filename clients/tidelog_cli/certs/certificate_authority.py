@@ -25,9 +25,9 @@ from tidelog_proto.tls.certificate_names import uri_of
 Kind = Literal["node", "server", "client"]
 
 _CLOCKS_APART: Final = dt.timedelta(hours=1)
-"""Certificates are valid from this long before now, because clocks of machines differ."""
+"""Certificates are valid from this long before their creation, because clocks of machines differ."""
 _NAME_CHARS_MAX: Final = 64
-"""Length of a common name; the URI contains the whole name."""
+"""Maximum length of a common name (RFC 5280); the URI contains the whole name."""
 
 
 class Issued(NamedTuple):
@@ -98,12 +98,14 @@ def revoke(authority: Issued, before: bytes | None, serials: Iterable[int], now:
     """
     ca_cert, ca_key = _opened(authority)
     if ca_cert.not_valid_after_utc <= now:
-        raise ValueError(f"the CA expired on {ca_cert.not_valid_after_utc:%Y-%m-%d}")
+        raise ValueError(
+            f"the CA expired on {ca_cert.not_valid_after_utc:%Y-%m-%d}: create a new one with `tidelog certs init`"
+        )
     number, entries = 0, dict[int, x509.RevokedCertificate]()
     if before is not None:
         earlier = x509.load_pem_x509_crl(before)
         if not earlier.is_signature_valid(ca_key.public_key()):
-            raise ValueError("the existing list belongs to another CA")
+            raise ValueError("the existing list was signed by another CA; move crl.pem away to begin a new list")
         number = earlier.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
         entries = {entry.serial_number: entry for entry in earlier}
     for serial in serials:
@@ -132,19 +134,21 @@ def _opened(authority: Issued) -> tuple[x509.Certificate, ec.EllipticCurvePrivat
     """Return the certificate that matches a CA's key, from a file that may also contain an old CA, and the key.
 
     Raises:
-        ValueError: the key matches none of them, is encrypted, or of an unsupported type.
+        ValueError: the key matches none of the certificates, is encrypted, or is of an unsupported type.
     """
     try:
         key = serialization.load_pem_private_key(authority.key, password=None)
     except TypeError as error:
-        raise ValueError("the private key is encrypted: use an unencrypted key, readable only by its owner") from error
+        raise ValueError(
+            "the private key is encrypted: use an unencrypted key in a file that only its owner may read"
+        ) from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         why = "the private key is not P-256, as `tidelog certs init` creates: issue with the tools of that CA"
         raise ValueError(why)  # noqa: TRY004 - an error in a file
     for cert in x509.load_pem_x509_certificates(authority.cert):
         if cert.public_key() == key.public_key():
             return cert, key
-    raise ValueError("the private key does not match the CA's certificate")
+    raise ValueError("the private key does not match the CA's certificate; restore the pair from the same backup")
 
 
 def _begun(

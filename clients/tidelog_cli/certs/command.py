@@ -1,11 +1,11 @@
 """`tidelog certs`: a small CA in a directory, and its certificates, for clusters without another CA.
 
-    DIR/ca.pem, DIR/ca.key       the CA; its key is needed to issue certificates, and by no node
+    DIR/ca.pem, DIR/ca.key       the CA; its key is needed to issue certificates, and must not be on nodes
     DIR/NAME.pem, DIR/NAME.key   of a node, a server or a client
     DIR/crl.pem                  the certificate revocation list, see `revoke`
 
-Files are written atomically, a key before its certificate. A node that reads between the two replacements finds that
-they do not match, and keeps its current certificate.
+Files are written atomically, a key before its certificate. If a node reads them between the two replacements, they do
+not match, and the node keeps its current certificate.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ _ADMIN: Final = "admin"
 """Default administrator of nodes (setting `admin`), which cannot authenticate by certificate."""
 _LABEL: Final = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _HOST_NAME: Final = re.compile(rf"(?=.{{1,253}}\Z)(?:\*\.)?(?:{_LABEL}\.)*(?![0-9]+\Z){_LABEL}")
-"""The last label must not be numeric, like that of an invalid address. Container networks use underscores in names."""
+"""A host name. Its last label must not be numeric, because that is an invalid address. Container networks use
+underscores in names."""
 
 
 def register(app: typer.Typer) -> None:
@@ -59,13 +60,13 @@ def init(
     as_json: JsonOption = False,
 ) -> None:
     """Create a CA: DIR/ca.pem, for nodes and clients, and DIR/ca.key, which must stay on this machine."""
-    made = new_ca(directory, name=name, days=days)
+    authority = new_ca(directory, name=name, days=days)
     cert, key = paths(directory, CA)
     if as_json:
-        print_json({"ca_file": str(cert), "ca_key_file": str(key), "expires": made.expires.isoformat()})
+        print_json({"ca_file": str(cert), "ca_key_file": str(key), "expires": authority.expires.isoformat()})
         return
     sys.stdout.write(
-        f"{cert}: the CA, valid until {made.expires:%Y-%m-%d}; copy it to every node and client\n"
+        f"{cert}: the CA, valid until {authority.expires:%Y-%m-%d}; copy it to every node and client\n"
         f"{key}: its private key, which can impersonate any node: do not copy it to nodes\n"
         f"Issue certificates with: tidelog certs issue {shlex.quote(str(directory))} node NAME --host HOST\n"
     )
@@ -74,7 +75,12 @@ def init(
 def issue(
     directory: DirectoryArgument,
     kind: Annotated[str, typer.Argument(metavar="KIND", help="node, server or client.", show_default=False)],
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name; of a node, its node id.", show_default=False)],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="Name of the server or client; for a node its node id.", show_default=False
+        ),
+    ],
     *,
     host: Annotated[
         list[str] | None,
@@ -88,17 +94,17 @@ def issue(
 ) -> None:
     """Issue a certificate with a new key: DIR/NAME.pem and DIR/NAME.key.
 
-    For a node (towards clients and other nodes), a server (a gateway) or a client (a program). Nodes reload their files
-    within seconds after a replacement.
+    The kind is node (for connections of clients and other nodes), server (a gateway) or client (a program). Nodes
+    reload their files within seconds after a replacement.
     """
-    made = new_certificate(directory, kind, name, host or (), days=days, replace=replace)
+    issued = new_certificate(directory, kind, name, host or (), days=days, replace=replace)
     cert, key = paths(directory, name)
     ca, _ = paths(directory, CA)
     files = {"cert_file": str(cert), "key_file": str(key), "ca_file": str(ca)}
     if as_json:
-        print_json(files | {"expires": made.expires.isoformat()})
+        print_json(files | {"expires": issued.expires.isoformat()})
         return
-    sys.stdout.write(f"{cert}, {key}: the {kind} {name}, valid until {made.expires:%Y-%m-%d}\n")
+    sys.stdout.write(f"{cert}, {key}: the {kind} {name}, valid until {issued.expires:%Y-%m-%d}\n")
     names = [f"tls_{each} = {path}" for each, path in files.items()]
     if kind == "client":
         names = [f"TIDELOG_{each.upper()}={shlex.quote(path)}" for each, path in files.items()]
@@ -114,13 +120,13 @@ def new_ca(directory: Path, *, name: str, days: int) -> Issued:
     see_to_cryptography()
     from tidelog_cli.certs import certificate_authority  # noqa: PLC0415 # see `see_to_cryptography`
 
-    made = certificate_authority.new_authority(name, days=days)
+    authority = certificate_authority.new_authority(name, days=days)
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CommandFailed(f"cannot create {directory}: {error.strerror}") from error
-    _write(directory, CA, made, replace=False)
-    return made
+    _write(directory, CA, authority, replace=False)
+    return authority
 
 
 def new_certificate(directory: Path, kind: str, name: str, hosts: Sequence[str], *, days: int, replace: bool) -> Issued:
@@ -149,34 +155,36 @@ def new_certificate(directory: Path, kind: str, name: str, hosts: Sequence[str],
         raise CommandFailed(what, EXIT_USAGE)
     for host in hosts:
         if not _is_host(host):
-            raise CommandFailed(f"{host!r} is not a host name or address (without a port)", EXIT_USAGE)
+            raise CommandFailed(
+                f"{host!r} is not a host name or address; give it without a port, such as node1.example.com", EXIT_USAGE
+            )
     authority = authority_in(directory)
     from tidelog_cli.certs import certificate_authority  # noqa: PLC0415 # see `see_to_cryptography`
 
     try:
-        made = certificate_authority.issue(authority, cast("Kind", kind), name, hosts, days=days)
+        issued = certificate_authority.issue(authority, cast("Kind", kind), name, hosts, days=days)
     except ValueError as error:
         raise CommandFailed(f"{directory / 'ca.pem'} and ca.key cannot issue: {error}") from error
-    _write(directory, name, made, replace=replace)
-    return made
+    _write(directory, name, issued, replace=replace)
+    return issued
 
 
 def _is_host(text: str) -> bool:
-    """Return whether clients may connect to a host of this name; certificates for other names would be useless."""
+    """Return whether clients can connect to a host of this name, so that a certificate for it is useful."""
     try:
         return not getattr(ipaddress.ip_address(text), "scope_id", None)
     except ValueError:
         return _HOST_NAME.fullmatch(text) is not None
 
 
-def _write(directory: Path, name: str, made: Issued, *, replace: bool) -> None:
+def _write(directory: Path, name: str, issued: Issued, *, replace: bool) -> None:
     cert, key = paths(directory, name)
     present = [path for path in (cert, key) if path.exists()]
     if present and not replace:
         instead = "give another directory" if name == CA else "replace it with --replace"
         raise CommandFailed(f"{present[0]} already exists: {instead}", EXIT_USAGE)
     try:
-        for path, content, mode in ((key, made.key, 0o600), (cert, made.cert, 0o644)):
+        for path, content, mode in ((key, issued.key, 0o600), (cert, issued.cert, 0o644)):
             replace_file(path, content, mode=mode)
     except OSError as error:
         raise CommandFailed(f"{error.filename or directory} cannot be written: {error.strerror}") from error

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 CA: Final = "ca"
 LIST: Final = "crl"
-"""Reserved names: of the CA, and of the certificate revocation list."""
+"""Reserved file names, of the CA and of the certificate revocation list."""
 
 DirectoryArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Directory of the CA.", show_default=False)]
 

@@ -65,7 +65,10 @@ def revoke_in(directory: Path, names: Iterable[str], serials: Iterable[str]) -> 
     for name in names:
         cert, _ = paths(directory, name)
         if name == CA:
-            raise CommandFailed("a CA cannot revoke itself: create another one, and distribute its ca.pem", EXIT_USAGE)
+            raise CommandFailed(
+                "a CA cannot revoke itself: create another CA with `tidelog certs init`, and distribute its ca.pem",
+                EXIT_USAGE,
+            )
         try:
             numbers.append(certificate_authority.serial_of(cert.read_bytes()))
         except OSError as error:
@@ -77,18 +80,19 @@ def revoke_in(directory: Path, names: Iterable[str], serials: Iterable[str]) -> 
     path = list_in(directory)
     _, ca_key = paths(directory, CA)
     try:
-        with ca_key.open("rb") as lock:  # serialises concurrent revocations
+        with ca_key.open("rb") as lock:  # locked, so that concurrent revocations run one after the other
             fcntl.flock(lock, fcntl.LOCK_EX)
             before = path.read_bytes() if path.exists() else None
-            made = certificate_authority.revoke(
+            revocation_list = certificate_authority.revoke(
                 authority, before, numbers, dt.datetime.now(dt.UTC).replace(microsecond=0)
             )
-            if len(made) > PEM_BYTES_MAX:
-                room = f"nodes and clients read at most {PEM_BYTES_MAX}"
+            if len(revocation_list) > PEM_BYTES_MAX:
+                room = f"nodes and clients read at most {PEM_BYTES_MAX} bytes"
                 raise CommandFailed(
-                    f"{path} would have {len(made)} bytes, but {room}: create another CA, and replace all certificates"
+                    f"{path} would have {len(revocation_list)} bytes, but {room}: create another CA, and replace all "
+                    "certificates"
                 )
-            replace_file(path, made, mode=0o644)
+            replace_file(path, revocation_list, mode=0o644)
     except ValueError as error:
         raise CommandFailed(f"cannot write {path}: {error}") from error
     except OSError as error:

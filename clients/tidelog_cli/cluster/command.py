@@ -29,23 +29,23 @@ from tidelog_cli.base.output import (
     print_table,
 )
 from tidelog_cli.base.session import with_client
-from tidelog_cli.cluster.drain_progress import LOOK_S, counted, tell_drain, tell_fetching, watch
+from tidelog_cli.cluster.drain_progress import LOOK_S, counted, drain_progress_of, fetch_progress_of, watch
 from tidelog_cli.cluster.init import init
 from tidelog_cli.topics.description import topic_document
 from tidelog_cli.topics.replica_status import copies_text
 
-WaitOption = Annotated[bool, typer.Option("--wait", help="Wait until it is complete, and show progress.")]
+WaitOption = Annotated[bool, typer.Option("--wait", help="Wait until the operation is complete, and show progress.")]
 NodeArgument = Annotated[str, typer.Argument(metavar="NODE", show_default=False)]
 
 SHOWN_MAX = 8
-"""Partitions without a quorum that a message lists."""
+"""Maximum number of partitions without a quorum that a message lists."""
 WARN_DAYS: Final = 30
 """Certificates that expire within this time cause a warning."""
 DAY_S: Final = 24 * 3600
 NO_ANSWER: Final = "no answer"
-"""State of a node that did not answer, and is only known from others."""
-_UNTOLD: Final = frozenset({"away", "no owner", "idle"})
-"""States of a partition without an open copy on a reachable node."""
+"""State of a node that did not answer and is only known from other nodes."""
+_NOT_OPEN: Final = frozenset({"away", "no owner", "idle"})
+"""States of a partition that no reachable node has opened."""
 
 _LOAD: Final = ("uptime_ms", "connections", "in_flight_bytes", "data_bytes", "disk_free_bytes")
 
@@ -106,8 +106,8 @@ def print_status(cluster: ClusterStatus, *, internal: bool) -> None:
                 partition.owner,
                 partition.epoch,
                 copies_text(partition),
-                ABSENT if is_untold(partition) else partition.high_watermark - partition.log_start_offset,
-                ABSENT if is_untold(partition) else bytes_text(partition.size_bytes),
+                ABSENT if has_unknown_offsets(partition) else partition.high_watermark - partition.log_start_offset,
+                ABSENT if has_unknown_offsets(partition) else bytes_text(partition.size_bytes),
                 partition.state,
             )
             for topic in cluster.topics
@@ -139,7 +139,7 @@ def ending_texts(cluster: ClusterStatus, now_s: float) -> list[str]:
 
 
 def level_text(cluster: ClusterStatus) -> str:
-    """Return how to finalise an upgrade of all nodes; empty if there is nothing to finalise."""
+    """Return the command that finalises an upgrade of all nodes; empty if there is nothing to finalise."""
     levels = [node.level or 1 for node in cluster.nodes]
     if cluster.level is None or not levels or min(levels) <= cluster.level:
         return ""
@@ -160,7 +160,7 @@ def missing_text(cluster: ClusterStatus) -> str:
     names = [f"{t.name}/{p.partition}" for t in users_first for p in t.partitions if p.state == "no quorum"]
     if not names:
         return ""
-    shown = ", ".join(names[:SHOWN_MAX]) + (", …" if len(names) > SHOWN_MAX else "")
+    listing = ", ".join(names[:SHOWN_MAX]) + (", …" if len(names) > SHOWN_MAX else "")
     away = ", ".join(node.node_id for node in cluster.nodes if not node.alive) or "nodes that gossip considers alive"
     effects = {
         "__meta": "topics and nodes cannot be changed",
@@ -169,7 +169,7 @@ def missing_text(cluster: ClusterStatus) -> str:
     lacking = {name.rpartition("/")[0] for name in names}
     internal = [f"; {effect}" for name, effect in effects.items() if name in lacking]
     return (
-        f"{counted(len(names), 'partition')} without a quorum ({shown}): writes fail, committed records can be "
+        f"{counted(len(names), 'partition')} without a quorum ({listing}): writes fail, committed records can be "
         f"read{''.join(internal)}; missing nodes: {away}"
     )
 
@@ -179,10 +179,10 @@ def drain(node: NodeArgument, *, wait: WaitOption = False, bootstrap: BootstrapO
 
     async def work(client: Client) -> None:
         await client.drain_node(node)
-        told = tell_drain(node, await client.cluster_status())
-        sys.stdout.write(f"{told.text}\n")
+        progress = drain_progress_of(node, await client.cluster_status())
+        sys.stdout.write(f"{progress.text}\n")
         if wait:
-            await watch(client, lambda cluster: tell_drain(node, cluster), last=told.text)
+            await watch(client, lambda cluster: drain_progress_of(node, cluster), last=progress.text)
 
     with_client(bootstrap, work)
 
@@ -190,7 +190,7 @@ def drain(node: NodeArgument, *, wait: WaitOption = False, bootstrap: BootstrapO
 def undrain(node: NodeArgument, *, bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP) -> None:
     """Allow replicas and ownership on a drained node again."""
     with_client(bootstrap, lambda client: client.drain_node(node, draining=False))
-    sys.stdout.write(f"{node} may have copies again; move some there with `tidelog cluster rebalance`\n")
+    sys.stdout.write(f"{node} may store copies again; move some to it with `tidelog cluster rebalance`\n")
 
 
 def remove(
@@ -200,7 +200,7 @@ def remove(
         bool,
         typer.Option(
             "--yes-i-accept-data-loss",
-            help="Remove it even if it may have the only copy of records.",
+            help="Remove the node even if it may have the only copy of records.",
             show_default=False,
         ),
     ] = False,
@@ -220,8 +220,8 @@ def rebalance(*, wait: WaitOption = False, bootstrap: BootstrapOption = DEFAULT_
         if wait:
             while moves:
                 await asyncio.sleep(LOOK_S)
-                moves = await client.rebalance()  # retries partitions that could not move yet
-            await watch(client, tell_fetching)
+                moves = await client.rebalance()  # requests it again for partitions that could not move before
+            await watch(client, fetch_progress_of)
 
     with_client(bootstrap, work)
 
@@ -238,10 +238,12 @@ def unsafe_recover(
     *,
     node: Annotated[
         str,
-        typer.Option("--node", metavar="NODE", help="A node with a copy, which becomes the owner.", show_default=False),
+        typer.Option(
+            "--node", metavar="NODE", help="The node whose copy is kept; it becomes the owner.", show_default=False
+        ),
     ],
     accepted: Annotated[
-        bool, typer.Option("--yes-i-accept-data-loss", help="Do it without a warning.", show_default=False)
+        bool, typer.Option("--yes-i-accept-data-loss", help="Recover without a warning.", show_default=False)
     ] = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
@@ -252,14 +254,14 @@ def unsafe_recover(
             "records that are only on missing nodes are LOST, and a missing node that returns must be replaced. Do\n"
             "this only if the quorum is permanently lost; otherwise wait for its nodes.\n"
         )
-        raise CommandFailed("nothing was done: confirm with --yes-i-accept-data-loss", EXIT_USAGE)
-    told = with_client(bootstrap, lambda client: client.recover_unsafely(topic, partition, node))
+        raise CommandFailed("nothing was changed; confirm the recovery with --yes-i-accept-data-loss", EXIT_USAGE)
+    recovery = with_client(bootstrap, lambda client: client.recover_unsafely(topic, partition, node))
     how = (
         f"without a quorum; {node} continues alone; create copies with `tidelog cluster rebalance`"
-        if told.unsafe
+        if recovery.unsafe
         else "and nothing was lost: a quorum of its replicas answered"
     )
-    sys.stdout.write(f"{topic}/{partition}: epoch {told.epoch} ends at offset {told.end_offset:,} {how}\n")
+    sys.stdout.write(f"{topic}/{partition}: epoch {recovery.epoch} ends at offset {recovery.end_offset:,} {how}\n")
 
 
 def nodes_table(cluster: ClusterStatus) -> Table:
@@ -274,7 +276,7 @@ def nodes_table(cluster: ClusterStatus) -> Table:
 
 
 def state_text(node: Node) -> str:
-    """Return a node's state: its own, or that in the membership if it is worse."""
+    """Return a node's state: the one that it reports, or the one that gossip reports if that is worse."""
     words = [node.state if node.alive else "dead"]
     if node.membership in {"suspect", "left", "unknown"}:
         words = [node.membership]
@@ -308,9 +310,9 @@ def version_of(node: Node) -> str:
     return node.software.rpartition("/")[2] or ABSENT
 
 
-def is_untold(partition: Partition) -> bool:
-    """Return whether no reachable node has an open copy, so that the offsets are unknown."""
-    return partition.state in _UNTOLD
+def has_unknown_offsets(partition: Partition) -> bool:
+    """Return whether no reachable node has opened the partition, so that its offsets are unknown."""
+    return partition.state in _NOT_OPEN
 
 
 def status_document(cluster: ClusterStatus) -> dict[str, Any]:

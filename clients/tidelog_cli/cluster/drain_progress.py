@@ -16,14 +16,14 @@ from tidelog import Client, ClusterStatus
 LOOK_S: Final = 1.0
 
 
-class Told(NamedTuple):
-    """Progress as a sentence, and whether the operation is complete."""
+class Progress(NamedTuple):
+    """Progress of an operation as a sentence, and whether the operation is complete."""
 
     text: str
     done: bool
 
 
-def tell_drain(node_id: str, cluster: ClusterStatus) -> Told:
+def drain_progress_of(node_id: str, cluster: ClusterStatus) -> Progress:
     """Return how many partitions a draining node still stores, and how many of them cannot move."""
     others = sum(
         1 for node in cluster.nodes if node.node_id != node_id and not node.draining and "persistence" in node.roles
@@ -35,22 +35,24 @@ def tell_drain(node_id: str, cluster: ClusterStatus) -> Told:
         owned = sum(partition.owner == node_id for partition in topic.partitions)
         stored += here
         moving += here if others >= topic.replication_factor else owned if others else 0
-    fetching = tell_fetching(cluster)
+    fetching = fetch_progress_of(cluster)
     if not stored:
         if fetching.done:
-            return Told(f"{node_id} stores no partitions; remove it with `tidelog cluster remove {node_id}`", done=True)
-        return Told(f"{node_id} stores no partitions; {fetching.text}", done=False)
+            return Progress(
+                f"{node_id} stores no partitions; remove it with `tidelog cluster remove {node_id}`", done=True
+            )
+        return Progress(f"{node_id} stores no partitions; {fetching.text}", done=False)
     text = f"{node_id} is draining; it stores {counted(stored, 'partition')}"
     stuck = stored - moving
     if stuck:
         text += f", {stuck:,} of which cannot move before another node joins: there are too few nodes for all copies"
     if not fetching.done:
         text += f"; {fetching.text}"
-    return Told(text, done=not moving and fetching.done)
+    return Progress(text, done=not moving and fetching.done)
 
 
-def tell_fetching(cluster: ClusterStatus) -> Told:
-    """Return how many records new replicas still have to fetch, and how many replicas are in doubt or damaged."""
+def fetch_progress_of(cluster: ClusterStatus) -> Progress:
+    """Return how many records new replicas still have to fetch, and how many replicas may be incomplete."""
     missing = [
         replica.missing_records
         for topic in cluster.topics
@@ -59,28 +61,28 @@ def tell_fetching(cluster: ClusterStatus) -> Told:
         if replica.missing_epochs
     ]
     fetching = sum(records > 0 for records in missing)
-    at_fault = len(missing) - fetching  # the number of records that these lack is unknown
+    at_fault = len(missing) - fetching  # the number of records that copies with a fault lack is unknown
     texts = []
     if fetching:
         texts.append(f"{counted(fetching, 'copy', 'copies')} must still fetch {sum(missing):,} older records")
     if at_fault:
         texts.append(f"{counted(at_fault, 'copy', 'copies')} may be incomplete")
-    return Told(", ".join(texts) or "all copies are complete", done=not missing)
+    return Progress(", ".join(texts) or "all copies are complete", done=not missing)
 
 
-async def watch(client: Client, tell: Callable[[ClusterStatus], Told], *, last: str = "") -> None:
+async def watch(client: Client, tell: Callable[[ClusterStatus], Progress], *, last: str = "") -> None:
     """Poll the cluster until the operation is complete; print changes to stderr, and the end to stdout.
 
     `last` is a text that was already printed.
     """
     while True:
-        told = tell(await client.cluster_status())
-        if told.done:
-            sys.stdout.write(f"done: {told.text}\n")
+        progress = tell(await client.cluster_status())
+        if progress.done:
+            sys.stdout.write(f"done: {progress.text}\n")
             return
-        if told.text != last:
-            last = told.text
-            sys.stderr.write(f"{told.text}\n")
+        if progress.text != last:
+            last = progress.text
+            sys.stderr.write(f"{progress.text}\n")
         await asyncio.sleep(LOOK_S)
 
 

@@ -3,8 +3,8 @@
     DIR/cluster.json   the bootstrap file: the cluster's id, its name and its nodes
     DIR/secret         the shared secret of the nodes; only readable by its owner
 
-The bootstrap file's format is defined by the node (`tidelog node --bootstrap`), which validates it; it is written here
-because this command works without an installed node.
+The bootstrap file's format is defined by the node (`tidelog node --bootstrap`), which validates the file; it is written
+here because this command works without the node's package.
 """
 
 from __future__ import annotations

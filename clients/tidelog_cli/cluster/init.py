@@ -4,8 +4,8 @@ If nodes are reachable from other machines, the cluster uses TLS and authenticat
 certificates and the administrator's key are printed first, and each start command names these files. No command
 contains a secret.
 
-No node is contacted. Existing files are never overwritten: with other files under the same names, the founders of an
-older cluster could no longer authenticate each other.
+No node is contacted. Existing files are never overwritten: the founders of an older cluster could no longer
+authenticate each other with other files.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ def init(
     issuing = preparations(directory, founders) if secured else []
     commands = {one["node_id"]: command(directory, one["node_id"], from_data, secured=secured) for one in founders}
     if as_json:
-        told = {"cluster_id": document["cluster_id"], "bootstrap": str(bootstrap), "secret_file": str(secret)}
-        print_json(told | {"preparations": issuing, "commands": commands})
+        document_out = {"cluster_id": document["cluster_id"], "bootstrap": str(bootstrap), "secret_file": str(secret)}
+        print_json(document_out | {"preparations": issuing, "commands": commands})
         return
     sys.stdout.write(
         f"{bootstrap}: the cluster {document['name']!r}, id {document['cluster_id']}\n"
-        f"{secret}: its secret, which allows to join as a node\n\n"
+        f"{secret}: its secret, with which nodes join the cluster\n\n"
     )
     if secured:
         sys.stdout.write(
@@ -202,7 +202,7 @@ def write(directory: Path, document: dict[str, Any]) -> None:
     bootstrap, secret = directory / BOOTSTRAP, directory / SECRET
     for path in (bootstrap, secret):
         if path.exists():
-            raise CommandFailed(f"{path} already exists: give another directory", EXIT_USAGE)
+            raise CommandFailed(f"{path} already exists: choose another directory", EXIT_USAGE)
     written: list[Path] = []
     try:
         directory.mkdir(mode=PRIVATE_DIR_MODE, parents=True, exist_ok=True)
@@ -228,21 +228,21 @@ def founder(text: str) -> dict[str, Any]:
             text, "must begin with an id of up to 128 printable characters, but not ., .. or a leading -, and ="
         )
     host, port = _host_and_port(text, place)
-    found: dict[str, Any] = {"node_id": node_id, "host": host, "port": port}
+    node: dict[str, Any] = {"node_id": node_id, "host": host, "port": port}
     for option in options:
         key, _, value = option.partition("=")
-        if not value.strip() or (key in found and key != "roles"):
+        if not value.strip() or (key in node and key != "roles"):
             raise _wrong(text, f"{option!r} is empty or repeated")
         match key:
             case "zone" if value.isprintable():
-                found["zone"] = value
+                node["zone"] = value
             case "gossip_port":
-                found["gossip_port"] = _port(text, value)
+                node["gossip_port"] = _port(text, value)
             case "role" if value in _ROLES:
-                found.setdefault("roles", []).append(value)
+                node.setdefault("roles", []).append(value)
             case _:
                 raise _wrong(text, f"unknown option {option!r}")
-    return found
+    return node
 
 
 def _is_plain(name: str) -> bool:
@@ -265,7 +265,11 @@ def refuse_twice(founders: list[dict[str, Any]]) -> None:
         if twice is not None:
             raise CommandFailed(f"duplicate {what} {twice}: each --node must be different", EXIT_USAGE)
     if all(one.get("roles") == ["ingestion"] for one in founders):
-        raise CommandFailed("no node has the role persistence, which is needed to store records", EXIT_USAGE)
+        raise CommandFailed(
+            "no --node has the role persistence, and one is needed to store records; omit role=ingestion for one of "
+            "them",
+            EXIT_USAGE,
+        )
 
 
 def _host_and_port(text: str, place: str) -> tuple[str, int]:

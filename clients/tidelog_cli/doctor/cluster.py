@@ -36,9 +36,9 @@ async def check_network(nodes: Sequence[Node]) -> list[Finding]:
 
     findings = list(await asyncio.gather(*map(check, nodes)))
     if len(nodes) > 1 and any(is_loopback(node.host) for node in nodes) and not all(is_loopback(n.host) for n in nodes):
-        named = ", ".join(node.node_id for node in nodes if is_loopback(node.host))
-        found = f"{named} advertise 127.0.0.1 to other machines"
-        findings.append(Finding("addresses", "failure", found, "set advertise_host on these nodes"))
+        node_ids = ", ".join(node.node_id for node in nodes if is_loopback(node.host))
+        fact = f"{node_ids} advertise 127.0.0.1 to other machines"
+        findings.append(Finding("addresses", "failure", fact, "set advertise_host on these nodes"))
     return findings
 
 
@@ -53,15 +53,15 @@ async def _reached(node: Node) -> Finding:
                     times_s.append(time.monotonic() - began_s)
         except (OSError, TimeoutError, UnicodeError) as error:
             why = str(error) or f"no answer within {CONNECT_S:g} s"
-            remedy = "start it; open TCP and UDP of its port in firewalls; check advertise_host"
+            remedy = "start the node; allow TCP and UDP of its port in firewalls; check its advertise_host"
             return Finding(check, "failure", f"cannot connect to {where}: {why}", remedy)
     median_s = statistics.median(times_s)
-    found = f"{where}, connected in {1000 * median_s:.2f} ms"
+    fact = f"{where}, connected in {1000 * median_s:.2f} ms"
     if median_s > SLOW_S:
         return Finding(
-            check, "warning", f"{found}: each publish waits for a quorum", "reduce the network latency between nodes"
+            check, "warning", f"{fact}: each publish waits for a quorum", "reduce the network latency between nodes"
         )
-    return Finding(check, "ok", found)
+    return Finding(check, "ok", fact)
 
 
 def check_status(status: ClusterStatus) -> Iterator[Finding]:
@@ -77,8 +77,8 @@ def check_status(status: ClusterStatus) -> Iterator[Finding]:
 def _nodes(nodes: Sequence[Node]) -> Iterator[Finding]:
     away = [node.node_id for node in nodes if not node.alive or node.state == NO_ANSWER]
     if away:
-        found = f"{len(away)} of {len(nodes)} nodes {'does' if len(away) == 1 else 'do'} not answer: {_named(away)}"
-        yield Finding("nodes", "failure", found, "start them, or remove them")
+        fact = f"{len(away)} of {len(nodes)} nodes {'does' if len(away) == 1 else 'do'} not answer: {_named(away)}"
+        yield Finding("nodes", "failure", fact, "start these nodes, or remove them with `tidelog cluster remove`")
     else:
         yield Finding("nodes", "ok", f"all {len(nodes)} nodes answer" if len(nodes) > 1 else "the only node answers")
     if len(nodes) == 2:
@@ -88,14 +88,14 @@ def _nodes(nodes: Sequence[Node]) -> Iterator[Finding]:
     if len(software) > 1:
         yield Finding("versions of nodes", "warning", ", ".join(software), "finish the upgrade")
     elif software and software[0].rpartition("/")[2] != VERSION:
-        found = f"nodes run {software[0]}, this command is {VERSION}"
-        yield Finding("versions of nodes", "warning", found, "install the same version")
+        fact = f"nodes run {software[0]}, this command is {VERSION}"
+        yield Finding("versions of nodes", "warning", fact, "install the same version on all machines")
     elif software:
         yield Finding("versions of nodes", "ok", software[0])
     low = [node for node in nodes if node.alive and node.state != NO_ANSWER and node.disk_free_bytes < FREE_BYTES_MIN]
     for node in low:
-        found = f"{node.node_id} has {bytes_text(node.disk_free_bytes)} of free disk space"
-        yield Finding("disk space of nodes", "warning", found, "free space, shorten retention, or add a disk")
+        fact = f"{node.node_id} has {bytes_text(node.disk_free_bytes)} of free disk space"
+        yield Finding("disk space of nodes", "warning", fact, "free space, shorten retention, or add a disk")
     zones = {node.zone for node in nodes}
     if len(nodes) >= 3 and len(zones) == 1:
         remedy = "set `zone` if machines can fail together"
@@ -109,10 +109,10 @@ def _partitions(status: ClusterStatus) -> Iterator[Finding]:
     alive = {node.node_id for node in status.nodes if node.alive}
     short, damaged, single = list[str](), list[str](), list[str]()
     for topic in status.topics:
-        wanted = min(topic.replication_factor, registered)
+        copies = min(topic.replication_factor, registered)
         for partition in topic.partitions:
             name = f"{topic.name}/{partition.partition}"
-            if partition.placement and sum(node in alive for node in partition.placement) < wanted:
+            if partition.placement and sum(node in alive for node in partition.placement) < copies:
                 short.append(name)
             damaged += [name for replica in partition.replicas if replica.copy_fault]
         if registered > 1 and topic.replication_factor == 1:
@@ -121,11 +121,11 @@ def _partitions(status: ClusterStatus) -> Iterator[Finding]:
         remedy = "start or add nodes; `tidelog cluster rebalance` creates copies"
         yield Finding("copies", "warning", f"{len(short)} partitions lack copies: {_named(short)}", remedy)
     if damaged:
-        found = f"{len(damaged)} copies are damaged: {_named(damaged)}"
-        yield Finding("copies", "failure", found, "see `tidelog cluster status` and docs/damage.md")
+        fact = f"{len(damaged)} copies are damaged: {_named(damaged)}"
+        yield Finding("copies", "failure", fact, "see `tidelog cluster status` and docs/damage.md")
     if single:
-        found = f"{len(single)} topics have one copy: {_named(single)}"
-        yield Finding("topics", "warning", found, "create topics with --replication-factor 3")
+        fact = f"{len(single)} topics have one copy: {_named(single)}"
+        yield Finding("topics", "warning", fact, "add copies with `tidelog topic alter TOPIC --replication-factor 3`")
     if not (missing or short or damaged or single):
         yield Finding("copies", "ok", "every partition has all copies and a quorum")
 

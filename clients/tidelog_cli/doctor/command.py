@@ -62,8 +62,8 @@ async def _of_this_machine(data: Path | None, config: Path | None) -> list[Findi
     findings = [*check_machine(), *check_node_settings(node), *check_gateway_settings(gateway, processors)]
     where = data or (Path(str(node["data"])) if node.get("data") else None)
     if where is None:
-        told = "no data directory is configured: give --data DIR, --config FILE or TIDELOG_NODE_DATA"
-        findings.append(Finding("disk", "skipped", told))
+        reason = "no data directory is configured: give --data DIR, --config FILE or TIDELOG_NODE_DATA"
+        findings.append(Finding("disk", "skipped", reason))
     else:
         findings += check_data(where)
     return findings + [finding async for finding in check_ports(ports_of(node, gateway))]

@@ -1,7 +1,7 @@
 """Checks of settings of nodes and gateways, from a file and the environment, for likely mistakes.
 
-Whether settings are valid is checked by the process that uses them. Here they are read without validation, because the
-command may be installed without node and gateway.
+The node or gateway that uses the settings validates them. Here they are read without validation, because the command
+may be installed without the packages of the node and the gateway.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def read_settings(section: str, path: Path | None, environ: Mapping[str, str] = 
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise CommandFailed(f"{path} is not valid TOML: {error}", EXIT_USAGE) from error
     prefix = f"TIDELOG_{section.upper()}_"
-    told = {name.removeprefix(prefix).lower(): value for name, value in environ.items() if name.startswith(prefix)}
-    return DEFAULTS[section] | table | told
+    variables = {name.removeprefix(prefix).lower(): value for name, value in environ.items() if name.startswith(prefix)}
+    return DEFAULTS[section] | table | variables
 
 
 def check_node_settings(settings: Settings) -> Iterator[Finding]:
@@ -59,26 +59,27 @@ def _node_smells(settings: Settings) -> Iterator[Finding]:
     check, host = "node settings", str(settings["host"])
     exposed = not is_loopback(host)
     if is_true(settings.get("insecure")) and exposed:
-        found = f"insecure = true and host = {host}: anyone who can connect may read and delete everything"
-        yield Finding(check, "warning", found, "set tls_cert_file and auth = required (docs/security.md)")
+        fact = f"insecure = true and host = {host}: anyone who can connect may read and delete everything"
+        yield Finding(check, "warning", fact, "set tls_cert_file and auth = required (docs/security.md)")
     if host in {"0.0.0.0", "::"} and not settings.get("advertise_host"):  # noqa: S104 - this causes a warning
-        found = f"host = {host} without advertise_host: the node would advertise 127.0.0.1 to clients"
-        yield Finding(check, "failure", found, "set advertise_host to the name by which others reach this machine")
+        fact = f"host = {host} without advertise_host: the node would advertise 127.0.0.1 to clients"
+        yield Finding(check, "failure", fact, "set advertise_host to the name by which others reach this machine")
     if not is_loopback(str(settings["management_host"])) and not settings.get("management_token_file"):
-        found = (
-            "the management port is reachable from other machines without management_token_file: Prometheus gets 403"
-        )
-        yield Finding(check, "warning", found, "create a token (docs/metrics.md), or set management_host to 127.0.0.1")
+        fact = "the management port is reachable from other machines without management_token_file: Prometheus gets 403"
+        yield Finding(check, "warning", fact, "create a token (docs/metrics.md), or set management_host to 127.0.0.1")
     data = str(settings.get("data", ""))
     if any(data == each or data.startswith(f"{each}/") for each in TEMPORARY):
         yield Finding(
-            check, "warning", f"data = {data} may be deleted by the system", "move it, for example to /var/lib/tidelog"
+            check,
+            "warning",
+            f"data = {data} is in a temporary directory, which the system may empty",
+            "move the data, for example to /var/lib/tidelog",
         )
     if str(settings.get("replication_factor_default", "3")) == "1" and (
         settings.get("bootstrap") or settings.get("seeds")
     ):
-        found = "replication_factor_default = 1 in a cluster: the loss of one disk loses topics"
-        yield Finding(check, "warning", found, "set it to 3")
+        fact = "replication_factor_default = 1 in a cluster: the loss of one disk loses topics"
+        yield Finding(check, "warning", fact, "set replication_factor_default to 3")
     if str(settings.get("scrub_bytes_per_s", "1")) == "0":
         yield Finding(check, "warning", "scrub_bytes_per_s = 0: damage is only detected by reads", "use the default")
 
@@ -87,10 +88,12 @@ def check_gateway_settings(settings: Settings, processors: int) -> Iterator[Find
     """Check whether there are more workers than processors."""
     workers = str(settings.get("workers", "1"))
     if workers.isdigit() and int(workers) > max(1, processors):
-        found = f"workers = {workers} with {processors} processors: further workers use memory without a gain"
-        yield Finding("gateway settings", "warning", found, f"set workers to at most {processors}")
+        fact = (
+            f"workers = {workers} with {processors} processors: further workers use memory and serve no more requests"
+        )
+        yield Finding("gateway settings", "warning", fact, f"set workers to at most {processors}")
 
 
 def is_true(value: object) -> bool:
-    """Return whether a setting is true, in a file or a variable."""
+    """Return whether a setting from a file or an environment variable is true."""
     return str(value).lower() in {"true", "1", "yes", "on"}

@@ -16,16 +16,16 @@ from tidelog_cli.doctor.findings import Finding
 SYNCS: Final = 100
 SYNC_BYTES: Final = 4096
 WRITE_BYTES: Final = 32 << 20
-PIECE_BYTES: Final = 1 << 20
+WRITE_CHUNK_BYTES: Final = 1 << 20
 BUDGET_S: Final = 5.0
-"""Time limit of all syncs; on a very slow disk fewer syncs are enough."""
+"""Time limit of the measurement; on a very slow disk fewer syncs are measured."""
 
 FREE_SHARE_MIN: Final = 0.1
 FREE_BYTES_MIN: Final = 5 << 30
 SYNC_SLOW_S: Final = 0.02
 SYNC_FAILING_S: Final = 0.25
 SYNC_UNLIKELY_S: Final = 0.000_01
-"""Faster syncs do not reach a disk."""
+"""A median below this is too fast for a disk."""
 
 REMOTE: Final = ("nfs", "cifs", "smb", "9p", "fuse", "afs", "ceph", "gluster", "lustre")
 VOLATILE: Final = ("tmpfs", "ramfs")
@@ -39,7 +39,10 @@ def check_data(data: Path) -> Iterator[Finding]:
         yield Finding("data directory", "warning", f"{data} does not exist; checking {folder}", f"create {data}")
     elif not os.access(data, os.W_OK | os.X_OK):
         yield Finding(
-            "data directory", "failure", f"{data} cannot be written by this user", "run as the node's user, or chown it"
+            "data directory",
+            "failure",
+            f"{data} cannot be written by this user",
+            "run this command as the node's user, or change the directory's owner with chown",
         )
         return
     else:
@@ -49,7 +52,9 @@ def check_data(data: Path) -> Iterator[Finding]:
     try:
         yield from _speed(folder)
     except OSError as error:
-        yield Finding("sync", "failure", f"cannot write to {folder}: {error.strerror}", "free space, or check the disk")
+        yield Finding(
+            "sync", "failure", f"cannot write to {folder}: {error.strerror}", "free disk space, or check the disk"
+        )
 
 
 def _nearest(path: Path) -> Path:
@@ -78,18 +83,24 @@ def file_system_finding(kind: str) -> Finding:
     """Check whether a type of file system is suitable for a log."""
     if kind.startswith(VOLATILE):
         return Finding(
-            "file system", "warning", f"{kind}: records are lost when the machine stops", "use a file system on a disk"
+            "file system",
+            "warning",
+            f"{kind}: records are lost when the machine stops",
+            "set data to a directory on a disk",
         )
     if kind.startswith(REMOTE):
         return Finding(
             "file system",
             "warning",
             f"{kind}: locks and syncs of network and user-space file systems are unreliable",
-            "use a local disk with ext4 or XFS",
+            "set data to a directory on a local disk with ext4 or XFS",
         )
     if kind.startswith(LAYERED):
         return Finding(
-            "file system", "warning", f"{kind}: the data is lost with the container", "mount a volume for the data"
+            "file system",
+            "warning",
+            f"{kind}: the data is lost with the container",
+            "mount a volume, and set data to a directory in it",
         )
     return Finding("file system", "ok", kind or "unknown")
 
@@ -97,10 +108,10 @@ def file_system_finding(kind: str) -> Finding:
 def _space(folder: Path) -> Iterator[Finding]:
     disk = os.statvfs(folder)
     free, size = disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
-    found = f"{bytes_text(free)} of {bytes_text(size)} free"
+    fact = f"{bytes_text(free)} of {bytes_text(size)} free"
     is_low = free < FREE_BYTES_MIN or free < FREE_SHARE_MIN * size
     remedy = "free space or add a disk: a node with a full disk refuses publishes" if is_low else ""
-    yield Finding("disk space", "warning" if is_low else "ok", found, remedy)
+    yield Finding("disk space", "warning" if is_low else "ok", fact, remedy)
     if disk.f_files and disk.f_favail < disk.f_files * 0.05:
         yield Finding("inodes", "warning", f"{disk.f_favail:,} of {disk.f_files:,} free", "remove files")
 
@@ -114,9 +125,9 @@ def _speed(folder: Path) -> Iterator[Finding]:
             os.fdatasync(number)
             times_s.append(time.monotonic() - at_s)
         yield sync_finding(times_s)
-        piece, at_s = os.urandom(PIECE_BYTES), time.monotonic()
-        for _ in range(WRITE_BYTES // PIECE_BYTES):
-            os.write(number, piece)
+        chunk, at_s = os.urandom(WRITE_CHUNK_BYTES), time.monotonic()
+        for _ in range(WRITE_BYTES // WRITE_CHUNK_BYTES):
+            os.write(number, chunk)
         os.fdatasync(number)
         yield Finding("write", "ok", f"{bytes_text(int(WRITE_BYTES / (time.monotonic() - at_s)))}/s, synced at the end")
 
@@ -124,19 +135,19 @@ def _speed(folder: Path) -> Iterator[Finding]:
 def sync_finding(times_s: list[float]) -> Finding:
     """Evaluate the times of syncs, at least one."""
     median_s, slowest_s = statistics.median(times_s), max(times_s)
-    found = f"median {1000 * median_s:.2f} ms, slowest {1000 * slowest_s:.1f} ms of {len(times_s)} syncs of 4 KiB"
+    fact = f"median {1000 * median_s:.2f} ms, slowest {1000 * slowest_s:.1f} ms of {len(times_s)} syncs of 4 KiB"
     if median_s < SYNC_UNLIKELY_S:
         return Finding(
             "sync",
             "warning",
-            f"{found}: too fast for a disk, so syncs may be ignored",
-            "unless this is a memory file system, check for eatmydata, nobarrier, or a cache without a battery",
+            f"{fact}: too fast for a disk, so the disk may ignore syncs",
+            "if this is a disk, look for eatmydata, the mount option nobarrier, or a write cache without a battery",
         )
     if median_s >= SYNC_SLOW_S or slowest_s >= SYNC_FAILING_S:
         return Finding(
             "sync",
             "warning",
-            f"{found}: with flush=always each publish waits for one",
+            f"{fact}: with flush=always each publish waits for a sync",
             "use an SSD that is not busy with other programs, or flush=interval with several copies",
         )
-    return Finding("sync", "ok", found)
+    return Finding("sync", "ok", fact)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Verdict = Literal["ok", "warning", "failure", "skipped"]
-"""failure: does not work, or loses records; warning: works, but will cause problems; skipped: could not be checked."""
+"""failure: Tidelog does not work here, or loses records; warning: it works with limitations; skipped: could not be
+checked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,9 @@ from tidelog_proto.version import VERSION
 
 FILES_MIN: Final = 65_536
 MEMORY_BYTES_MIN: Final = 2 << 30
-"""Approximate sum of a node's memory budgets under load, with default settings."""
+"""Approximate sum of a node's memory budgets with default settings."""
 KERNEL_MAPPED: Final = (5, 14)
-"""From this version on, segments can be sent from memory mappings."""
+"""First version with which segments can be sent from memory mappings."""
 TIME_ERROR: Final = 5
 STA_UNSYNC: Final = 0x40
 
@@ -28,14 +28,16 @@ def check_machine() -> Iterator[Finding]:
     """Check this machine."""
     yield Finding("versions", "ok", f"tidelog {VERSION}, Python {platform.python_version()}, {platform.release()}")
     if sys.version_info >= (3, 14):
-        yield Finding("python", "warning", f"Python {platform.python_version()} is not tested", "use 3.11 to 3.13")
+        yield Finding(
+            "python", "warning", f"Tidelog is not tested with Python {platform.python_version()}", "use 3.11 to 3.13"
+        )
     yield files_finding(*resource.getrlimit(resource.RLIMIT_NOFILE))
     yield clock_finding(*_adjtimex())
     yield memory_finding(memory_bytes(Path("/proc/meminfo"), Path("/sys/fs/cgroup/memory.max")))
     yield kernel_finding(platform.release())
     cpus = len(os.sched_getaffinity(0))
     if cpus < 2:
-        remedy = "use two: otherwise a node's event loop and its syncs share one"
+        remedy = "use two processors: a node's event loop and its syncs share one otherwise"
         yield Finding("processors", "warning", "this process may use 1 processor", remedy)
     else:
         yield Finding("processors", "ok", f"this process may use {cpus}")
@@ -44,16 +46,16 @@ def check_machine() -> Iterator[Finding]:
 def files_finding(soft: int, hard: int) -> Finding:
     """Check the limits of open files; nodes and gateways raise the soft limit to the hard one."""
     unlimited = resource.RLIM_INFINITY
-    shown = "unlimited" if hard == unlimited else f"{hard:,}"
-    found = f"{shown} (soft limit {'unlimited' if soft == unlimited else f'{soft:,}'}, raised by nodes)"
+    hard_text = "unlimited" if hard == unlimited else f"{hard:,}"
+    fact = f"{hard_text} (soft limit {'unlimited' if soft == unlimited else f'{soft:,}'}, raised by nodes)"
     if hard != unlimited and hard < FILES_MIN:
         remedy = f"raise it to {FILES_MIN:,}: LimitNOFILE of the unit, /etc/security/limits.d, or --ulimit nofile"
-        return Finding("open files", "warning", found, remedy)
-    return Finding("open files", "ok", found)
+        return Finding("open files", "warning", fact, remedy)
+    return Finding("open files", "ok", fact)
 
 
 class _Timex(ctypes.Structure):
-    """`struct timex` up to the last field that is read; `rest` is room for the kernel."""
+    """`struct timex` up to the last field that is read; `rest` is the space for fields that the kernel may write."""
 
     _fields_ = (
         ("modes", ctypes.c_uint),
@@ -81,10 +83,10 @@ def clock_finding(state: int, status: int, error_us: int) -> Finding:
         return Finding(
             "clock",
             "warning",
-            "not synchronized by NTP: timestamps and retention by time depend on it",
-            "run chrony or systemd-timesyncd; in a container, on the host",
+            "the clock is not synchronized by NTP; timestamps and retention by time depend on it",
+            "run chrony or systemd-timesyncd, for a container on its host",
         )
-    return Finding("clock", "ok", f"synchronized, at most {error_us / 1000:.1f} ms off")
+    return Finding("clock", "ok", f"synchronized; the error is at most {error_us / 1000:.1f} ms")
 
 
 def memory_bytes(meminfo: Path, cgroup: Path) -> int:
@@ -112,6 +114,9 @@ def kernel_finding(release: str) -> Finding:
     numbers = tuple(int(part) for part in release.replace("-", ".").split(".")[:2] if part.isdigit())
     if numbers < KERNEL_MAPPED:
         return Finding(
-            "kernel", "warning", f"{release}: segments are copied when they are sent", "use Linux 5.14 or later"
+            "kernel",
+            "warning",
+            f"{release}: nodes copy segments to send them, which costs CPU time",
+            "use Linux 5.14 or later",
         )
     return Finding("kernel", "ok", release)

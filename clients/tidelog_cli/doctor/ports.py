@@ -24,7 +24,7 @@ class Port(NamedTuple):
 
 
 def ports_of(node: Settings, gateway: Settings) -> list[Port]:
-    """Return the configured ports; 0 is chosen by the system and not checked.
+    """Return the configured ports, except 0, for which the system chooses a port.
 
     Raises:
         CommandFailed: a setting is not a port.
@@ -54,17 +54,17 @@ async def check_ports(ports: list[Port]) -> AsyncIterator[Finding]:
         if fault is None:
             yield Finding(f"port {port.number}", "ok", f"{port.what}: {where} is free")
         elif fault.errno != errno.EADDRINUSE:
-            found = f"{port.what}: cannot listen on {where}: {fault.strerror}"
+            fact = f"{port.what}: cannot listen on {where}: {fault.strerror}"
             yield Finding(
-                f"port {port.number}", "failure", found, "choose an address of this machine and a port above 1023"
+                f"port {port.number}", "failure", fact, "choose an address of this machine and a port above 1023"
             )
         elif port.is_udp or port.what == "native protocol" or await speaks_http(_target(port.host), port.number):
             yield Finding(
                 f"port {port.number}", "ok", f"{port.what}: {where} is in use, as expected while the process runs"
             )
         else:
-            found = f"{port.what}: {where} is in use by something that does not answer HTTP"
-            yield Finding(f"port {port.number}", "warning", found, "stop that process, or choose another port")
+            fact = f"{port.what}: {where} is in use by a process that does not answer HTTP"
+            yield Finding(f"port {port.number}", "warning", fact, "stop that process, or choose another port")
 
 
 def _bind_fault(port: Port) -> OSError | None:

@@ -43,8 +43,8 @@ class CodecChoice(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """The exported offsets of a topic, and those that were deleted before they were exported."""
+class ExportRanges:
+    """The offsets of a topic to export, and offsets that were deleted before they were exported."""
 
     source: Source
     ranges: Sequence[OffsetRange]
@@ -64,20 +64,22 @@ def export(
         str, typer.Option(metavar="WHERE", help="Start: earliest, a time, or a duration before now (7d).")
     ] = "earliest",
     compression: Annotated[CodecChoice, typer.Option(help="Compression of columns.")] = CodecChoice.ZSTD,
-    file_records: Annotated[int, typer.Option(min=1, help="Offsets per file in a directory.")] = FILE_RECORDS,
+    file_records: Annotated[int, typer.Option(min=1, help="Number of offsets per file in a directory.")] = FILE_RECORDS,
     group_records: Annotated[
-        int, typer.Option(min=1, help="Rows per row group, which has at most 64 MiB.")
+        int, typer.Option(min=1, help="Maximum number of rows of a row group, which also has at most 64 MiB.")
     ] = GROUP_RECORDS,
     columns: Annotated[
         bool,
-        typer.Option("--columns", help="A FILE with one column for each JSON field, as `tidelog sql` shows them."),
+        typer.Option(
+            "--columns", help="Write one FILE with a column for each field of JSON values, as `tidelog sql` shows them."
+        ),
     ] = False,
     sample: Annotated[
         int | None,
         typer.Option(
             min=1,
             max=1_000_000,
-            help="With --columns: records from which the columns are inferred.",
+            help="With --columns: number of records from which the columns are inferred.",
             show_default=f"{SAMPLE_RECORDS}",
         ),
     ] = None,
@@ -93,7 +95,8 @@ def export(
     begin = parse_start(since, "--since")
     if isinstance(begin, int):
         raise CommandFailed(
-            "--since takes a time, not an offset, which would be a different record in each partition", EXIT_USAGE
+            "--since takes a time, because an offset is a different record in each partition; give a time such as 7d",
+            EXIT_USAGE,
         )
     started = time.monotonic()
     if sample is not None and not columns:
@@ -118,14 +121,14 @@ def export(
         _tell(topic, target, records, started, {}, as_json=as_json)
         return
     with _held(target, overwrite=overwrite) as is_directory:
-        wanted = _wanted(bootstrap, topic, begin, target if is_directory else None)
-        for lost in wanted.lost:
+        plan = _export_ranges(bootstrap, topic, begin, target if is_directory else None)
+        for lost in plan.lost:
             note(f"partition {lost.partition}: offsets {lost.start} to {lost.end - 1} were deleted before this export")
-        writing = Writing(wanted.source, compression.value, group_records, *place_and_options(bootstrap))
-        with _progress(sum(map(len, wanted.ranges))) as advance:
-            for path, ranges in files_of(wanted.ranges, target, is_directory, file_records):
+        writing = Writing(plan.source, compression.value, group_records, *place_and_options(bootstrap))
+        with _progress(sum(map(len, plan.ranges))) as advance:
+            for path, ranges in files_of(plan.ranges, target, is_directory, file_records):
                 writing.write(path, ranges, advance)
-    lost_ranges = [[one.partition, one.start, one.end] for one in wanted.lost]
+    lost_ranges = [[one.partition, one.start, one.end] for one in plan.lost]
     _tell(topic, target, writing.records, started, {"lost": lost_ranges}, as_json=as_json)
 
 
@@ -195,7 +198,7 @@ def _held(target: Path, *, overwrite: bool) -> Iterator[bool]:
             yield True
 
 
-def _wanted(bootstrap: str, topic: str, since: Since, directory: Path | None) -> Wanted:
+def _export_ranges(bootstrap: str, topic: str, since: Since, directory: Path | None) -> ExportRanges:
     async def work(client: Client) -> tuple[Topic, Extent, Extent]:
         described = await client.topic(topic)
         all_ = (await extents_of(client, [topic], "earliest"))[topic]
@@ -216,7 +219,7 @@ def _wanted(bootstrap: str, topic: str, since: Since, directory: Path | None) ->
             start = all_.starts[number]
         if start < end:
             ranges.append(OffsetRange(topic, number, start, end, described.topic_id))
-    return Wanted(source, ranges, lost)
+    return ExportRanges(source, ranges, lost)
 
 
 @contextlib.contextmanager

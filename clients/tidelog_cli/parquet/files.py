@@ -25,7 +25,7 @@ from tidelog_cli.base.failures import CommandFailed
 FILE_SCHEMA: Final = schema_of([name for name in TABLE_SCHEMA.names if name != "topic"])
 """The columns of an exported file."""
 ROW_GROUP_BYTES: Final = 64 << 20
-"""A row group is written when it has this size, regardless of its rows; bounds memory."""
+"""A row group is written when it has this size, however few rows it has, which bounds memory."""
 Codec = Literal["none", "snappy", "gzip", "lz4", "zstd"]
 
 _NAME: Final = re.compile(r"(\d{5})-(\d{20})\.parquet")
@@ -65,7 +65,7 @@ class ExportedFile:
         self._partial = path.with_name(f"{path.name}.{os.getpid()}{_PARTIAL}")
         self._source = source
         self._group_records = group_records
-        self._pieces: list[pa.RecordBatch] = []
+        self._parts: list[pa.RecordBatch] = []
         self._rows = 0
         self._bytes = 0
         self._writer = pq.ParquetWriter(
@@ -98,25 +98,25 @@ class ExportedFile:
             OSError: the disk is full or failed.
         """
         for start in range(0, batch.num_rows, self._group_records):
-            piece = batch.slice(start, self._group_records)
-            if self._rows + piece.num_rows > self._group_records:
+            part = batch.slice(start, self._group_records)
+            if self._rows + part.num_rows > self._group_records:
                 self._write_group()
-            self._pieces.append(piece)
-            self._rows += piece.num_rows
-            self._bytes += piece.nbytes
+            self._parts.append(part)
+            self._rows += part.num_rows
+            self._bytes += part.nbytes
             if self._bytes >= ROW_GROUP_BYTES:
                 self._write_group()
 
     def _write_group(self) -> None:
-        if self._pieces:
-            table = pa.Table.from_batches(self._pieces, schema=FILE_SCHEMA)
-            self._pieces, self._rows, self._bytes = [], 0, 0
+        if self._parts:
+            table = pa.Table.from_batches(self._parts, schema=FILE_SCHEMA)
+            self._parts, self._rows, self._bytes = [], 0, 0
             self._writer.write_table(table, row_group_size=max(1, table.num_rows))
 
     def _finish(self) -> None:
         self._write_group()
-        told = {_TOPIC: self._source.topic, _ID: self._source.topic_id.hex()}
-        self._writer.add_key_value_metadata({**told, _END: str(self.end_offset)})
+        metadata = {_TOPIC: self._source.topic, _ID: self._source.topic_id.hex()}
+        self._writer.add_key_value_metadata({**metadata, _END: str(self.end_offset)})
         self._writer.close()
         sync(self._partial)
         self._partial.rename(self._path)
@@ -125,7 +125,7 @@ class ExportedFile:
 
 @contextlib.contextmanager
 def exclusive(directory: Path) -> Iterator[None]:
-    """Create a directory and lock it against other exports; removes partial files of killed ones.
+    """Create a directory and lock it against other exports; partial files of killed exports are removed.
 
     Raises:
         CommandFailed: another export has the lock.
@@ -155,24 +155,26 @@ def ends_in(directory: Path, source: Source) -> dict[int, int]:
     """
     newest: dict[int, Path] = {}
     for path in sorted(directory.glob("*.parquet")):
-        found = _NAME.fullmatch(path.name)
-        if found is None:
+        match = _NAME.fullmatch(path.name)
+        if match is None:
             raise CommandFailed(f"{path} was not written by an export: choose an empty directory")
-        newest[int(found[1])] = path
+        newest[int(match[1])] = path
     ends: dict[int, int] = {}
     for partition, path in newest.items():
         try:
-            kept = pq.read_metadata(path).metadata or {}
+            file_metadata = pq.read_metadata(path).metadata or {}
         except pa.ArrowInvalid as error:
             raise CommandFailed(f"{path} cannot be read ({error}): remove it to export its records again") from error
-        told = {key.decode(errors="replace"): value.decode(errors="replace") for key, value in kept.items()}
-        if told.get(_ID) != source.topic_id.hex() or not told.get(_END, "").isdecimal():
-            of = told.get(_TOPIC, "another topic")
+        metadata = {
+            key.decode(errors="replace"): value.decode(errors="replace") for key, value in file_metadata.items()
+        }
+        if metadata.get(_ID) != source.topic_id.hex() or not metadata.get(_END, "").isdecimal():
+            of = metadata.get(_TOPIC, "another topic")
             raise CommandFailed(
                 f"{path} is of {of!r}, not of this topic {source.topic!r} (a recreated topic is a different one): "
                 "choose an empty directory"
             )
-        ends[partition] = int(told[_END])
+        ends[partition] = int(metadata[_END])
     return ends
 
 

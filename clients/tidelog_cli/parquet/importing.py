@@ -16,11 +16,11 @@ import typer
 from tidelog import Topic
 from tidelog_cli.base.failures import CommandFailed
 from tidelog_cli.base.output import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption
-from tidelog_cli.records.publishing import AcksChoice, AcksOption, CompressionOption, Piece, publish_all
+from tidelog_cli.records.publishing import AcksChoice, AcksOption, Chunk, CompressionOption, publish_all
 
-PIECE_BYTES: Final = 4 << 20
-"""Approximate size of one read."""
-PIECE_RECORDS: Final = 8192
+TARGET_READ_BYTES: Final = 4 << 20
+"""Approximate size of one read from a file."""
+READ_RECORDS_MAX: Final = 8192
 BUFFER_BYTES: Final = 1 << 20
 """Read buffer of a column; by default, Arrow prefetches all row groups of a file."""
 _RECORD: Final = ("timestamp", "key", "value", "headers", "tag")
@@ -37,10 +37,13 @@ def import_(
     *,
     keep_partitions: Annotated[
         bool,
-        typer.Option("--keep-partitions/--by-key", help="Publish to the original partition, or to that of the key."),
+        typer.Option(
+            "--keep-partitions/--by-key", help="Publish to the partition in the file, or to the partition of the key."
+        ),
     ] = True,
     keep_timestamps: Annotated[
-        bool, typer.Option("--keep-timestamps/--now", help="Keep each record's timestamp, or set that of the import.")
+        bool,
+        typer.Option("--keep-timestamps/--now", help="Keep each record's timestamp, or set the time of the import."),
     ] = True,
     compression: CompressionOption = None,
     acks: AcksOption = AcksChoice.QUORUM,
@@ -53,13 +56,13 @@ def import_(
     command reports how many records were published.
     """
     files = files_in(sources)
-    pieces = pieces_of(files, keep_partitions=keep_partitions, keep_timestamps=keep_timestamps)
+    chunks = chunks_of(files, keep_partitions=keep_partitions, keep_timestamps=keep_timestamps)
 
     def check(there: Topic) -> None:
         if keep_partitions:
             check_partitions(files, there.partition_count, topic)
 
-    published = publish_all(topic, pieces, acks=acks, compression=compression, bootstrap=bootstrap, check=check)
+    published = publish_all(topic, chunks, acks=acks, compression=compression, bootstrap=bootstrap, check=check)
     published.tell(topic, "imported {} into {}; their offsets are new", as_json=as_json)
 
 
@@ -69,20 +72,22 @@ def files_in(sources: Sequence[Path]) -> list[Path]:
     Raises:
         CommandFailed: there are no files.
     """
-    found: list[Path] = []
+    files: list[Path] = []
     for source in sources:
         inside = sorted(source.glob("*.parquet")) if source.is_dir() else [source]
         if not inside:
-            raise CommandFailed(f"no .parquet files in {source}")
-        found += inside
-    return found
+            raise CommandFailed(
+                f"no .parquet files in {source}; name a directory that `tidelog export` wrote, or a file"
+            )
+        files += inside
+    return files
 
 
 def check_partitions(files: Sequence[Path], partitions: int, topic: str) -> None:
     """Refuse records of partitions that a topic does not have, before anything is published.
 
     Raises:
-        CommandFailed: there are such records; or a file is not Parquet, unreadable, or without values.
+        CommandFailed: the topic lacks such a partition; or a file is not Parquet, unreadable, or without values.
     """
     for path in files:
         with _opened(path) as file, _reading(path):
@@ -102,8 +107,8 @@ def check_partitions(files: Sequence[Path], partitions: int, topic: str) -> None
                     )
 
 
-def pieces_of(files: Sequence[Path], *, keep_partitions: bool, keep_timestamps: bool) -> Iterator[Piece]:
-    """Yield the records of files, in pieces of one partition.
+def chunks_of(files: Sequence[Path], *, keep_partitions: bool, keep_timestamps: bool) -> Iterator[Chunk]:
+    """Yield the records of files, in chunks of one partition.
 
     Raises:
         CommandFailed: a file is not Parquet, unreadable, or without values.
@@ -112,16 +117,16 @@ def pieces_of(files: Sequence[Path], *, keep_partitions: bool, keep_timestamps: 
     for path in files:
         with _opened(path) as file, _reading(path):
             names = file.schema_arrow.names
-            wanted = [name for name in _RECORD if name in names and (keep_timestamps or name != "timestamp")]
+            selected = [name for name in _RECORD if name in names and (keep_timestamps or name != "timestamp")]
             by_partition = keep_partitions and "partition" in names
-            columns = [*wanted, "partition"] if by_partition else wanted
+            columns = [*selected, "partition"] if by_partition else selected
             for batch in file.iter_batches(_rows_at_once(file), columns=columns):
-                records = batch.select(wanted)
+                records = batch.select(selected)
                 if not by_partition:
-                    yield Piece(records, None)
+                    yield Chunk(records, None)
                     continue
                 for start, end, partition in _runs(_partitions(batch, path)):
-                    yield Piece(records.slice(start, end - start), partition)
+                    yield Chunk(records.slice(start, end - start), partition)
 
 
 @contextlib.contextmanager
@@ -143,15 +148,15 @@ def _opened(path: Path) -> pq.ParquetFile:
         raise CommandFailed(f"{path} has no column `value`; publish its rows as JSON objects with `tidelog produce`")
     for name in (*_RECORD, "partition"):
         if file.schema_arrow.names.count(name) > 1:
-            raise CommandFailed(f"{path} has more than one column `{name}`")
+            raise CommandFailed(f"{path} has more than one column `{name}`; rename or drop the others")
     return file
 
 
 def _rows_at_once(file: pq.ParquetFile) -> int:
-    """Return a number of rows of about `PIECE_BYTES`, from the file's metadata."""
+    """Return a number of rows of about `TARGET_READ_BYTES`, from the file's metadata."""
     groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
     largest = max((group.total_byte_size / max(1, group.num_rows) for group in groups), default=1)
-    return max(1, min(PIECE_RECORDS, int(PIECE_BYTES / max(1, largest))))
+    return max(1, min(READ_RECORDS_MAX, int(TARGET_READ_BYTES / max(1, largest))))
 
 
 def _partitions(batch: pa.RecordBatch, path: Path) -> Any:

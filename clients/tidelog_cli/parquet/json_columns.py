@@ -1,7 +1,7 @@
 """`tidelog export --columns`: a topic with a column for each field of its JSON values, in one Parquet file.
 
 DuckDB writes the file, from the view that `tidelog sql` has of the topic: types are inferred from a sample, and a
-number that the type of its column does not hold ends the export with an error (ADR 0122). The column `value` has the
+number that does not fit the type of its column ends the export with an error (ADR 0122). The column `value` has the
 whole text, also of fields that are missing in the sample.
 """
 
@@ -24,13 +24,13 @@ _CODECS: Final = {"none": "uncompressed", "lz4": "lz4_raw"}
 def write_columns(
     topic: str, target: Path, bootstrap: str, since: Since, *, codec: str, group_records: int, sample: int
 ) -> int:
-    """Write a topic's records to a file, which is complete once it has its name, and return how many they are.
+    """Write a topic's records to a file, which is complete once it has its name, and return the number of records.
 
     Raises:
         CommandFailed: DuckDB is not installed, the file cannot be written, or a number does not fit its column.
         TidelogError: the topic cannot be read.
     """
-    # These import pandas where it is installed, which takes most of a second.
+    # These modules import pandas where it is installed, which takes most of a second.
     from tidelog_cli.sql.duckdb_engine import DuckDbEngine  # noqa: PLC0415
     from tidelog_cli.sql.topics import Topics  # noqa: PLC0415
 

@@ -77,16 +77,16 @@ class Reading:
 
     def take(self, batch: ConsumedBatch) -> int:
         """Return how many records of `batch`, from its first one, are to be written."""
-        wanted = len(batch)
+        count = len(batch)
         if (end := self.ends.get(batch.partition)) is not None:
-            wanted = min(wanted, batch.batch.count_below(end))
-        return wanted if self.records_left is None else min(wanted, self.records_left)
+            count = min(count, batch.batch.count_below(end))
+        return count if self.records_left is None else min(count, self.records_left)
 
     def written(self, batch: ConsumedBatch, count: int) -> None:
         """Advance the position of a partition by the first `count` records of `batch`, which were written."""
         end = self.ends.get(batch.partition)
         if end is not None and batch.batch.base_offset >= end:
-            return  # the batch is beyond the end
+            return  # the batch begins beyond the end offset
         self.unbegun.discard(batch.partition)
         whole = count == len(batch)
         self.positions[batch.partition] = batch.batch.end_offset if whole else batch.batch.offset_list()[count]
@@ -112,7 +112,9 @@ def consume(
         str | None,
         typer.Option(help="Start at the group's positions and commit; with --follow share the topic with its members."),
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more records at the end.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="At the end of the topic, wait for more records.")
+    ] = False,
     max_records: Annotated[int | None, typer.Option("--max", min=1, help="Stop after this many records.")] = None,
     key: Annotated[str | None, typer.Option(help="Only records with this key.")] = None,
     tag: Annotated[str | None, typer.Option(help="Only records with this tag.")] = None,
@@ -122,7 +124,9 @@ def consume(
     ] = False,
     value: Annotated[
         ValueForm | None,
-        typer.Option(help="With --json: show values as JSON if they are (the default), as text, or as base64."),
+        typer.Option(
+            help="With --json: show values as JSON if they are valid JSON (the default), as text, or as base64."
+        ),
     ] = None,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
@@ -155,19 +159,19 @@ def consume(
         if group is not None:
             await check_nobody_shares(client, group)
         partitions = partition or [p.partition for p in (await client.topic(topic)).partitions]
-        wanted = None if key is None else key.encode()
+        key_bytes = None if key is None else key.encode()
         async with client.consumer(
-            topic, group=group, start=begin, partitions=partitions, key=wanted, tag=tag
+            topic, group=group, start=begin, partitions=partitions, key=key_bytes, tag=tag
         ) as consumer:
-            begun = _positions(consumer)
+            positions = _positions(consumer)
             if isinstance(begin, int):
-                await _check_range(client, topic, begun, begin)
+                await _check_range(client, topic, positions, begin)
             elif group is not None and begin != "earliest":
-                await _keep_beginning(client, topic, begun, group)
+                await _keep_beginning(client, topic, positions, group)
             ends = Ends(client, topic, [] if follow else partitions)
             await ends.find()
-            begun = _positions(consumer)
-            reading = Reading(begun, ends.known, max_records, set(partitions) - begun.keys())
+            positions = _positions(consumer)
+            reading = Reading(positions, ends.known, max_records, set(partitions) - positions.keys())
             reading.unended.update(ends.missing)
             try:
                 await _run(client, consumer, reading, ends, topic=topic, group=group, form=form)
@@ -202,9 +206,9 @@ def parse_start(text: str, option: str = "--from") -> Start:
 async def _keep_beginning(client: Client, topic: str, positions: Mapping[int, int], group: str) -> None:
     """Commit the starting positions of a new group, because "latest" would be a different offset in the next run."""
     held = {c.partition for c in await client.committed(group, topic)}
-    begun = {partition: position for partition, position in positions.items() if partition not in held}
-    if begun:
-        await client.commit(group, topic, begun)
+    starts = {partition: position for partition, position in positions.items() if partition not in held}
+    if starts:
+        await client.commit(group, topic, starts)
 
 
 async def _check_beginnings(client: Client, topic: str, group: str, begin: int) -> None:
@@ -218,27 +222,27 @@ async def _check_range(client: Client, topic: str, positions: Mapping[int, int],
     """Check that an offset in `--from` is within the partitions.
 
     Raises:
-        CommandFailed: it is outside some of them, which would print nothing or wait for a long time.
+        CommandFailed: the offset is outside some partitions, of which nothing would be printed for a long time or ever.
     """
-    asked = [partition for partition, position in positions.items() if position == begin]
-    found: dict[int, Offset] = {}
-    with contextlib.suppress(TimeoutError):  # unknown without a quorum, which `Ends` reports
+    numbers = [partition for partition, position in positions.items() if position == begin]
+    ends: dict[int, Offset] = {}
+    with contextlib.suppress(TimeoutError):  # without a quorum the end is unknown, which `Ends` reports
         async with asyncio.timeout(START_WAIT_S):
-            found = await client.list_offsets(topic, "latest", asked) if asked else {}
-    bounds = {p: (offset.log_start_offset, offset.high_watermark) for p, offset in sorted(found.items())}
+            ends = await client.list_offsets(topic, "latest", numbers) if numbers else {}
+    bounds = {p: (offset.log_start_offset, offset.high_watermark) for p, offset in sorted(ends.items())}
     outside = [partition for partition, (start, end) in bounds.items() if not start <= begin <= end]
     if outside:
-        told = ", ".join(f"partition {p} has offsets {bounds[p][0]} to {bounds[p][1]}" for p in outside)
+        ranges = ", ".join(f"partition {p} has offsets {bounds[p][0]} to {bounds[p][1]}" for p in outside)
         raise CommandFailed(
-            f"offset {begin} of {topic!r} is out of range: {told} (the end); choose partitions with --partition"
+            f"offset {begin} of {topic!r} is out of range: {ranges} (the end); choose partitions with --partition"
         )
 
 
 async def _offsets(
     client: Client, topic: str, partitions: list[int], at: Literal["earliest", "latest"] | datetime
 ) -> dict[int, int]:
-    listed = await client.list_offsets(topic, at, partitions)
-    return {partition: found.offset for partition, found in listed.items()}
+    offsets = await client.list_offsets(topic, at, partitions)
+    return {partition: offset.offset for partition, offset in offsets.items()}
 
 
 def _positions(consumer: Consumer) -> dict[int, int]:
@@ -302,7 +306,9 @@ def write_out(batch: ConsumedBatch, count: int, sink: ByteSink, form: ValueForm 
         lines = [value or b"" for value in batch.batch.values()[:count]]
     rest = memoryview(b"\n".join([*lines, b""]))
     while rest:
-        taken = sink.write(rest)
-        if taken is None:
-            raise CommandFailed("standard output is non-blocking (O_NONBLOCK); append `| cat`")
-        rest = rest[taken:]
+        written_bytes = sink.write(rest)
+        if written_bytes is None:
+            raise CommandFailed(
+                "standard output is non-blocking (O_NONBLOCK), so output could be lost; append `| cat` to the command"
+            )
+        rest = rest[written_bytes:]

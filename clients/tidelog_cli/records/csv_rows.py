@@ -1,9 +1,9 @@
 """Read CSV as Arrow record batches: a JSON object for each row, with the types that the command line gives its columns.
 
-A column is text unless `--type` says otherwise: types that are guessed turn `007` into 7 and `1.10` into 1.1. Numbers
-keep every digit, because their text goes into the JSON as it is. An unquoted empty field is null, `""` is empty text. A
-file with a column `value` has one record in each row instead: `value`, `key` and `tag`, as text.
-Rejected: Arrow's inference of types, which looks at the first block only.
+A column is text unless `--type` sets another type: inferred types would turn `007` into 7 and `1.10` into 1.1. Numbers
+keep every digit, because their text is copied into the JSON. An unquoted empty field is null, `""` is empty text. A
+file with a column `value` has one record in each row instead: `value`, `key` and `tag`, as text. Rejected: Arrow's
+inference of types, which looks at the first block only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
 from tidelog_proto.text.json_text import BYTE_ORDER_MARK
 
 BLOCK_BYTES: Final = 1 << 20
-"""Text parsed at once, and the longest row."""
+"""Bytes of text that are parsed at once; also the maximum length of a row."""
 HEADER_BYTES_MAX: Final = 64 << 10
 _RECORD_COLUMNS: Final = frozenset({"value", "key", "tag"})
 _INTEGER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)")
@@ -48,22 +48,22 @@ class ByteReader(Protocol):
         """Return at most `size` bytes; none at the end."""
 
 
-def types_of(given: Sequence[str]) -> dict[str, ColumnType]:
+def types_of(arguments: Sequence[str]) -> dict[str, ColumnType]:
     """Return column -> type for arguments such as `delay=integer`.
 
     Raises:
-        CommandFailed: one has another form, names no type, or repeats a column.
+        CommandFailed: an argument has another form, an unknown type, or repeats a column.
     """
-    found: dict[str, ColumnType] = {}
-    for text in given:
+    types: dict[str, ColumnType] = {}
+    for text in arguments:
         name, equals, kind = text.rpartition("=")
         if not equals or not name or kind not in {*ColumnType}:
             kinds = ", ".join(ColumnType)
             raise CommandFailed(f"--type must be COLUMN=TYPE with one of the types {kinds}, got {text!r}", EXIT_USAGE)
-        if name in found:
-            raise CommandFailed(f"--type gives column {name!r} twice", EXIT_USAGE)
-        found[name] = ColumnType(kind)
-    return found
+        if name in types:
+            raise CommandFailed(f"--type gives column {name!r} twice; give it once", EXIT_USAGE)
+        types[name] = ColumnType(kind)
+    return types
 
 
 class Rows(NamedTuple):
@@ -71,7 +71,7 @@ class Rows(NamedTuple):
 
     Attributes:
         fields: each column as text.
-        records: the records that they are: `value`, and where the file has it `key` and `tag`.
+        records: the rows as records: `value`, and `key` and `tag` if the file has these columns.
     """
 
     fields: pa.RecordBatch
@@ -82,7 +82,8 @@ def rows_of(stream: ByteReader, types: Mapping[str, ColumnType]) -> Iterator[Row
     """Yield the rows of a CSV stream, some at a time.
 
     Raises:
-        CommandFailed: it is not CSV, or a field is not of its column's type; names the row, counted from the header.
+        CommandFailed: the stream is not CSV, or a field is not of its column's type; the message has the row, where the
+            header is 1.
     """
     reader = _Blocks(stream)
     names = _names(reader)
@@ -111,7 +112,7 @@ def _parsed(reader: _Blocks, names: list[str]) -> Iterator[pa.RecordBatch]:
     """Yield the rows after the header, all columns as text.
 
     Raises:
-        CommandFailed: they are not CSV.
+        CommandFailed: the stream is not CSV.
     """
     if reader.is_at_end():
         return
@@ -127,10 +128,10 @@ def _parsed(reader: _Blocks, names: list[str]) -> Iterator[pa.RecordBatch]:
         with arrow_csv.open_csv(cast("Any", reader), read, parse, convert) as batches:
             yield from batches
     except pa.ArrowInvalid as error:
-        told = re.sub(r"Row #(\d+)", lambda found: f"row {int(found[1]) + 1}", str(error))
-        if "straddling" in told:
-            told = f"a row is longer than {BLOCK_BYTES:,} bytes, or a quote is not closed"
-        raise CommandFailed(f"not CSV: {told}") from error
+        fault = re.sub(r"Row #(\d+)", lambda match: f"row {int(match[1]) + 1}", str(error))
+        if "straddling" in fault:
+            fault = f"a row is longer than {BLOCK_BYTES:,} bytes, or a quote is not closed"
+        raise CommandFailed(f"not CSV: {fault}") from error
 
 
 def _objects(
@@ -170,13 +171,15 @@ def _names(reader: _Blocks) -> list[str]:
     """Take the header row from a stream and return the names of the columns.
 
     Raises:
-        CommandFailed: it is missing, too long, not UTF-8, or has an empty or repeated name.
+        CommandFailed: the header row is missing, too long, not UTF-8, or has an empty or repeated name.
     """
     row = reader.first_row()
     try:
         (names,) = csv.reader([row.decode().rstrip("\r\n")], strict=True)
     except (UnicodeDecodeError, ValueError, csv.Error) as error:
-        raise CommandFailed("row 1 is not a CSV header of UTF-8 that names the columns") from error
+        raise CommandFailed(
+            "row 1 is not a CSV header in UTF-8; the first row must have the names of the columns"
+        ) from error
     if "" in names or len(set(names)) < len(names):
         fault = next(name for at, name in enumerate(names) if not name or name in names[:at])
         raise CommandFailed(f"row 1 has {'an empty name' if not fault else f'the name {fault!r} twice'}")
@@ -184,7 +187,7 @@ def _names(reader: _Blocks) -> list[str]:
 
 
 class _Blocks(RawIOBase):
-    """A stream whose reads are full until its end, after its first row was taken."""
+    """A stream of which the header row is read first; then each read returns the full size until the end."""
 
     def __init__(self, stream: ByteReader) -> None:
         super().__init__()
@@ -198,13 +201,15 @@ class _Blocks(RawIOBase):
         """Take the first row, without a byte order mark.
 
         Raises:
-            CommandFailed: it is longer than `HEADER_BYTES_MAX`, or the input is empty.
+            CommandFailed: the row is longer than `HEADER_BYTES_MAX`, or the input is empty.
         """
         head = b""
         while (end := _row_end(head)) < 0 and len(head) <= HEADER_BYTES_MAX and (more := self._stream.read(8192)):
             head += more
         if end < 0 and len(head) > HEADER_BYTES_MAX:
-            raise CommandFailed(f"row 1, which names the columns, is longer than {HEADER_BYTES_MAX:,} bytes")
+            raise CommandFailed(
+                f"row 1, the names of the columns, has more than {HEADER_BYTES_MAX:,} bytes; is it a header row?"
+            )
         row, self._ahead = (head, b"") if end < 0 else (head[:end], head[end:])
         row = row.removeprefix(BYTE_ORDER_MARK)
         if not row.strip():
@@ -212,24 +217,24 @@ class _Blocks(RawIOBase):
         return row
 
     def is_at_end(self) -> bool:
-        """Whether nothing follows."""
+        """Whether the stream has no more bytes."""
         if not self._ahead:
             self._ahead = self._stream.read(BLOCK_BYTES) or b""
         return not self._ahead
 
     def read(self, size: int = -1, /) -> bytes:
-        pieces, wanted = [self._ahead], size if size >= 0 else BLOCK_BYTES
-        taken = len(self._ahead)
-        while taken < wanted and (more := self._stream.read(wanted - taken)):
-            pieces.append(more)
-            taken += len(more)
-        whole = b"".join(pieces)
-        self._ahead = whole[wanted:]
-        return whole[:wanted]
+        chunks, size_wanted = [self._ahead], size if size >= 0 else BLOCK_BYTES
+        read_bytes = len(self._ahead)
+        while read_bytes < size_wanted and (more := self._stream.read(size_wanted - read_bytes)):
+            chunks.append(more)
+            read_bytes += len(more)
+        whole = b"".join(chunks)
+        self._ahead = whole[size_wanted:]
+        return whole[:size_wanted]
 
 
 def _row_end(text: bytes) -> int:
-    """Return where the first row ends, after its line end; -1 if it does not."""
+    """Return the index after the first row's line end; -1 if the text has no complete row."""
     at = -1
     while (at := text.find(b"\n", at + 1)) >= 0:
         if text.count(b'"', 0, at) % 2 == 0:

@@ -48,9 +48,9 @@ async def follow_as_member(
 
     async def keep_beginnings(partitions: frozenset[TopicPartition]) -> None:
         """Commit the starting positions, because "latest" would be a different offset in the next run."""
-        begun = {where: offset for where, offset in consumer.position().items() if where in partitions}
+        starts = {where: offset for where, offset in consumer.position().items() if where in partitions}
         if start != "earliest":
-            await consumer.commit(begun)
+            await consumer.commit(starts)
         numbers = ", ".join(str(where.partition) for where in sorted(partitions))
         note(f"tidelog: {group}: assigned {topic}/{numbers}")
 
@@ -65,7 +65,8 @@ async def follow_as_member(
             left -= count
             if left == 0:
                 behind = batch.batch.end_offset if count == len(batch) else batch.batch.offset_list()[count]
-                with contextlib.suppress(MemberFencedError):  # another member prints it again
+                # The partition was revoked: another member prints the batch.
+                with contextlib.suppress(MemberFencedError):
                     await consumer.commit({TopicPartition(topic, batch.partition): behind})
                 await consumer.abort()  # the rest of the batch is not committed
                 return

@@ -1,9 +1,9 @@
-"""Conversion of input into Arrow record batches, in bounded pieces.
+"""Conversion of input into Arrow record batches of bounded size.
 
 Arrow splits text into lines, so that small lines cost no Python object per record. A batch has a `value` column and, if
 requested, `key` and `timestamp`. A Parquet or Arrow file with a `value` column is used as it is; other files become one
 JSON object per row. The format `records` has all fields of records: see `json_records.py`.
-Rejected: reading whole files (memory), and detecting the format by content (surprises).
+Rejected: reading whole files, which takes memory, and detecting the format by content, which may detect a wrong one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CHUNK_BYTES: Final = 1 << 20
 """Size of one read of text."""
 
 LINE_BYTES_MAX: Final = 8 << 20
-"""Longer lines are refused, which bounds memory; well below the limit of a batch."""
+"""Maximum length of a line, which bounds memory; well below the limit of a batch."""
 
 ROWS_PER_BATCH: Final = 8192
 """Rows of a Parquet or Arrow file that are read at once."""
@@ -106,15 +106,15 @@ def format_of(path: Path) -> Format:
     suffix = path.suffix.lower()
     if suffix in _LINES_SUFFIXES or (suffix[1:].isdecimal() and Path(path.stem).suffix.lower() in _LINES_SUFFIXES):
         return Format.LINES
-    found = _FORMAT_OF_SUFFIX.get(suffix)
-    if found is None:
+    input_format = _FORMAT_OF_SUFFIX.get(suffix)
+    if input_format is None:
         known = ", ".join(sorted((_LINES_SUFFIXES - {""}) | _FORMAT_OF_SUFFIX.keys()))
         raise CommandFailed(
             f"{path}: files of type {path.suffix} are not supported (supported: {known}); convert it to one of these, "
             "or give --format lines to publish each line unchanged, or another --format",
             EXIT_USAGE,
         )
-    return found
+    return input_format
 
 
 def read_file(path: Path, file_format: Format, fields: Fields = NO_FIELDS) -> Iterator[pa.RecordBatch]:
@@ -197,11 +197,11 @@ def rows_as_records(batches: Iterable[pa.RecordBatch], fields: Fields = NO_FIELD
     Raises:
         CommandFailed: a column is missing or cannot be converted.
     """
-    told: set[str] = set()
+    noted: set[str] = set()
 
     def tell_once(line: str) -> None:
-        if line not in told:
-            told.add(line)
+        if line not in noted:
+            noted.add(line)
             note(line)
 
     for rows in batches:
@@ -217,24 +217,24 @@ def rows_as_records(batches: Iterable[pa.RecordBatch], fields: Fields = NO_FIELD
             if _has_rests(added["timestamp"]):
                 tell_once(f"column {fields.timestamp!r}: timestamps are truncated to microseconds")
         if "value" in names:
-            # Source columns of keys and timestamps are replaced by the columns made from them.
+            # The converted keys and timestamps replace their source columns.
             gone = {fields.key, fields.timestamp, *added} & {*names}
-            kept = {name: rows.column(name) for name in names if name not in gone}
+            fields_by_name = {name: rows.column(name) for name in names if name not in gone}
         else:
             documents = _python_rows(rows)
             sent = [finite(row) for row in documents]
-            if sent != documents:  # NaN is not equal to itself, so rows with one differ
+            if sent != documents:  # NaN is not equal to itself, so a column with a NaN differs from itself
                 tell_once(
                     "NaN and infinities are published as null, which JSON cannot represent; to keep them, publish a "
                     "`value` column of bytes"
                 )
             values = [json.dumps(row, default=_json_default, allow_nan=False).encode() for row in sent]
-            kept = {"value": pa.array(values, pa.binary())}
-        yield pa.record_batch(kept | added)
+            fields_by_name = {"value": pa.array(values, pa.binary())}
+        yield pa.record_batch(fields_by_name | added)
 
 
 def _whole_lines(stream: ByteReader) -> Iterator[bytes]:
-    """Yield pieces that end at the end of a line, without that newline, as soon as they are complete."""
+    """Yield whole lines as soon as they are complete, several at a time, without the last newline."""
     pending: list[bytes] = []
     pending_bytes = 0
     while chunk := stream.read(CHUNK_BYTES):
@@ -258,7 +258,10 @@ def _keyed_lines(lines: AnyArray, delimiter: bytes, first_line: int) -> pa.Recor
     counts = pc.list_value_length(parts)
     without = pc.index(counts, 1).as_py()
     if without >= 0:
-        raise CommandFailed(f"line {first_line + without} has no key delimiter {delimiter.decode()!r}")
+        raise CommandFailed(
+            f"line {first_line + without} has no key delimiter {delimiter.decode()!r}; add it, or change "
+            "--key-delimiter"
+        )
     return pa.record_batch([pc.list_element(parts, 0), pc.list_element(parts, 1)], names=["key", "value"])
 
 
@@ -317,7 +320,7 @@ def _no_object(number: int) -> CommandFailed:
 
 def _field(document: dict[str, Any], name: str, number: int) -> Any:
     if name not in document:
-        raise CommandFailed(f"line {number} has no field {name!r}")
+        raise CommandFailed(f"line {number} has no field {name!r}; add it, or change --key-field or --timestamp-field")
     return document[name]
 
 
@@ -343,14 +346,14 @@ def _arrow_batches(path: Path) -> Iterator[pa.RecordBatch]:
         if is_file:
             with pa.ipc.open_file(source) as reader:
                 for at in range(reader.num_record_batches):
-                    yield from _pieces(reader.get_batch(at))
+                    yield from _slices(reader.get_batch(at))
         else:
             with pa.ipc.open_stream(source) as stream:
                 for batch in stream:
-                    yield from _pieces(batch)
+                    yield from _slices(batch)
 
 
-def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     for start in range(0, batch.num_rows, ROWS_PER_BATCH):
         yield batch.slice(start, ROWS_PER_BATCH)
 
@@ -372,7 +375,7 @@ def _as_timestamps(column: AnyArray, name: str) -> AnyArray:
     if pa.types.is_timestamp(column.type) or pa.types.is_integer(column.type):
         if column.null_count:
             raise _without_time(name, column.null_count)
-        return column  # the client converts and validates these
+        return column  # the client converts and validates other types of timestamps
     return _stamps(column.to_pylist(), name)
 
 
@@ -445,10 +448,10 @@ def _with_nanoseconds(moment: str, rest_ns: int) -> str:
     """Return ISO 8601 in microseconds with the remaining nanoseconds appended."""
     if not rest_ns:
         return moment
-    found = _SECONDS.search(moment)
-    assert found is not None, "ISO 8601 in microseconds has seconds"
-    fraction = (found[2] or "").ljust(6, "0")
-    return f"{moment[: found.end(1)]}.{fraction}{rest_ns:03}{moment[found.end() :]}"
+    match = _SECONDS.search(moment)
+    assert match is not None, "ISO 8601 in microseconds has seconds"
+    fraction = (match[2] or "").ljust(6, "0")
+    return f"{moment[: match.end(1)]}.{fraction}{rest_ns:03}{moment[match.end() :]}"
 
 
 def _json_default(value: object) -> str:

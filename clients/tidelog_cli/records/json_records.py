@@ -82,14 +82,14 @@ def _value_of(document: dict[str, Any], text: str) -> bytes | None:
     return member_text(text, "value").encode()
 
 
-def _bytes_of(shown: Any, encoding: Any) -> bytes | None:
+def _bytes_of(text: Any, encoding: Any) -> bytes | None:
     if encoding not in ("utf8", "base64"):
         raise ValueError(f"unknown encoding {encoding!r}; use utf8, base64 or, for values, json")
-    if shown is None:
+    if text is None:
         return None
-    if not isinstance(shown, str):
-        raise ValueError(f'{shown!r} is not text: add "value_encoding": "json"')  # noqa: TRY004 - a fault of the input
-    return shown.encode() if encoding == "utf8" else _from_base64(shown)
+    if not isinstance(text, str):
+        raise ValueError(f'{text!r} is not text: add "value_encoding": "json"')  # noqa: TRY004 - a fault of the input
+    return text.encode() if encoding == "utf8" else _from_base64(text)
 
 
 def _from_base64(text: str) -> bytes:

@@ -16,7 +16,7 @@ from tidelog_cli.base.output import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOpti
 from tidelog_cli.base.times import timestamp_us_of
 from tidelog_cli.records.csv_rows import types_of
 from tidelog_cli.records.input_formats import NO_FIELDS, Fields, Format, format_of, read_file, read_stream
-from tidelog_cli.records.publishing import AcksChoice, AcksOption, CompressionOption, Piece, publish_all
+from tidelog_cli.records.publishing import AcksChoice, AcksOption, Chunk, CompressionOption, publish_all
 from tidelog_cli.records.record_fields import Additions, with_tombstones
 
 
@@ -49,7 +49,8 @@ def produce(
         typer.Option(
             "--type",
             metavar="COLUMN=TYPE",
-            help="Type of a CSV column: integer, number, boolean or text (the default); may be given again.",
+            help="Type of a CSV column: integer, number, boolean or text (the default); may be repeated for other "
+            "columns.",
         ),
     ] = None,
     header: Annotated[
@@ -79,35 +80,35 @@ def produce(
     delimiter = None if key_delimiter is None else key_delimiter.encode()
     fields = Fields(key_field, timestamp_field, delimiter, types_of(column_type or []))
     additions = Additions.of(key=key, timestamp=_timestamp_us(timestamp), headers=header, tag=tag)
-    pieces = additions.to_all(_read_all(_formats(files or ["-"], file_format, fields), fields))
-    batches = with_tombstones(pieces) if tombstones else pieces
-    placed = (Piece(batch, partition) for batch in batches)
+    records = additions.to_all(_read_all(_formats(files or ["-"], file_format, fields), fields))
+    batches = with_tombstones(records) if tombstones else records
+    placed = (Chunk(batch, partition) for batch in batches)
 
     published = publish_all(topic, placed, acks=acks, compression=compression, bootstrap=bootstrap)
     published.tell(topic, "published {} to {}", as_json=as_json)
 
 
 def _formats(names: list[str], file_format: Format | None, fields: Fields) -> list[tuple[str, Format]]:
-    """Return each name with its format; all are checked before any is read.
+    """Return each file name with its format; all are checked before a file is read.
 
     Raises:
-        CommandFailed: a format is not supported, or not with the given options.
+        CommandFailed: a format is not supported, or not with these options.
     """
-    found = [(name, file_format or (Format.LINES if name == "-" else format_of(Path(name)))) for name in names]
-    return [(name, _checked(one, fields)) for name, one in found]
+    sources = [(name, file_format or (Format.LINES if name == "-" else format_of(Path(name)))) for name in names]
+    return [(name, _checked(one, fields)) for name, one in sources]
 
 
 def _read_all(sources: list[tuple[str, Format]], fields: Fields) -> Iterator[pa.RecordBatch]:
-    for name, found in sources:
+    for name, input_format in sources:
         if name == "-":
             # Unbuffered, so that each line is published when it arrives.
             with FileIO(sys.stdin.fileno(), closefd=False) as stdin:
                 try:
-                    yield from read_stream(stdin, found, fields)
+                    yield from read_stream(stdin, input_format, fields)
                 except OSError as error:
                     raise CommandFailed(f"standard input cannot be read: {error.strerror}") from error
         else:
-            yield from read_file(Path(name), found, fields)
+            yield from read_file(Path(name), input_format, fields)
 
 
 def _checked(file_format: Format, fields: Fields) -> Format:
@@ -119,7 +120,9 @@ def _checked(file_format: Format, fields: Fields) -> Format:
     if fields.key_delimiter is not None and (file_format is not Format.LINES or not fields.key_delimiter):
         raise CommandFailed("--key-delimiter requires --format lines and must not be empty", EXIT_USAGE)
     if fields.types and file_format is not Format.CSV:
-        raise CommandFailed(f"--type is for CSV, not for {file_format}, which has types of its own", EXIT_USAGE)
+        raise CommandFailed(
+            f"--type is only for CSV, because {file_format} has its own types; leave it out", EXIT_USAGE
+        )
     if file_format is Format.RECORDS and fields != NO_FIELDS:
         raise CommandFailed(
             "--format records takes keys and timestamps from the records; omit --key-field and --timestamp-field",
@@ -128,15 +131,15 @@ def _checked(file_format: Format, fields: Fields) -> Format:
     return file_format
 
 
-def _refuse_both(given: dict[str, str | None]) -> None:
-    names = [name for name, value in given.items() if value is not None]
+def _refuse_both(options: dict[str, str | None]) -> None:
+    names = [name for name, value in options.items() if value is not None]
     if len(names) > 1:
-        raise CommandFailed(f"{' and '.join(names)} are mutually exclusive", EXIT_USAGE)
+        raise CommandFailed(f"{' and '.join(names)} are mutually exclusive; give one of them", EXIT_USAGE)
 
 
-def _refuse_no_text(given: dict[str, str | None]) -> None:
-    """Refuse arguments that are not UTF-8, whose bytes Python keeps as lone surrogates."""
-    for name, value in given.items():
+def _refuse_no_text(options: dict[str, str | None]) -> None:
+    """Refuse arguments that are not UTF-8, which Python represents with lone surrogates."""
+    for name, value in options.items():
         try:
             (value or "").encode()
         except UnicodeEncodeError as error:

@@ -49,7 +49,7 @@ CompressionOption: TypeAlias = Annotated[CompressionChoice | None, typer.Option(
 AcksOption: TypeAlias = Annotated[AcksChoice, typer.Option(help="Replicas that must acknowledge.")]
 
 
-class Piece(NamedTuple):
+class Chunk(NamedTuple):
     """Records that are published together, to a partition or, if it is None, to those of their keys."""
 
     records: pa.RecordBatch
@@ -97,18 +97,18 @@ class Published:
 
 def publish_all(
     topic: str,
-    pieces: Iterator[Piece],
+    chunks: Iterator[Chunk],
     *,
     acks: AcksChoice,
     compression: CompressionChoice | None,
     bootstrap: str,
     check: Callable[[Topic], None] = lambda _: None,
 ) -> Published:
-    """Publish pieces, read on a thread, to an existing topic; show progress on stderr.
+    """Publish chunks, read on a thread, to an existing topic; show progress on stderr.
 
     Args:
         topic: the topic's name.
-        pieces: the records, in order.
+        chunks: the records, in order.
         acks: the producer's setting.
         compression: the producer's setting.
         bootstrap: the cluster, as in `with_client`.
@@ -120,12 +120,12 @@ def publish_all(
     """
 
     async def work(client: Client) -> Published:
-        check(await client.topic(topic))  # refuses an unknown topic even if there are no records
+        check(await client.topic(topic))  # so that an unknown topic is refused even without records
         async with client.producer(
             topic, acks=acks.value, compression=None if compression is None else compression.value
         ) as producer:
             with _publishing_progress() as progress:
-                return await _publish(producer, in_background(pieces), progress)
+                return await _publish(producer, in_background(chunks), progress)
 
     started = time.monotonic()
     published = with_client(bootstrap, work)
@@ -133,28 +133,28 @@ def publish_all(
     return published
 
 
-async def _publish(producer: Producer, pieces: AsyncIterator[Piece], progress: Progress) -> Published:
-    """Send every piece in order, with a bounded number in flight; return the acknowledged records.
+async def _publish(producer: Producer, chunks: AsyncIterator[Chunk], progress: Progress) -> Published:
+    """Send every chunk in order, with a bounded number in flight; return the acknowledged records.
 
     Raises:
         CommandFailed: a batch was refused, its outcome is unknown, or reading failed; the message has the number of
             acknowledged records.
     """
     published = Published()
-    shown = progress.add_task("publishing", total=None, size="", rate="")
+    task_id = progress.add_task("publishing", total=None, size="", rate="")
     in_flight: deque[tuple[PendingReceipts, int]] = deque()
     try:
-        async for batch, partition in pieces:
+        async for batch, partition in chunks:
             in_flight.append((await producer.enqueue_arrow(batch, partition=partition), batch.nbytes))
             while in_flight and (len(in_flight) >= IN_FLIGHT_BATCHES_MAX or in_flight[0][0].done()):
                 await _settle(in_flight, published)
-            _show(progress, shown, published)
+            _show(progress, task_id, published)
         while in_flight:
             await _settle(in_flight, published)
-            _show(progress, shown, published)
+            _show(progress, task_id, published)
     except (CommandFailed, OSError, TidelogError, TypeError, ValueError) as error:
         with contextlib.suppress(TidelogError):
-            while in_flight:  # these are in flight and may still be acknowledged
+            while in_flight:  # batches in flight may still be acknowledged
                 await _settle(in_flight, published)
         raise CommandFailed(
             f"{describe(error)} ({published.records:,} records were acknowledged before)", exit_code_of(error)
@@ -181,7 +181,7 @@ def _publishing_progress() -> Progress:
     )
 
 
-def _show(progress: Progress, shown: TaskID, published: Published) -> None:
+def _show(progress: Progress, task_id: TaskID, published: Published) -> None:
     elapsed_s = progress.tasks[0].elapsed or 0.0
     rate = f"{published.records / elapsed_s:,.0f} records/s" if elapsed_s else ""
-    progress.update(shown, completed=published.records, size=bytes_text(published.size_bytes), rate=rate)
+    progress.update(task_id, completed=published.records, size=bytes_text(published.size_bytes), rate=rate)

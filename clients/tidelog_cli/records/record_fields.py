@@ -47,13 +47,13 @@ class Additions:
             if not self.columns:
                 yield batch
                 continue
-            given = {name: batch.column(name) for name in batch.schema.names}
+            columns = {name: batch.column(name) for name in batch.schema.names}
             scalar: Any
             for name, scalar in self.columns.items():
-                if name in {"headers", "tag"} and name in given:
+                if name in {"headers", "tag"} and name in columns:
                     raise CommandFailed(f"the records already have {name}: omit --{name.rstrip('s')}")
-                given[name] = pa.repeat(scalar, batch.num_rows)
-            yield pa.record_batch(given)
+                columns[name] = pa.repeat(scalar, batch.num_rows)
+            yield pa.record_batch(columns)
 
 
 def with_tombstones(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -68,5 +68,7 @@ def with_tombstones(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatc
 def _header(text: str) -> dict[str, Any]:
     name, equals, value = text.partition("=")
     if not name or not equals:
-        raise CommandFailed(f"--header {text!r} is not NAME=VALUE", EXIT_USAGE)
+        raise CommandFailed(
+            f"--header {text!r} is not NAME=VALUE; write for example --header source=import", EXIT_USAGE
+        )
     return {"key": name, "value": value.encode()}

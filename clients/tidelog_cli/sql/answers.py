@@ -29,7 +29,7 @@ from tidelog_proto.process.standard_streams import is_unicode
 TABLE_ROWS: Final = 1000
 """Default number of rows in a table, which is held in memory."""
 CELL_CHARS: Final = 200
-"""Characters of a text that a table shows."""
+"""Maximum number of characters of a cell in a table."""
 
 
 class StatementError(CommandFailed):
@@ -91,7 +91,7 @@ def print_csv(answer: Answer, limit: int | None, *, is_more: bool = False) -> No
         writer.writerow([_csv_cell(plain(value)) for value in row])
         if is_unicode(sys.stdout):
             sys.stdout.write(text.getvalue())
-        else:  # CSV has no escapes for characters outside the encoding
+        else:  # because CSV has no escapes for characters outside the encoding
             sys.stdout.buffer.write(text.getvalue().encode())
         text.seek(0)
         text.truncate()
@@ -100,14 +100,14 @@ def print_csv(answer: Answer, limit: int | None, *, is_more: bool = False) -> No
 
 def distinct(names: Sequence[str]) -> list[str]:
     """Return the names with numbers appended to repeated ones, because keys of a JSON object are unique."""
-    found: list[str] = []
+    unique: list[str] = []
     for name in names:
         number, one = 1, name
-        while one in found:
+        while one in unique:
             number += 1
             one = f"{name}_{number}"
-        found.append(one)
-    return found
+        unique.append(one)
+    return unique
 
 
 def plain(value: Any) -> Any:
@@ -136,13 +136,13 @@ def json_of(value: Any) -> str:
     """Return the result of `plain` as JSON text; decimals keep all digits."""
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False)
-    except TypeError:  # it contains a decimal
+    except TypeError:  # `json.dumps` cannot encode a Decimal
         return _json_of_decimals(value)
 
 
 def ascii_json(text: str) -> str:
     """Return JSON text with all characters outside ASCII escaped; these only occur inside strings."""
-    return re.sub(r"[^\x00-\x7f]+", lambda found: json.dumps(found.group())[1:-1], text)
+    return re.sub(r"[^\x00-\x7f]+", lambda match: json.dumps(match.group())[1:-1], text)
 
 
 def _json_of_decimals(value: Any) -> str:

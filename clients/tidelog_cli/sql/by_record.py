@@ -1,7 +1,7 @@
 """Detection of statements whose result rows each depend on one record, so that --follow only needs new records.
 
-Decided from DuckDB's syntax tree of the statement. Only known node types are accepted; for all others, in this or later
-versions of DuckDB, the number of records per row is unknown.
+The decision is based on DuckDB's syntax tree of the statement. A statement with a node type that is not listed here,
+such as one of a later DuckDB version, runs on all records.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _EMPTY: Final = ("modifiers", "group_expressions", "group_sets", "having", "samp
 _EXPRESSIONS: Final = frozenset(
     {
         *("COLUMN_REF", "CONSTANT", "FUNCTION", "COMPARISON", "CONJUNCTION", "OPERATOR", "CAST", "TYPE", "CASE"),
-        *("STAR", "BETWEEN", "LAMBDA"),  # also the class of value->'$.field'
+        *("STAR", "BETWEEN", "LAMBDA"),  # the class of value->'$.field', too
     }
 )
-"""Excludes WINDOW, and SUBQUERY, which reads other records."""
+"""Allowed expressions. WINDOW and SUBQUERY are excluded, because they read other records."""
 
 
 def is_by_record(statements: object, is_scalar: Callable[[str], bool]) -> bool:

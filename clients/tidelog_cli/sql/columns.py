@@ -10,8 +10,8 @@ The kind of the values is detected from a sample of records, unless `--values` s
 exactly, see `FieldKind`; nested values, or values of several kinds, are shown as JSON text. A value of another kind is
 null in its column; the column `value` has all of it. A number that the type would round is an error.
 
-Engines parse JSON numbers as doubles. So they are given each number as a string, marked by a random prefix
-(`SafeNumbers`), and convert the digits to the column's type in SQL that both engines support (`select_list`).
+Engines parse JSON numbers as doubles. So each number is passed to the engine as a string with a random prefix
+(`SafeNumbers`), and SQL that both engines support converts the digits to the column's type (`select_list`).
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ RECORD_COLUMNS: Final = tuple(name for name in TABLE_SCHEMA.names if name != "to
 FIELDS_MAX: Final = 1000
 """Largest number of fields of JSON values that become columns."""
 DECIMAL_DIGITS: Final = 38
-"""Digits of the widest exact type of both engines."""
+"""Digits of the widest exact numeric type that both engines have."""
 SHORT_CHARS: Final = 15
-"""A double represents any number of this many characters without an exponent."""
+"""A double represents any number of at most this many characters without an exponent."""
 NUMBER: Final = "-?(0|[1-9][0-9]*)([.][0-9]+)?([eE][-+]?[0-9]+)?"
 """A JSON number as a regular expression without backslashes, which engines interpret differently."""
 _LONG_MAX: Final = (1 << 63) - 1
@@ -89,7 +89,7 @@ class Shape:
         values: kind of the values.
         text_keys: whether all sampled keys are UTF-8.
         fields: fields of JSON values that become columns, by name.
-        hidden: fields that do not, because a column has their name or there are too many.
+        hidden: fields that do not become columns, because a column has their name or there are too many fields.
         scales: digits after the decimal point of DECIMAL fields.
     """
 
@@ -212,40 +212,40 @@ def shape_of(batches: Iterable[tuple[Iterable[bytes | None], Iterable[bytes | No
         batches: the keys and the values of each batch of records.
         kind: kind of the values; None to detect it.
     """
-    given = objects = 0
+    non_null = objects = 0
     text_keys = text_values = True
-    seen: dict[str, _Seen] = {}
+    summaries: dict[str, _Seen] = {}
     for keys, values in batches:
         text_keys = text_keys and all(_is_text(key) for key in keys if key is not None)
         for value in values:
             if value is None:
                 continue
             # When detecting, JSON is possible while all values were objects.
-            one = _object(value) if kind is ValueKind.JSON or (kind is None and objects == given) else None
-            given += 1
+            one = _object(value) if kind is ValueKind.JSON or (kind is None and objects == non_null) else None
+            non_null += 1
             text_values = text_values and (kind is not None or _is_text(value))
             if one is not None:
                 objects += 1
                 for name, part in one.items():
-                    seen.setdefault(name, _Seen()).add(part)
+                    summaries.setdefault(name, _Seen()).add(part)
     if kind is None:
         other = ValueKind.TEXT if text_values else ValueKind.BYTES
-        kind = ValueKind.JSON if given and objects == given else other
-    fields, hidden = _columns(seen if kind is ValueKind.JSON else {})
-    scales = {name: seen[name].scale for name, field in fields.items() if field is FieldKind.DECIMAL}
+        kind = ValueKind.JSON if non_null and objects == non_null else other
+    fields, hidden = _columns(summaries if kind is ValueKind.JSON else {})
+    scales = {name: summaries[name].scale for name, field in fields.items() if field is FieldKind.DECIMAL}
     return Shape(kind, text_keys, fields, tuple(hidden), scales)
 
 
-def _columns(seen: Mapping[str, _Seen]) -> tuple[dict[str, FieldKind], list[str]]:
-    """Return the fields that become columns, and the others."""
-    taken = {name.lower() for name in RECORD_COLUMNS}
+def _columns(summaries: Mapping[str, _Seen]) -> tuple[dict[str, FieldKind], list[str]]:
+    """Return the fields that become columns, and the hidden ones."""
+    reserved = {name.lower() for name in RECORD_COLUMNS}
     fields: dict[str, FieldKind] = {}
     hidden: list[str] = []
-    for name, one in seen.items():
-        if name.lower() in taken or len(fields) == FIELDS_MAX or not name:
+    for name, one in summaries.items():
+        if name.lower() in reserved or len(fields) == FIELDS_MAX or not name:
             hidden.append(name)
         else:
-            taken.add(name.lower())
+            reserved.add(name.lower())
             fields[name] = one.kind()
     return fields, hidden
 

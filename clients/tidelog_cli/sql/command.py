@@ -102,46 +102,48 @@ def sql(
     of the topics at the start of the command. SHOW TABLES lists the topics.
     """
     if as_json and as_csv:
-        raise CommandFailed("--json and --csv are mutually exclusive", EXIT_USAGE)
+        raise CommandFailed("--json and --csv are mutually exclusive; give one of them", EXIT_USAGE)
     begin = parse_start(since, "--since")
     if isinstance(begin, int):
         raise CommandFailed(
-            "--since takes a time, not an offset, which would be a different record in each partition", EXIT_USAGE
+            "--since takes a time, because an offset is a different record in each partition; give a time such as 7d",
+            EXIT_USAGE,
         )
     quote = '"' if engine is EngineChoice.DUCKDB else "`"
     topics = Topics(bootstrap, begin, kinds_of(values or []), sample, quote)
-    shown: Callable[[Answer], None] = partial(_show_table, limit=limit or TABLE_ROWS)
+    show: Callable[[Answer], None] = partial(_show_table, limit=limit or TABLE_ROWS)
     more: Callable[[Answer], None] = partial(_show_table, limit=limit or TABLE_ROWS, is_more=True)
     if as_csv:
-        shown, more = partial(print_csv, limit=limit), partial(print_csv, limit=limit, is_more=True)
+        show, more = partial(print_csv, limit=limit), partial(print_csv, limit=limit, is_more=True)
     elif as_json:
-        shown = more = partial(print_json_lines, limit=limit)
-    if _SHOW_TABLES.fullmatch(statement):  # an engine only knows the topics of earlier statements
+        show = more = partial(print_json_lines, limit=limit)
+    # An engine only lists the topics of earlier statements, so all topics are provided.
+    if _SHOW_TABLES.fullmatch(statement):
         if follow:
             raise CommandFailed(NOTHING_TO_FOLLOW, EXIT_USAGE)
-        shown(Answer(["name"], ((name,) for name in topics.names())))
+        show(Answer(["name"], ((name,) for name in topics.names())))
         return
-    asked = _engine(engine, memory_mb, bootstrap)
+    sql_engine = _engine(engine, memory_mb, bootstrap)
     try:
         if follow:
-            _follow(asked, statement, topics, shown, more)
+            _follow(sql_engine, statement, topics, show, more)
         else:
-            _answer(asked, statement, topics, shown)
+            _answer(sql_engine, statement, topics, show)
     except StatementError as failed:
         if failed.excerpt:
             note(failed.excerpt)
         raise
     finally:
-        asked.close()
+        sql_engine.close()
 
 
-def _answer(asked: Engine, statement: str, topics: Topics, shown: Callable[[Answer], None]) -> list[str]:
+def _answer(engine: Engine, statement: str, topics: Topics, show: Callable[[Answer], None]) -> list[str]:
     """Run the statement once, and return the column names."""
     try:
         with _progress() as progress:
             task = progress.add_task("reading", total=None)
-            answer = asked.answer(statement, topics.provide, partial(progress.advance, task))
-            shown(answer)
+            answer = engine.answer(statement, topics.provide, partial(progress.advance, task))
+            show(answer)
     except CommandFailed:
         if topics.empty:
             note(f"{', '.join(sorted(topics.empty))}: no records yet from which to detect columns")
@@ -150,24 +152,24 @@ def _answer(asked: Engine, statement: str, topics: Topics, shown: Callable[[Answ
 
 
 def _follow(
-    asked: Engine,
+    engine: Engine,
     statement: str,
     topics: Topics,
-    shown: Callable[[Answer], None],
+    show_first: Callable[[Answer], None],
     more: Callable[[Answer], None],
 ) -> None:
     """Run the statement whenever a topic has new records; `more` shows rows that continue the last result."""
-    only_new = asked.is_by_record(statement)
+    only_new = engine.is_by_record(statement)
     names: list[str] = []
 
     def show(answer: Answer) -> None:
-        (more if only_new and list(answer.names) == names else shown)(answer)
+        (more if only_new and list(answer.names) == names else show_first)(answer)
 
     while True:
         try:
-            names = _answer(asked, statement, topics, show)
+            names = _answer(engine, statement, topics, show)
         except CommandFailed:
-            if not topics.empty:  # the missing column may be a field of future records
+            if not topics.empty:  # the missing column may be a field of records that are published later
                 raise
             topics.wait_for_more()
             continue
@@ -209,10 +211,10 @@ def kinds_of(values: Sequence[str]) -> dict[str | None, ValueKind]:
     Raises:
         CommandFailed: a value is invalid.
     """
-    found: dict[str | None, ValueKind] = {}
+    kinds: dict[str | None, ValueKind] = {}
     for text in values:
         topic, _, kind = text.rpartition("=")
         if kind not in set(ValueKind):
             raise CommandFailed(f"--values {text!r}: give json, text or bytes, or TOPIC=json", EXIT_USAGE)
-        found[topic or None] = ValueKind(kind)
-    return found
+        kinds[topic or None] = ValueKind(kind)
+    return kinds

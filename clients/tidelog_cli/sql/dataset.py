@@ -53,15 +53,15 @@ class TopicDataset(ds.Dataset):
         **_: Any,
     ) -> ds.Scanner:
         """Return a scanner of some columns of the rows that match a filter."""
-        wanted = list(TABLE_SCHEMA.names if columns is None else columns)
+        names = list(TABLE_SCHEMA.names if columns is None else columns)
         # The columns of an expression are not accessible; its text contains their names.
-        said = "" if filter is None else str(filter)
-        needed = [*wanted, *(name for name in TABLE_SCHEMA.names if name not in wanted and name in said)]
-        needed = needed or ["offset"]  # one column is needed to count rows
+        filter_text = "" if filter is None else str(filter)
+        needed = [*names, *(name for name in TABLE_SCHEMA.names if name not in names and name in filter_text)]
+        needed = needed or ["offset"]  # rows can only be counted with at least one column
         scan = Scan(self._read(needed), self._on_read)
         self._scans.append(scan)
         reader = pa.RecordBatchReader.from_batches(schema_of(needed), scan)
-        return ds.Scanner.from_batches(reader, columns=wanted or None, filter=filter)
+        return ds.Scanner.from_batches(reader, columns=names or None, filter=filter)
 
     def close(self) -> None:
         """Close all scans."""

@@ -35,7 +35,7 @@ from tidelog_proto.text.json_text import json_text
 
 ROWS_AT_ONCE: Final = 1000
 NUMBERS: Final = SafeNumbers()
-"""One marker for the process, because views outlive a statement."""
+"""The same marker for the whole process, because views exist longer than a statement."""
 _RESERVED: Final = frozenset(
     {"at", "check", "column", "default", "desc", "end", "group", "limit", "offset", "order", "primary", "table", "to"}
 )
@@ -94,7 +94,7 @@ class DuckDbEngine:
             "temp_directory": self._directory.name,
             "autoinstall_known_extensions": False,
             "autoload_known_extensions": False,
-            "python_enable_replacements": False,  # otherwise Python variables would be tables
+            "python_enable_replacements": False,  # without this, Python variables could be used as tables
         }
         self._datasets: list[TopicDataset] = []
         self._connect()
@@ -151,7 +151,7 @@ class DuckDbEngine:
 
     def _open(self, statement: str, provide: Provide, on_read: Callable[[int], None]) -> None:
         """Create the views of the topics that a statement names."""
-        self._disconnect()  # close the scans of an earlier answer
+        self._disconnect()  # closes the scans of an earlier answer
         self._connect()
         tables = provide(*named_in(self._parsed(statement)))
         refuse_twins(table.extent.topic for table in tables)
@@ -170,8 +170,8 @@ class DuckDbEngine:
         return is_by_record(self._parsed(statement), self._is_scalar)
 
     def _is_scalar(self, function: str) -> bool:
-        asked = "SELECT bool_and(function_type = 'scalar') FROM duckdb_functions() WHERE function_name = ?"
-        ((is_scalar,),) = self._connection.execute(asked, [function]).fetchall()
+        query = "SELECT bool_and(function_type = 'scalar') FROM duckdb_functions() WHERE function_name = ?"
+        ((is_scalar,),) = self._connection.execute(query, [function]).fetchall()
         return bool(is_scalar)
 
     def _connect(self) -> None:
@@ -187,7 +187,7 @@ class DuckDbEngine:
 
     def _parsed(self, statement: str) -> list[object]:
         with self._explained(statement):
-            self._connection.extract_statements(statement)  # reports the position of an error
+            self._connection.extract_statements(statement)  # raises errors that contain their position
         ((text,),) = self._connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [statement]).fetchall()
         parsed = json.loads(text)
         if parsed.get("error", True) or len(parsed["statements"]) != 1:
@@ -247,30 +247,30 @@ def named_in(parsed: object) -> Named:
 
 def explained(message: str, statement: str) -> StatementError:
     """Return DuckDB's message as one line, with an excerpt at its position."""
-    found = _PLACE.search(message)
-    if found is None:
+    position = _PLACE.search(message)
+    if position is None:
         return StatementError(message)
-    line, excerpt, before = int(found[2]), found[3], len(found[4]) - len(found[1])
+    line, excerpt, before = int(position[2]), position[3], len(position[4]) - len(position[1])
     column = before + 1
     reserved = _reserved_at(excerpt, before)
     hint = f'; {reserved} is a reserved word: quote a column of that name, "{reserved}"' if reserved else ""
     lines = statement.splitlines()
-    if excerpt.startswith("...") and line <= len(lines):  # DuckDB truncates long lines at both ends
+    if excerpt.startswith("...") and line <= len(lines):  # DuckDB may have truncated a long line at both ends
         column += lines[line - 1].find(excerpt.strip(".")) - 3
     place = f"line {line}, column {column}"
-    return StatementError(f"{place}: {message[: found.start()]}{hint}", f"{excerpt}\n{' ' * before}^")
+    return StatementError(f"{place}: {message[: position.start()]}{hint}", f"{excerpt}\n{' ' * before}^")
 
 
 def _reserved_at(excerpt: str, at: int) -> str | None:
     """Return a reserved word at a position of a statement or right before it."""
     behind = re.match(r"\w+", excerpt[at:])
     before = re.search(r"(\w+)\W*\Z", excerpt[:at])
-    words = [found[0].strip() if found is behind else found[1] for found in (before, behind) if found is not None]
+    words = [match[0].strip() if match is behind else match[1] for match in (before, behind) if match is not None]
     return next((word.lower() for word in words if word.lower() in _RESERVED), None)
 
 
 def strict_json(text: str) -> str:
-    """Return JSON with strings for numbers; "" if the text is not JSON by our definition."""
+    """Return JSON with strings for numbers; "" if `tidelog_proto.text.json_text` does not accept the text."""
     try:
         return NUMBERS.replaced(json_text(text))
     except ValueError:

@@ -1,7 +1,7 @@
 """The Spark engine, in a local session of this process: topics are temporary views, created when Spark misses a table.
 
-Spark does not report all tables of a statement, only the first missing one. So each is created when it is missing, and
-the statement is analysed again.
+Spark does not report all tables of a statement, only the first missing one. So the view of each missing table is
+created when Spark reports it, and the statement is analysed again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 TABLES_MAX: Final = 64
-"""Topics per statement."""
+"""Maximum number of topics per statement."""
 _READS: Final = re.compile(
     r"(\s|\(|--[^\n]*\n|/\*.*?\*/)*(select|with|from|values|describe|explain)\b", re.IGNORECASE | re.DOTALL
 )
@@ -38,7 +38,8 @@ NUMBERS: Final = SafeNumbers()
 _STRICT: Final = {"allowSingleQuotes": "false", "allowNonNumericNumbers": "false"}
 _STRING: Final = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _BEFORE_NUMBER: Final = rf'[^-0-9"]*+(?:{_STRING}[^-0-9"]*+)*+'
-"""The pattern for DuckDB with possessive quantifiers, because Java uses a stack frame for each repetition otherwise."""
+"""DuckDB's pattern with possessive quantifiers, because Java uses a stack frame for each repetition of other
+quantifiers."""
 _PAIR: Final = r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _HALF: Final = r"\\u[dD][89a-fA-F]"
 
@@ -124,7 +125,7 @@ class SparkEngine:
         # Views of the last result have an older offset range.
         for view in self._spark.catalog.listTables():
             self._spark.catalog.dropTempView(view.name)
-        made: list[str] = []
+        created: list[str] = []
         for _ in range(TABLES_MAX + 1):
             try:
                 with _explained():
@@ -136,12 +137,12 @@ class SparkEngine:
                 missing = (error.getMessageParameters() or {}).get("relationName", "")
             else:
                 # View names are case-insensitive, so another spelling of a topic may be a different topic.
-                twins = provide([], other_spellings(statement, made))
-                refuse_twins([*made, *(table.extent.topic for table in twins)])
+                twins = provide([], other_spellings(statement, created))
+                refuse_twins([*created, *(table.extent.topic for table in twins)])
                 return frame
             (table,) = provide([missing.strip("`").replace("``", "`")])
             self._make_view(table)
-            made.append(table.extent.topic)
+            created.append(table.extent.topic)
         raise CommandFailed(f"a statement may use at most {TABLES_MAX} topics")
 
     def _make_view(self, table: TopicTable) -> None:
@@ -164,9 +165,11 @@ class SparkEngine:
 
 def other_spellings(statement: str, topics: Iterable[str]) -> list[str]:
     """Return words in a statement that differ from these topics only in case, sorted."""
-    said = _TEXT_OR_COMMENT.sub(" ", statement)
-    found = {spelling for topic in topics for spelling in re.findall(rf"\b{re.escape(topic)}\b", said, re.IGNORECASE)}
-    return sorted(found.difference(topics))
+    code = _TEXT_OR_COMMENT.sub(" ", statement)
+    spellings = {
+        spelling for topic in topics for spelling in re.findall(rf"\b{re.escape(topic)}\b", code, re.IGNORECASE)
+    }
+    return sorted(spellings.difference(topics))
 
 
 def view_of(frame: DataFrame, topic: str, shape: Shape) -> DataFrame:
@@ -195,9 +198,9 @@ def _with_fields(rows: DataFrame, shape: Shape, at: Mapping[str, str]) -> DataFr
     from pyspark.sql.types import ArrayType, StringType, StructField, StructType  # noqa: PLC0415
 
     mark, last = NUMBERS.mark, f"{NUMBERS.mark}last"
-    made = sql.concat("value", sql.lit(NUMBERS.appended))
-    made = sql.regexp_replace(made, sql.lit(rf"\G({_BEFORE_NUMBER})({JSON_NUMBER})"), sql.lit(f'$1"{mark}$2"'))
-    rows = rows.withColumn("made", made)
+    marked = sql.concat("value", sql.lit(NUMBERS.appended))
+    marked = sql.regexp_replace(marked, sql.lit(rf"\G({_BEFORE_NUMBER})({JSON_NUMBER})"), sql.lit(f'$1"{mark}$2"'))
+    rows = rows.withColumn("made", marked)
     rows = rows.withColumn("safe", sql.substring("made", sql.lit(1), sql.length("made") - len(NUMBERS.end)))
     fields = StructType([StructField(name, StringType()) for name in (*shape.fields, last)])
     array = sql.concat(sql.lit("["), "safe", sql.lit(f',{{"{last}":""}}]'))
@@ -251,7 +254,7 @@ def _explained() -> Iterator[None]:
 
     try:
         yield
-    except Py4JJavaError as error:  # while reading rows; its own text is the Java stack
+    except Py4JJavaError as error:  # raised while rows are read; its text contains a Java stack
         cause = error.java_exception
         while cause.getCause() is not None:
             cause = cause.getCause()
@@ -261,9 +264,9 @@ def _explained() -> Iterator[None]:
         place = _PLACE.search(message)
         if isinstance(error, ParseException) and place is not None:
             line, column = int(place[1]), int(place[2]) + 1
-            said = " ".join(message[: place.start()].split())
-            shown = "\n".join(excerpt.splitlines()[1:])
-            raise StatementError(f"line {line}, column {column}: {said}", shown) from error
+            text = " ".join(message[: place.start()].split())
+            lines = "\n".join(excerpt.splitlines()[1:])
+            raise StatementError(f"line {line}, column {column}: {text}", lines) from error
         raise CommandFailed(message.splitlines()[0]) from error
 
 
@@ -271,9 +274,9 @@ def last_said(message: str) -> str:
     """Return the essential line of an error: the exception of a Python task, or a Java message without its class."""
     message = message.strip()
     if _TRACEBACK in message:
-        lines = message.rpartition(_TRACEBACK)[2].splitlines()  # after the chained exceptions
-        found = [line for line in lines if line.strip() and not line.startswith((" ", "\t"))]
-        return found[0].strip() if found else message.splitlines()[0]
+        lines = message.rpartition(_TRACEBACK)[2].splitlines()  # follows the chained exceptions
+        essential = [line for line in lines if line.strip() and not line.startswith((" ", "\t"))]
+        return essential[0].strip() if essential else message.splitlines()[0]
     return _CONDITION.sub("", message).splitlines()[0].strip()
 
 

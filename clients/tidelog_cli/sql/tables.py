@@ -21,9 +21,9 @@ from tidelog_cli.base.offset_extents import Extent
 from tidelog_cli.sql.columns import Shape, ValueKind, shape_of
 
 LISTED_MAX: Final = 20
-"""Topics listed in an error."""
+"""Maximum number of topics that an error lists."""
 SAMPLED_PARTITIONS_MAX: Final = 8
-"""Partitions of a topic that are sampled: the largest ones."""
+"""Maximum number of partitions of a topic that are sampled, the largest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +130,10 @@ def no_such_table(name: str, topics: Iterable[str], quote: str = '"') -> Command
     hint = f" Did you mean {quoted_if_needed(near[0], quote)}?" if near else ""
     if not known:
         return CommandFailed(f"topic {name!r} does not exist; there are no topics yet")
-    listed = ", ".join(quoted_if_needed(one, quote) for one in known[:LISTED_MAX]) + (
+    listing = ", ".join(quoted_if_needed(one, quote) for one in known[:LISTED_MAX]) + (
         ", …" if len(known) > LISTED_MAX else ""
     )
-    return CommandFailed(f"topic {name!r} does not exist.{hint} Topics: {listed}")
+    return CommandFailed(f"topic {name!r} does not exist.{hint} Topics: {listing}")
 
 
 def quoted_if_needed(name: str, quote: str) -> str:

@@ -47,7 +47,7 @@ class Topics:
         self._ids: dict[str, bytes] = {}
         """Ids of the topics in `used`."""
         self._read: dict[str, Extent] = {}
-        """Records that are not read again."""
+        """Offset ranges of records that were read and are not read again."""
 
     def names(self) -> list[str]:
         """Return the names of all topics except internal ones, sorted."""
@@ -60,16 +60,16 @@ class Topics:
             known = {topic.name: topic.topic_id for topic in await client.topics(internal=True)}
             for name in names:
                 if name not in known:
-                    seen = (one for one in known if not one.startswith(INTERNAL_PREFIX))
-                    raise no_such_table(name, seen, self._quote)
+                    user_topics = (one for one in known if not one.startswith(INTERNAL_PREFIX))
+                    raise no_such_table(name, user_topics, self._quote)
             there = [name for name in optional if name in known]
             ids = {name: known[name] for name in (*names, *there)}
-            found = await extents_of(client, ids, self._since)
+            extents = await extents_of(client, ids, self._since)
             for name in ids.keys() & self._read.keys():
-                if ids[name] == self._ids[name]:  # otherwise the topic was recreated
-                    found[name] = found[name].after(self._read[name])
+                if ids[name] == self._ids[name]:  # a topic with another id was recreated
+                    extents[name] = extents[name].after(self._read[name])
             self._ids = ids
-            return found
+            return extents
 
         extents = with_client(self._bootstrap, work) if names or optional else {}
         self.used |= extents
@@ -100,10 +100,13 @@ class Topics:
             shape = cluster.look(extent, self._kinds.get(name, self._kinds.get(None)), self._sample)
             if shape.hidden:
                 fields = ", ".join(map(repr, shape.hidden))
-                note(f"{name}: fields {fields} are not columns (the name is taken, or too many): see value")
+                note(
+                    f"{name}: fields {fields} are not columns, because a column has that name or there are too many "
+                    "fields; read them from the column value"
+                )
             if not extent.records:
                 self.empty.add(name)
-                return shape  # no records to sample
+                return shape  # the topic has no records to sample
             self.empty.discard(name)
             for line in shape.told():
                 note(f"{name}: {line}")

@@ -24,7 +24,7 @@ from tidelog_cli.top.sampling import Sample
 Cell = str | int | float | None
 NAME_CHARS: Final = 60
 ROWS_MAX: Final = 500
-"""Rows shown in a table; filter to see others."""
+"""Maximum number of rows shown in a table."""
 
 TABS: Final[dict[str, tuple[str, ...]]] = {
     "nodes": ("node", "address", "zone", "state", "owns", "records/s", "connections", "data", "disk free", "up"),
@@ -68,10 +68,10 @@ class TopApp(App[None]):
         self._interval_s = interval_s
         self._internal = internal
         self._paused = False
-        self._wanted = ""
+        self._filter_text = ""
         self._sorted_by: dict[str, int | None] = dict.fromkeys(TABS)
         self._newest: Sample | None = None
-        self._before: Sample | None = None
+        self._previous: Sample | None = None
         self._fault = ""
 
     def compose(self) -> ComposeResult:
@@ -104,7 +104,7 @@ class TopApp(App[None]):
         except TidelogError as error:
             self._fault = " ".join(str(error).split())
         else:
-            self._before, self._newest, self._fault = self._newest, sample, ""
+            self._previous, self._newest, self._fault = self._newest, sample, ""
         self.show()
 
     def show(self) -> None:
@@ -114,7 +114,7 @@ class TopApp(App[None]):
         if self._newest is None:
             self._say(Text(self._fault or "asking …"))
             return
-        figures = figures_of(self._newest, self._before, internal=self._internal)
+        figures = figures_of(self._newest, self._previous, internal=self._internal)
         rows: dict[str, list[tuple[Cell, ...]]] = {
             "nodes": [_node_cells(row) for row in figures.nodes],
             "topics": [_topic_cells(row) for row in figures.topics],
@@ -127,8 +127,8 @@ class TopApp(App[None]):
     def _fill(self, name: str, rows: list[tuple[Cell, ...]]) -> int:
         """Fill a table; return how many rows do not fit."""
         table, column = self._table(name), self._sorted_by[name]
-        if self._wanted:
-            rows = [row for row in rows if any(self._wanted in str(cell).lower() for cell in row)]
+        if self._filter_text:
+            rows = [row for row in rows if any(self._filter_text in str(cell).lower() for cell in row)]
         if column is not None:
             rows.sort(key=lambda row: _order(row[column]))
         cursor = table.cursor_row
@@ -152,16 +152,16 @@ class TopApp(App[None]):
         if lost:
             text.append(f"{lost} without quorum  ", "bold red")
         column = self._sorted_by[self._tab()]
-        for told in (
+        for part in (
             "paused" if self._paused else "",
             f"sorted by {TABS[self._tab()][column]}" if column is not None else "",
-            f"filter {self._wanted!r}" if self._wanted else "",
+            f"filter {self._filter_text!r}" if self._filter_text else "",
             f"{hidden} more rows: filter with /" if hidden else "",
             f"groups: {self._newest.groups_fault}" if self._newest.groups_fault and self._tab() == "groups" else "",
             f"{time.monotonic() - self._newest.at_s:.0f} s old: {self._fault}" if self._fault else "",
         ):
-            if told:
-                text.append(f"{told}  ", "yellow")
+            if part:
+                text.append(f"{part}  ", "yellow")
         return text
 
     def _say(self, text: Text) -> None:
@@ -216,7 +216,7 @@ class TopApp(App[None]):
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Filter while the user types."""
-        self._wanted = event.value.lower()
+        self._filter_text = event.value.lower()
         self.show()
 
     def on_input_submitted(self) -> None:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tidelog import ClusterStatus, Partition
-from tidelog_cli.cluster.command import NO_ANSWER, is_untold, state_text
+from tidelog_cli.cluster.command import NO_ANSWER, has_unknown_offsets, state_text
 from tidelog_cli.top.sampling import Sample
 
 _Ends = Mapping[tuple[bytes, int], int]
@@ -130,8 +130,8 @@ def _partition_rows(sample: Sample, before: Sample | None, *, internal: bool) ->
         if topic.name.startswith("__") and not internal:
             continue
         for each in topic.partitions:
-            told = not is_untold(each)
-            rate = _rate(each, ends.get((topic.topic_id, each.partition)), passed_s) if told else None
+            is_known = not has_unknown_offsets(each)
+            rate = _rate(each, ends.get((topic.topic_id, each.partition)), passed_s) if is_known else None
             rows.append(
                 PartitionRow(
                     topic.name,
@@ -140,10 +140,10 @@ def _partition_rows(sample: Sample, before: Sample | None, *, internal: bool) ->
                     each.epoch,
                     each.state,
                     len(each.placement),
-                    max((replica.lag for replica in each.replicas), default=0) if told else None,
-                    each.high_watermark - each.log_start_offset if told else None,
+                    max((replica.lag for replica in each.replicas), default=0) if is_known else None,
+                    each.high_watermark - each.log_start_offset if is_known else None,
                     rate,
-                    each.size_bytes if told else None,
+                    each.size_bytes if is_known else None,
                 )
             )
     return rows
@@ -154,7 +154,7 @@ def _ends(status: ClusterStatus) -> _Ends:
         (topic.topic_id, each.partition): each.high_watermark
         for topic in status.topics
         for each in topic.partitions
-        if not is_untold(each)
+        if not has_unknown_offsets(each)
     }
 
 
@@ -184,7 +184,7 @@ def _node_rows(status: ClusterStatus, by_owner: Mapping[str, Sequence[PartitionR
     rows: list[NodeRow] = []
     for node in status.nodes:
         owned = by_owner.get(node.node_id, ())
-        told = node.state != NO_ANSWER
+        has_answered = node.state != NO_ANSWER
         rows.append(
             NodeRow(
                 node.node_id,
@@ -193,10 +193,10 @@ def _node_rows(status: ClusterStatus, by_owner: Mapping[str, Sequence[PartitionR
                 state_text(node),
                 len(owned),
                 _total(owned),
-                node.connections if told else None,
-                node.data_bytes if told else None,
-                node.disk_free_bytes if told else None,
-                node.uptime_ms // 1000 if told else None,
+                node.connections if has_answered else None,
+                node.data_bytes if has_answered else None,
+                node.disk_free_bytes if has_answered else None,
+                node.uptime_ms // 1000 if has_answered else None,
             )
         )
     return rows

@@ -16,7 +16,7 @@ from tidelog import Client, ClusterStatus, GroupInfo
 from tidelog.errors import TidelogError
 
 GROUPS_MAX: Final = 100
-"""Groups whose lag is sampled."""
+"""Maximum number of groups whose lag is sampled."""
 AT_ONCE: Final = 4
 
 
@@ -57,11 +57,11 @@ async def take_sample(client: Client) -> Sample:
         async with turns:
             try:
                 rows = await client.groups.lag(group)
-            except TidelogError:  # it was deleted, or access is denied
+            except TidelogError:  # the group was deleted, or access to it is denied
                 return None
         return {topic: sum(row.lag for row in rows if row.topic == topic) for topic in {row.topic for row in rows}}
 
-    asked = [group.name for group in sorted(groups, key=lambda group: -(group.last_commit_us or 0))[:GROUPS_MAX]]
-    found = await asyncio.gather(*map(lag_of, asked))
-    lags = {name: lag for name, lag in zip(asked, found, strict=True) if lag is not None}
+    names = [group.name for group in sorted(groups, key=lambda group: -(group.last_commit_us or 0))[:GROUPS_MAX]]
+    results = await asyncio.gather(*map(lag_of, names))
+    lags = {name: lag for name, lag in zip(names, results, strict=True) if lag is not None}
     return Sample(at_s, status, groups, lags)

@@ -51,7 +51,7 @@ def create(
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     **settings: Any,
 ) -> None:
-    """Create a topic; settings that are not given get the node's defaults."""
+    """Create a topic; settings without an option get the node's defaults."""
 
     async def work(client: Client) -> Topic:
         return await client.create_topic(name, exist_ok=exist_ok, **settings)
@@ -132,9 +132,11 @@ def describe(
 def alter(
     name: NameArgument, *, as_json: JsonOption = False, bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP, **changes: Any
 ) -> None:
-    """Change settings of a topic; those that are not given stay."""
+    """Change settings of a topic; settings without an option do not change."""
     if not changes:
-        raise CommandFailed("nothing to change: give at least one option, see `tidelog topic alter --help`", EXIT_USAGE)
+        raise CommandFailed(
+            "no setting to change: give at least one option, see `tidelog topic alter --help`", EXIT_USAGE
+        )
     topic = with_client(bootstrap, lambda client: client.alter_topic(name, **changes))
     if as_json:
         print_json(topic_document(topic))
@@ -203,8 +205,8 @@ def compact(
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Compact a topic now, up to its newest record; returns when the compaction is complete."""
-    asked = None if partition is None else [partition]
-    done = with_client(bootstrap, lambda client: client.compact_topic(name, asked))
+    partitions = None if partition is None else [partition]
+    done = with_client(bootstrap, lambda client: client.compact_topic(name, partitions))
     if as_json:
         rows = [{"partition": each, "below": one.below, "size_bytes": one.size_bytes} for each, one in done.items()]
         print_json({"name": name, "partitions": rows})
@@ -216,8 +218,8 @@ def compact(
 def copy_count_text(topic: Topic) -> str:
     """Return the number of copies, and the configured number if nodes are missing."""
     there = max((len(partition.placement) for partition in topic.partitions), default=0)
-    wanted = topic.replication_factor
-    return str(wanted) if there in {wanted, 0} else f"{there} (of {wanted}, for lack of nodes)"
+    configured = topic.replication_factor
+    return str(configured) if there in {configured, 0} else f"{there} (of {configured}, for lack of nodes)"
 
 
 def _count(number: int, what: str) -> str:

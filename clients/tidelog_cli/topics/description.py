@@ -12,7 +12,7 @@ from tidelog_proto.limits import MIB
 from tidelog_proto.topic_settings import DESCRIBED
 
 UNINDEXED_BYTES_SHOWN: Final = 4 * MIB
-"""Indexes of the newest records always lag by less than this."""
+"""Indexes normally lack less than this many bytes of the newest records."""
 _UNITS_S: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
@@ -101,7 +101,7 @@ def plan_text(topic: Topic, partition: Partition, now_s: float | None = None) ->
 
 
 def index_text(topic: Topic, partition: Partition) -> str:
-    """Return how much of a partition is not indexed; empty if it has no indexes, or hardly anything is missing."""
+    """Return how much of a partition is not indexed; empty if it has no indexes, or they lack only little."""
     missing_bytes = partition.unindexed_bytes
     if not (topic.index_key or topic.index_tag) or missing_bytes < UNINDEXED_BYTES_SHOWN:
         return ""

@@ -14,14 +14,14 @@ from tidelog_cli.base.quantities import duration_ms, duration_or_none_ms, durati
 from tidelog_proto.topic_settings import ALTERABLE, TOPIC_SETTINGS, TopicSetting, Unit
 
 INDEX_PREFIX: Final = "index_"
-"""`--index` sets all settings with this prefix."""
+"""Prefix of the settings that `--index` sets."""
 _INDEXED: Final = tuple(name.removeprefix(INDEX_PREFIX) for name in ALTERABLE if name.startswith(INDEX_PREFIX))
 
 
 def with_setting_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command with an option for each setting that can be set, which it takes as `**settings`.
+    """Return a command with an option for each setting that can be set, passed as `**settings`.
 
-    A setting that is not given is missing from `settings`.
+    A setting without an option is missing from `settings`.
     """
     signature = inspect.signature(command, eval_str=True)
     own = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
@@ -42,7 +42,7 @@ def with_setting_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def option_names(setting: TopicSetting) -> list[str]:
-    """Return the names of a setting's option: of a time also the setting's own name, which has the unit."""
+    """Return the names of a setting's option; a duration also has the name of the setting, which includes the unit."""
     full = "--" + setting.name.replace("_", "-")
     if setting.name.startswith(INDEX_PREFIX):
         return ["--index"]
@@ -82,15 +82,15 @@ _INDEX: Final = Annotated[
 ]
 
 
-def _indexes(asked: str | None) -> dict[str, bool]:
+def _indexes(text: str | None) -> dict[str, bool]:
     """Return the settings that `--index` sets; empty if it is not given.
 
     Raises:
         typer.BadParameter: a name is unknown.
     """
-    if asked is None:
+    if text is None:
         return {}
-    named = {part.strip() for part in asked.split(",")}
-    if named != {"none"} and not named <= {*_INDEXED}:
-        raise typer.BadParameter(f"must be 'key', 'tag', 'key,tag' or 'none', got {asked!r}", param_hint="--index")
-    return {INDEX_PREFIX + name: name in named for name in _INDEXED}
+    names = {part.strip() for part in text.split(",")}
+    if names != {"none"} and not names <= {*_INDEXED}:
+        raise typer.BadParameter(f"must be 'key', 'tag', 'key,tag' or 'none', got {text!r}", param_hint="--index")
+    return {INDEX_PREFIX + name: name in names for name in _INDEXED}

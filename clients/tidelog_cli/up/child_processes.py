@@ -1,9 +1,9 @@
 """Child processes that report on stdout when they are ready, and are stopped in order.
 
-A child is another `tidelog` command (`node`, `gateway`), started as `python -m tidelog_cli` with this interpreter. It
-runs in its own session, so that Ctrl-C in the terminal only reaches the parent, which determines the order; it ends
-when the parent is killed (see `supervised_child`). Rejected: running both in this process (the command must not import
-them, and a crash of one would end the other).
+A child is another `tidelog` command (`node`, `gateway`), started as `python -m tidelog_cli` with this interpreter. A
+child runs in its own session, so that Ctrl-C in the terminal only reaches the parent, which stops the children in
+order. A child ends when its parent is killed (see `supervised_child`). Rejected: running node and gateway in this
+process: the command must not import them, and a crash of one would end the other.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from tidelog_cli.base.failures import CommandFailed
 from tidelog_cli.up.supervised_child import command
 
 READY_TIMEOUT_S: Final = 60.0
-"""From start to the ready line; includes recovery of a large log."""
+"""Longest time from start to the ready line, which includes recovery of a large log."""
 
 STOP_TIMEOUT_S: Final = 30.0
-"""From SIGTERM to SIGKILL."""
+"""Time between SIGTERM and SIGKILL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ async def running(
         environ: its environment; this process's by default.
 
     Raises:
-        CommandFailed: it exited, or READY_TIMEOUT_S passed, before it was ready.
+        CommandFailed: the child exited, or READY_TIMEOUT_S passed, before it was ready.
     """
     process = await asyncio.create_subprocess_exec(
         *command(module, arguments),
@@ -118,8 +118,8 @@ async def _next_line(process: Process) -> bytes:
 async def _drain(process: Process) -> None:
     """Forward the child's later output, so that it never blocks on a full pipe."""
     assert process.stdout is not None, "stdout is a pipe"
-    while piece := await process.stdout.read(1 << 16):
-        sys.stderr.buffer.write(piece)
+    while chunk := await process.stdout.read(1 << 16):
+        sys.stderr.buffer.write(chunk)
         sys.stderr.flush()
 
 

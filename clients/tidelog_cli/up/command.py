@@ -79,7 +79,7 @@ def up(
     JSON object as soon as all processes are ready.
     """
     require_extras("up", "up")
-    raise_descriptor_limit()  # child processes inherit it
+    raise_descriptor_limit()  # child processes inherit the variable
     present = nodes_in(data)
     count = nodes or present or 1
     ports = chosen(kept_ports(data), native=port, management=management_port, http=http_port)
@@ -88,14 +88,14 @@ def up(
     if count == 1 and present is None and (not secure_it or is_of_one_node(data)):
         words = {"--data": data, "--port": ports.native, "--management-port": ports.management[0]}
         command = ("node", *(str(word) for pair in words.items() for word in pair))
-        wanted = [LocalNode("node", ports.native, command, None)]
+        nodes_to_run = [LocalNode("node", ports.native, command, None)]
     else:
-        wanted = prepare(data, nodes=count, port=port, first_port=ports.native, management_ports=ports.management)
+        nodes_to_run = prepare(data, nodes=count, port=port, first_port=ports.native, management_ports=ports.management)
     security = None
     if secure_it:
-        security = secure(data, [one.node_id for one in wanted])
-        wanted = [replace(one, command=(*one.command, *security.config(one.node_id))) for one in wanted]
-    asyncio.run(_until_told(data, wanted, ports.http, security, as_json=as_json))
+        security = secure(data, [one.node_id for one in nodes_to_run])
+        nodes_to_run = [replace(one, command=(*one.command, *security.config(one.node_id))) for one in nodes_to_run]
+    asyncio.run(_until_told(data, nodes_to_run, ports.http, security, as_json=as_json))
 
 
 async def _until_told(
@@ -103,7 +103,7 @@ async def _until_told(
 ) -> None:
     """Run the stack; a stop signal at any time, including start-up, ends it in order."""
     task = asyncio.current_task()
-    assert task is not None, "runs inside a task"
+    assert task is not None, "this coroutine runs inside a task"
     told = False
 
     def stop() -> None:
@@ -157,7 +157,8 @@ async def _tell_of_end(node: Child, wanted: LocalNode) -> None:
     ended = await node.ended()
     if node.process.returncode == os.EX_CONFIG:
         sys.stderr.write(
-            f"{ended}\nThe other nodes keep running; this one was removed, or another process uses its id.\n"
+            f"{ended}\nThe other nodes keep running. This node was removed from the cluster, or another process uses "
+            "its id.\n"
         )
         return
     sys.stderr.write(

@@ -58,8 +58,9 @@ def prepare(
     Args:
         data: the directory; created if it does not exist.
         nodes: number of nodes.
-        port: the first node's native port as requested; 0 for free ports, None if not requested.
-        first_port: the first node's native port if it was not requested.
+        port: the first node's native port, as the user requested it; 0: free ports; None: `first_port`, or the ports of
+            the existing cluster.
+        first_port: the first node's native port in a new cluster if `port` is None.
         management_ports: each node's, or only the first one's; 0 lets each node pick one.
 
     Raises:
@@ -74,7 +75,9 @@ def prepare(
     if present is None:
         _found(data, nodes, first_port if port is None else port)
     elif present != nodes:
-        raise CommandFailed(f"{data} has a cluster of {present} nodes, not {nodes}", EXIT_USAGE)
+        raise CommandFailed(
+            f"{data} has a cluster of {present} nodes, not {nodes}; omit --nodes, or give another --data", EXIT_USAGE
+        )
     founders = _read(data / BOOTSTRAP)["nodes"]
     if port and port != founders[0]["port"]:
         native = ", ".join(str(founder["port"]) for founder in founders)
@@ -103,7 +106,7 @@ def _node(data: Path, founder: dict[str, Any], management_port: int) -> LocalNod
 
 
 def _found(data: Path, nodes: int, port: int) -> None:
-    """Write the secret, then the bootstrap file, whose existence means that both are complete."""
+    """Write the secret, then the bootstrap file; if the latter exists, both are complete."""
     data.mkdir(mode=PRIVATE_DIR_MODE, parents=True, exist_ok=True)
     write_secret(data / SECRET, replace=True)
     ports = [port + index * PORT_STEP for index in range(nodes)] if port else free_ports(nodes)

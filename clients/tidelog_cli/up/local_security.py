@@ -100,7 +100,7 @@ class LocalSecurity:
         return ("--config", str(self.certs / f"{name}.toml"))
 
     def node_environ(self) -> Mapping[str, str]:
-        """Return the environment of a node, without this process's variables that may be meant for another cluster."""
+        """Return the environment of a node, without variables of this process that could belong to another cluster."""
         return _allowed(_NODE, NODE_VARIABLES, os.environ)
 
     def gateway_environ(self) -> Mapping[str, str]:
@@ -171,7 +171,7 @@ class LocalSecurity:
         def with_this(contexts: Contexts) -> Contexts:
             nonlocal name
             number = 1
-            while (found := contexts.by_name.get(name)) and found.api_key_file != str(self.admin_key):
+            while (existing := contexts.by_name.get(name)) and existing.api_key_file != str(self.admin_key):
                 number += 1
                 name = f"{base}-{number}"
             return with_context(contexts, name, self.context(bootstrap), instead=True, use=False)
@@ -182,8 +182,8 @@ class LocalSecurity:
 
 def secured(data: Path) -> LocalSecurity | None:
     """Return the security files of a directory; None if it has none."""
-    found = LocalSecurity(data)
-    return found if paths(found.certs, CA)[0].exists() else None
+    security = LocalSecurity(data)
+    return security if paths(security.certs, CA)[0].exists() else None
 
 
 def secure(data: Path, node_ids: Sequence[str]) -> LocalSecurity:
@@ -196,24 +196,24 @@ def secure(data: Path, node_ids: Sequence[str]) -> LocalSecurity:
     Raises:
         CommandFailed: a file cannot be written, or certificates cannot be created.
     """
-    made = LocalSecurity(data)
+    security = LocalSecurity(data)
     try:
         data.mkdir(mode=PRIVATE_DIR_MODE, parents=True, exist_ok=True)
-        made.certs.mkdir(mode=PRIVATE_DIR_MODE, exist_ok=True)
-        if not made.admin_key.exists():
-            _write_key(made.admin_key)
-        ca, ca_key = paths(made.certs, CA)
+        security.certs.mkdir(mode=PRIVATE_DIR_MODE, exist_ok=True)
+        if not security.admin_key.exists():
+            _write_key(security.admin_key)
+        ca, ca_key = paths(security.certs, CA)
         if not ca.exists():
-            ca_key.unlink(missing_ok=True)  # left by a start that ended before the certificate was written
-            new_ca(made.certs, name="Tidelog on this machine", days=CA_DAYS)
+            ca_key.unlink(missing_ok=True)  # removes a key of a start that ended before the certificate was written
+            new_ca(security.certs, name="Tidelog on this machine", days=CA_DAYS)
         for node_id in node_ids:
-            new_certificate(made.certs, "node", node_id, HOSTS, days=DAYS, replace=True)
-        new_certificate(made.certs, "server", _HTTPS, HOSTS, days=DAYS, replace=True)
-        new_certificate(made.certs, "client", _GATEWAY, (), days=DAYS, replace=True)
-        made.write_settings(node_ids)
+            new_certificate(security.certs, "node", node_id, HOSTS, days=DAYS, replace=True)
+        new_certificate(security.certs, "server", _HTTPS, HOSTS, days=DAYS, replace=True)
+        new_certificate(security.certs, "client", _GATEWAY, (), days=DAYS, replace=True)
+        security.write_settings(node_ids)
     except OSError as error:
         raise CommandFailed(f"{error.filename or data} cannot be written: {error.strerror}") from error
-    return made
+    return security
 
 
 def _write_key(path: Path) -> None:
@@ -233,7 +233,7 @@ def _tls(certs: Path, name: str) -> dict[str, str]:
 
 
 def _allowed(section: str, settings: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment in which only variables of the given settings are kept of Tidelog's.
+    """Return the environment without Tidelog's variables, except those of the given settings.
 
     Variables override the settings file, and the terminal may have some for another cluster.
     """

@@ -26,7 +26,7 @@ class LocalStack:
     nodes: tuple[Child, ...]
     gateway: Child
     security: LocalSecurity | None = None
-    """Its certificates and keys, if it is secure."""
+    """Certificates and keys of the stack; None if it is not secure."""
 
     @property
     def _s(self) -> str:
@@ -78,7 +78,7 @@ async def running_stack(
     """
     async with contextlib.AsyncExitStack() as stack:
         nodes = await _start(stack, wanted, None if security is None else security.node_environ())
-        # An empty context: one of this process's environment would belong to another cluster.
+        # No context, because TIDELOG_CONTEXT of this process may name another cluster.
         command = ["--context=", "gateway", "--bootstrap", _bootstrap(nodes), "--http-port", str(http_port)]
         environ = None
         if security is not None:
@@ -104,7 +104,7 @@ async def _start(
         async with asyncio.TaskGroup() as starting:
             tasks += [starting.create_task(start(node)) for node in wanted]
     except* CommandFailed as failures:
-        # raised below, because early releases of 3.11 raise a group from an `except*` clause
+        # Raised below, because early releases of Python 3.11 raise an exception group from an `except*` clause.
         failed = failures.exceptions[0]
     if failed is not None:
         raise failed

@@ -51,7 +51,7 @@ def kept_ports(data: Path) -> Ports:
 
 
 def chosen(kept: Ports, *, native: int | None, management: int | None, http: int | None) -> Ports:
-    """Return the ports to use: given ones, or else stored ones."""
+    """Return the ports to use: those of the options, otherwise the stored ones."""
     return replace(
         kept,
         native=kept.native if native is None else native,

@@ -42,7 +42,7 @@ def end_with(parent: int) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Tie this process to its parent, then run the module."""
+    """Let this process end with its parent, and run the module."""
     parent, module, *rest = arguments
     end_with(int(parent))
     sys.argv[1:] = rest

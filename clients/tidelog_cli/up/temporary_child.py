@@ -3,7 +3,7 @@
     python -m tidelog_cli.up.temporary_child DIRECTORY MODULE ARGUMENT…
 
 The parent holds the other end of the child's standard input and never writes to it. When that pipe is closed, however
-the parent ended, the child's process replaces itself by `rm -rf DIRECTORY`: no code of the child runs on, and no other
+the parent ended, the child's process executes `rm -rf DIRECTORY` in its place: the child stops running, and no other
 process has to clean up. For programs whose data is temporary: a node of a user's tests. Rejected: PR_SET_PDEATHSIG as
 in `supervised_child`, which depends on the thread that started the child: a test may start a node in a short-lived
 thread. A graceful stop: no process is left to wait for it.
@@ -22,7 +22,7 @@ _STDIN: Final = 0
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Tie this process to its standard input, then run the module."""
+    """Let this process end when its standard input is closed, and run the module."""
     directory, module, *rest = arguments
     threading.Thread(target=_end_with_stdin, args=(directory,), name="tied", daemon=True).start()
     sys.argv[1:] = rest

@@ -1,7 +1,8 @@
 """`/v1/api-keys` and `/v1/rules`: API keys and access rules, with the caller's permissions.
 
 Nodes are asked on behalf of the caller, never with the gateway's own key. A gateway without authentication therefore
-refuses these routes, whatever its own key may do. Only the answer that creates a key has its secret; no log has it.
+refuses these routes, even if its own key has the permission. A key's secret is only in the answer to its creation, and
+never logged.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ class KeyCreate(BaseModel):
     expires_ms: Annotated[
         int | None, Field(ge=1, le=TIMESTAMP_MS_MAX, description="Expiry, in ms since 1970; null: never.")
     ] = None
-    note: Annotated[str, Field(max_length=_NOTE_CHARS_MAX, description="The purpose of the key.")] = ""
+    note: Annotated[
+        str, Field(max_length=_NOTE_CHARS_MAX, description="A description of the key, such as its purpose.")
+    ] = ""
 
 
 class KeyView(BaseModel):
@@ -94,12 +97,12 @@ class RuleCreate(BaseModel):
     operations: Annotated[list[Operation], Field(min_length=1, max_length=_OPERATIONS_MAX)]
     resource: Resource
     name: Annotated[
-        str, Field(max_length=GROUP_NAME_BYTES_MAX, description="Of the topic or group; empty for the cluster.")
+        str, Field(max_length=GROUP_NAME_BYTES_MAX, description="Name of the topic or group; empty for the cluster.")
     ] = ""
-    prefix: Annotated[bool, Field(description="`name` is a prefix of the names of topics or groups.")] = False
-    deny: Annotated[bool, Field(description="Denies the operations; a denial overrides what other rules allow.")] = (
-        False
-    )
+    prefix: Annotated[bool, Field(description="Whether `name` is a prefix of the names of topics or groups.")] = False
+    deny: Annotated[
+        bool, Field(description="Whether the rule denies the operations; a denial overrides rules that allow them.")
+    ] = False
 
 
 class RuleView(RuleCreate):
@@ -119,8 +122,8 @@ class RulePage(BaseModel):
 async def create_key(security: SecurityDep, body: KeyCreate) -> Response:
     """Create a key and return it: only this answer has its secret, and caches must not store it."""
     expires_us = None if body.expires_ms is None else body.expires_ms * 1000
-    made = await security.create_key(body.principal, roles=body.roles, expires_us=expires_us, note=body.note)
-    return json_response(_key_view(made.info) | {"api_key": made.api_key}, 201, _NOT_KEPT)
+    new_key = await security.create_key(body.principal, roles=body.roles, expires_us=expires_us, note=body.note)
+    return json_response(_key_view(new_key.info) | {"api_key": new_key.api_key}, 201, _NOT_KEPT)
 
 
 @router.get("/api-keys", response_model=KeyPage, summary="List API keys")
@@ -141,10 +144,10 @@ async def revoke_key(security: SecurityDep, key_id: _Id) -> Response:
 @router.post("/rules", status_code=201, response_model=RuleView, summary="Grant or deny")
 async def grant(security: SecurityDep, body: RuleCreate) -> Response:
     """Add a rule; all nodes apply it within a second."""
-    asked = AccessRule(
+    rule = AccessRule(
         body.principal, tuple(body.operations), body.resource, body.name, prefix=body.prefix, deny=body.deny
     )
-    return json_response(_rule_view(await security.grant(asked)), 201)
+    return json_response(_rule_view(await security.grant(rule)), 201)
 
 
 @router.get("/rules", response_model=RulePage, summary="List rules")

@@ -22,7 +22,7 @@ _US_PER_MS: Final = 1000
 
 
 class NodeView(BaseModel):
-    """A node, by its own report, or by that of another node when it does not answer."""
+    """A node, as it reports itself, or as another node reports it when it does not answer."""
 
     node_id: str
     host: str
@@ -30,7 +30,7 @@ class NodeView(BaseModel):
     zone: str
     alive: bool
     state: Annotated[str, Field(description="running, stopping, failed, or no answer.")]
-    membership: Annotated[str, Field(description="alive, suspect, dead, left or unknown, by gossip.")]
+    membership: Annotated[str, Field(description="State according to gossip: alive, suspect, dead, left or unknown.")]
     draining: bool
     roles: list[str]
     software: str
@@ -55,7 +55,13 @@ class NodeChange(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    draining: Annotated[bool, Field(description="true: move its copies and ownership away; false: it may have some.")]
+    draining: Annotated[
+        bool,
+        Field(
+            description="true: move the node's copies and ownership away; false: allow copies and ownership on it "
+            "again."
+        ),
+    ]
 
 
 class DrainingView(BaseModel):
@@ -63,7 +69,7 @@ class DrainingView(BaseModel):
 
     node_id: str
     draining: bool
-    partitions: Annotated[int, Field(description="Partitions that it stores now.")]
+    partitions: Annotated[int, Field(description="Number of partitions that the node stores now.")]
 
 
 class MeView(BaseModel):
@@ -81,14 +87,22 @@ class HistoryView(BaseModel):
     times_ms: list[int]
     records_per_s: list[float | None]
     size_bytes: Annotated[list[int | None], Field(description="Of one copy.")]
-    requests_per_s: Annotated[list[float | None] | None, Field(description="Of this gateway; null for a topic.")]
+    requests_per_s: Annotated[
+        list[float | None] | None, Field(description="HTTP requests to this gateway; null for a topic.")
+    ]
     published_per_s: Annotated[list[float | None] | None, Field(description="Records, through this gateway.")]
     delivered_per_s: Annotated[list[float | None] | None, Field(description="Records, through this gateway.")]
     publish_p50_ms: Annotated[
-        list[float | None] | None, Field(description="Upper bound of half of the HTTP publishes of this gateway.")
+        list[float | None] | None,
+        Field(description="Upper bound of the time of 50 % of the HTTP publishes of this gateway."),
     ]
-    publish_p99_ms: Annotated[list[float | None] | None, Field(description="The same of 99 of 100.")]
-    fault: Annotated[str | None, Field(description="Why there are no newer samples; null without a fault.")]
+    publish_p99_ms: Annotated[
+        list[float | None] | None,
+        Field(description="Upper bound of the time of 99 % of the HTTP publishes of this gateway."),
+    ]
+    fault: Annotated[
+        str | None, Field(description="The reason why there are no newer samples; null if sampling works.")
+    ]
 
 
 @router.get("/cluster", response_model=ClusterView, summary="The nodes")
@@ -119,17 +133,24 @@ async def me(gateway: GatewayDep) -> Response:
 @router.get("/history", response_model=HistoryView, summary="Figures of the last hour")
 async def history(
     gateway: GatewayDep,
-    topic: Annotated[TopicName | None, Query(description="Of this topic; else of the cluster.")] = None,
+    topic: Annotated[
+        TopicName | None, Query(description="Return the history of this topic; without it that of the cluster.")
+    ] = None,
 ) -> Response:
     """Return the metrics that this gateway has sampled. Needs `describe` on the topic, or on the cluster."""
     sampler = gateway.sampler
     if topic is not None:
         check_topic_name(topic)
-        await gateway.client.list_offsets(topic, "latest", [0])  # refused if the caller may not describe the topic
+        # Raises the error of a caller that may not describe the topic.
+        await gateway.client.list_offsets(topic, "latest", [0])
     else:
         await gateway.client.nodes()
     kept = History() if sampler is None else sampler.history
-    fault = "this gateway takes no samples (ui = off)" if sampler is None else sampler.fault
+    fault = (
+        "this gateway takes no samples, because ui = off in its settings; set ui = on"
+        if sampler is None
+        else sampler.fault
+    )
     shown = _of_cluster(kept) if topic is None else _of_topic(kept, topic)
     return json_response({"times_ms": kept.times_ms, **shown, "fault": fault})
 

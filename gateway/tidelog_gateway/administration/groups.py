@@ -51,7 +51,7 @@ class GroupSummaryView(BaseModel):
 
     name: str
     state: GroupState
-    generation: Annotated[int, Field(description="Grows with each rebalance.")]
+    generation: Annotated[int, Field(description="Generation of the assignment; grows with each rebalance.")]
     members: int
     positions: int
     assignor: str | None
@@ -82,7 +82,7 @@ class LagView(BaseModel):
     high_watermark: int
     lag: int
     commit_timestamp_ms: int | None
-    note: Annotated[str | None, Field(description="Metadata committed with the offset; null without any.")]
+    note: Annotated[str | None, Field(description="Metadata committed with the offset; null if there is none.")]
     epoch: Annotated[
         int | None, Field(description="Epoch of the record before next_offset; null if it was not committed.")
     ]
@@ -104,8 +104,10 @@ class ResetBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    to: Annotated[Literal["earliest", "latest"] | None, Field(description="An end of the logs.")] = None
-    offset: Annotated[int | None, Field(ge=0, lt=2**63, description="Clamped to the bounds of each log.")] = None
+    to: Annotated[Literal["earliest", "latest"] | None, Field(description="The start or end of each log.")] = None
+    offset: Annotated[
+        int | None, Field(ge=0, lt=2**63, description="An offset, limited to the bounds of each log.")
+    ] = None
     timestamp: Annotated[
         str | None, Field(max_length=40, description="Milliseconds since 1970, or ISO 8601 with a time zone.")
     ] = None
@@ -175,11 +177,11 @@ async def reset_offsets(gateway: GatewayDep, request: Request, group: GroupPath,
 
 
 def _target(body: ResetBody) -> ResetTo:
-    named = [each for each in (body.to, body.offset, body.timestamp) if each is not None]
-    if len(named) != 1:
-        raise invalid([{"pointer": "", "detail": "name one of to, offset and timestamp"}])
+    targets = [each for each in (body.to, body.offset, body.timestamp) if each is not None]
+    if len(targets) != 1:
+        raise invalid([{"pointer": "", "detail": "must have exactly one of to, offset and timestamp"}])
     if body.timestamp is None:
-        return named[0] if isinstance(named[0], int) else body.to or "earliest"
+        return targets[0] if isinstance(targets[0], int) else body.to or "earliest"
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=parse_timestamp(body.timestamp))
 
 

@@ -19,13 +19,13 @@ READY_TIMEOUT_S: Final = 2.0
 router = APIRouter(tags=["service"])
 
 
-@router.get("/livez", summary="Is the process alive?")
+@router.get("/livez", summary="Check whether the process is alive")
 async def livez() -> Response:
     """Answer while the event loop runs."""
     return json_response({"status": "alive"})
 
 
-@router.get("/readyz", summary="Can requests be served?")
+@router.get("/readyz", summary="Check whether requests can be served")
 async def readyz(gateway: GatewayDep) -> Response:
     """Answer 200 when a node answers and the gateway is not stopping, else 503.
 
@@ -34,7 +34,9 @@ async def readyz(gateway: GatewayDep) -> Response:
     are restarted: the others accept their connections.
     """
     if gateway.stopping.is_set():
-        raise Problem(503, "shutting_down", "this gateway is stopping; use another one", retryable=True)
+        raise Problem(
+            503, "shutting_down", "this gateway is stopping; send requests to another gateway", retryable=True
+        )
     try:
         async with asyncio.timeout(READY_TIMEOUT_S):
             nodes = await gateway.client.nodes()
@@ -42,7 +44,12 @@ async def readyz(gateway: GatewayDep) -> Response:
                 await _check_may_ask(gateway)
     except (TidelogError, TimeoutError) as error:
         text = str(error) or f"no answer within {READY_TIMEOUT_S:g} s"
-        raise Problem(503, "not_ready", f"no node answers: {text}", retryable=True) from error
+        raise Problem(
+            503,
+            "not_ready",
+            f"no node answers: {text}; check that the nodes of `bootstrap` are running",
+            retryable=True,
+        ) from error
     ready: dict[str, Any] = {"status": "ready", "nodes": len(nodes)}
     # Each node counts the partitions of which it has a copy, so the maximum is a lower bound.
     lost = max((node.no_quorum for node in nodes), default=0)

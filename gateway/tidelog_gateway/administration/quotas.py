@@ -28,7 +28,7 @@ router = APIRouter(prefix="/v1", tags=["access"], route_class=JsonRoute)
 LIMIT_MAX: Final = 2**63 - 1
 _UNLIMITED: Final = "unlimited"
 _PREFIX_CHARS: Final = 16
-"""Length of `role:` or `address:` before a name."""
+"""Maximum length of the prefix of a name, `role:` or `address:`."""
 
 Subject = Annotated[
     str,
@@ -52,7 +52,7 @@ def _limit(value: Any, handler: Callable[[Any], Any]) -> Any:
 _Limit = Annotated[
     Annotated[int, Field(ge=0, le=LIMIT_MAX)] | Literal["unlimited"] | None,
     WrapValidator(_limit),
-    Field(description="null: not limited by this quota; unlimited: not limited, whatever broader quotas set."),
+    Field(description="null: this quota sets no limit; unlimited: no limit, overriding broader quotas."),
 ]
 
 
@@ -91,9 +91,9 @@ class UsageView(BaseModel):
     connections: int
     waiting: Annotated[int, Field(description="Throttled connections.")]
     in_flight_bytes: int
-    throttled_s: Annotated[float, Field(description="Total time for which its requests were throttled.")]
-    produce_debt_s: Annotated[float, Field(description="Time until it may write again.")]
-    consume_debt_s: Annotated[float, Field(description="Time until it may read again.")]
+    throttled_s: Annotated[float, Field(description="Total time for which the caller's requests were throttled.")]
+    produce_debt_s: Annotated[float, Field(description="Time until the caller may write again.")]
+    consume_debt_s: Annotated[float, Field(description="Time until the caller may read again.")]
 
 
 class UsagesView(BaseModel):
@@ -105,8 +105,8 @@ class UsagesView(BaseModel):
 @router.get("/quotas", response_model=QuotasView, summary="List quotas")
 async def list_quotas(security: SecurityDep) -> Response:
     """List all quotas by their subjects. Needs `cluster` on the cluster."""
-    found = await security.quotas()
-    return json_response({"quotas": [_view(subject, found[subject]) for subject in sorted(found)]})
+    quotas = await security.quotas()
+    return json_response({"quotas": [_view(subject, quotas[subject]) for subject in sorted(quotas)]})
 
 
 @router.get("/quotas:usage", response_model=UsagesView, summary="Use of quotas")
@@ -135,5 +135,5 @@ async def remove_quota(security: SecurityDep, subject: Subject) -> Response:
 
 def _view(subject: str, quota: Quota) -> dict[str, Any]:
     limits = {name: getattr(quota, name) for name in FIELDS}
-    shown = {name: _UNLIMITED if limit == math.inf else limit for name, limit in limits.items()}
-    return {"subject": subject} | shown
+    document = {name: _UNLIMITED if limit == math.inf else limit for name, limit in limits.items()}
+    return {"subject": subject} | document

@@ -33,7 +33,8 @@ async def delete_records(
     topic: TopicPath,
     partition: PartitionPath,
     before_offset: Annotated[
-        int | None, Query(ge=0, lt=2**63, description="Records before it are deleted; at most the high watermark.")
+        int | None,
+        Query(ge=0, lt=2**63, description="Records before this offset are deleted; at most the high watermark."),
     ] = None,
     before_timestamp: Annotated[
         str | None,
@@ -46,7 +47,7 @@ async def delete_records(
 ) -> Response:
     """Delete all records before an offset or a time; idempotent. The deletion is durable when it is answered."""
     if (before_offset is None) == (before_timestamp is None):
-        raise invalid([{"parameter": "before_offset", "detail": "name either before_offset or before_timestamp"}])
+        raise invalid([{"parameter": "before_offset", "detail": "must have either before_offset or before_timestamp"}])
     before: int | datetime
     if before_offset is not None:
         before = before_offset
@@ -57,6 +58,6 @@ async def delete_records(
         starts = await gateway.client.delete_records(topic, before, [partition])
     except OffsetOutOfRangeError as error:
         problem = from_error(error)
-        problem.status = 422  # the offset is above the high watermark: it does not exist yet
+        problem.status = 422  # the offset does not exist yet, because it is above the high watermark
         raise problem from error
     return json_response({"partition": partition, "log_start_offset": starts[partition]})

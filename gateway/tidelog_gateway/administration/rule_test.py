@@ -29,9 +29,14 @@ class RuleTest(BaseModel):
 
     operation: TestedOperation
     resource: Resource
-    name: Annotated[str, Field(max_length=GROUP_NAME_BYTES_MAX, description="Of the topic or group.")] = ""
+    name: Annotated[str, Field(max_length=GROUP_NAME_BYTES_MAX, description="Name of the topic or group.")] = ""
     principal: Annotated[
-        str, Field(max_length=_PRINCIPAL_MAX, description="Empty: the caller. Others need `cluster` on the cluster.")
+        str,
+        Field(
+            max_length=_PRINCIPAL_MAX,
+            description="The principal to test; empty for the caller. Testing another principal needs `cluster` on "
+            "the cluster.",
+        ),
     ] = ""
     roles: Annotated[
         list[Annotated[str, Field(min_length=1, max_length=_PRINCIPAL_MAX)]],
@@ -43,12 +48,12 @@ class VerdictView(BaseModel):
     """The decision."""
 
     allowed: bool
-    because: Annotated[str, Field(description="The rule that decides, with its id; or why no rule does.")]
+    because: Annotated[str, Field(description="The rule that decides, with its id, or the reason why no rule decides.")]
 
 
-@router.post("/rules:test", response_model=VerdictView, summary="Test what rules allow")
+@router.post("/rules:test", response_model=VerdictView, summary="Test whether rules allow an operation")
 async def test_rules(security: SecurityDep, body: RuleTest) -> Response:
-    """Return whether a principal may do an operation now, and why. Changes nothing."""
+    """Return whether a principal may do an operation now, and the reason. Changes nothing."""
     verdict = await security.test(
         body.operation, body.resource, body.name, principal=body.principal, roles=tuple(body.roles)
     )

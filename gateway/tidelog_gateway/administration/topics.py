@@ -59,7 +59,7 @@ class TopicCreate(_Settings):
 
 
 class TopicAlter(_Settings):
-    """Changes to a topic. Settings that are missing or null stay; `partitions` can only be raised."""
+    """Changes to a topic. Settings that are missing or null do not change; `partitions` can only be raised."""
 
 
 class NextDeletionView(BaseModel):
@@ -67,8 +67,10 @@ class NextDeletionView(BaseModel):
 
     below: Annotated[int, Field(description="The end offset of the segment.")]
     size_bytes: int
-    at_ms: Annotated[int | None, Field(description="When its newest record expires; null: no limit by time.")]
-    bytes_more: Annotated[int | None, Field(description="Bytes to append until it is deleted; null: no such limit.")]
+    at_ms: Annotated[int | None, Field(description="When the segment's newest record expires; null: no limit by time.")]
+    bytes_more: Annotated[
+        int | None, Field(description="Bytes to append until the segment is deleted; null: no limit by size.")
+    ]
 
 
 class PartitionView(BaseModel):
@@ -82,17 +84,19 @@ class PartitionView(BaseModel):
     high_watermark: int
     size_bytes: int
     state: str
-    oldest_append_ms: Annotated[int | None, Field(description="Append time of its oldest record; null: empty.")]
+    oldest_append_ms: Annotated[
+        int | None, Field(description="Append time of the oldest record; null: the partition is empty.")
+    ]
     newest_append_ms: int | None
     next_deletion: Annotated[NextDeletionView | None, Field(description="null: retention deletes nothing.")]
-    unindexed_bytes: Annotated[int, Field(description="Bytes without an index, which searches scan.")]
+    unindexed_bytes: Annotated[int, Field(description="Bytes that are not indexed yet, which searches scan.")]
 
 
 class TopicView(_DescribedSettings):
     """A topic and its configuration."""
 
     name: str
-    topic_id: Annotated[str, Field(description="32 hexadecimal digits; a topic that is created again has another.")]
+    topic_id: Annotated[str, Field(description="32 hexadecimal digits; a recreated topic has another id.")]
     partitions: int
 
 
@@ -111,15 +115,18 @@ class FiguresView(BaseModel):
     idle: Annotated[int, Field(description="Partitions that are not open; the sums leave them out.")]
     unavailable: Annotated[int, Field(description="Partitions that accept no records.")]
     under_replicated: Annotated[int, Field(description="Partitions with an incomplete copy.")]
-    records_per_s: Annotated[float | None, Field(description="Over the last half minute; null: not known.")]
-    bytes_per_s: Annotated[float | None, Field(description="Growth; negative if more was deleted.")]
+    records_per_s: Annotated[float | None, Field(description="Rate over the last 30 s; null: unknown.")]
+    bytes_per_s: Annotated[
+        float | None, Field(description="Growth rate of the size; negative if more is deleted than appended.")
+    ]
 
 
 class ListedTopicView(TopicView):
     """A topic in a list."""
 
     figures: Annotated[
-        FiguresView | None, Field(description="With `figures=true`; null: the topic has not been sampled.")
+        FiguresView | None,
+        Field(description="Sums over the partitions, with `figures=true`; null: the topic has not been sampled."),
     ] = None
 
 
@@ -150,7 +157,9 @@ async def list_topics(
     gateway: GatewayDep,
     limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 100,
     cursor: CursorQuery = None,
-    figures: Annotated[bool, Query(description="Also sums over the partitions, sampled every few seconds.")] = False,
+    figures: Annotated[
+        bool, Query(description="Whether to return sums over the partitions, which are sampled every few seconds.")
+    ] = False,
 ) -> Response:
     """List topics by name, a page at a time. Concurrent creations and deletions do not disturb the paging."""
     after = "" if cursor is None else name_in(cursor)
@@ -158,9 +167,9 @@ async def list_topics(
     next_cursor = cursor_of(page[-1].name) if more else None
     if not figures:
         return json_response({"topics": [view_of(topic) for topic in page], "next_cursor": next_cursor})
-    kept = History() if gateway.sampler is None else gateway.sampler.history
-    views = [view_of(topic) | {"figures": _figures_view(kept, topic)} for topic in page]
-    sampled_ms = kept.times_ms[-1] if kept.times_ms else None
+    history = History() if gateway.sampler is None else gateway.sampler.history
+    views = [view_of(topic) | {"figures": _figures_view(history, topic)} for topic in page]
+    sampled_ms = history.times_ms[-1] if history.times_ms else None
     return json_response({"topics": views, "next_cursor": next_cursor, "figures_ms": sampled_ms})
 
 
@@ -199,18 +208,18 @@ def view_of(topic: Topic) -> dict[str, Any]:
     }
 
 
-def _figures_view(kept: History, topic: Topic) -> dict[str, Any] | None:
-    found = kept.newest.get(topic.name)
-    if found is None or found.topic_id != topic.topic_id:
+def _figures_view(history: History, topic: Topic) -> dict[str, Any] | None:
+    figures = history.newest.get(topic.name)
+    if figures is None or figures.topic_id != topic.topic_id:
         return None
-    rate = kept.rate(topic.name)
+    rate = history.rate(topic.name)
     return {
-        "records": found.records,
-        "end_offsets": found.end_offsets,
-        "size_bytes": found.size_bytes,
-        "idle": found.idle,
-        "unavailable": found.unavailable,
-        "under_replicated": found.under_replicated,
+        "records": figures.records,
+        "end_offsets": figures.end_offsets,
+        "size_bytes": figures.size_bytes,
+        "idle": figures.idle,
+        "unavailable": figures.unavailable,
+        "under_replicated": figures.under_replicated,
         "records_per_s": rate and rate.records_per_s,
         "bytes_per_s": rate and rate.bytes_per_s,
     }

@@ -1,8 +1,8 @@
 """An authenticated caller and the ticket that identifies it to nodes.
 
-A ticket is valid for a minute and is renewed after half of it with the caller's credentials, which detects revoked
-credentials at the latest then. A ticket that a node refuses is renewed at once. When a node refuses the credentials,
-the caller has ended: its requests are answered with that error and its WebSockets are closed.
+A ticket is valid for a minute and is renewed after 30 s with the caller's credentials, so revoked credentials are
+detected within that time. A ticket that a node refuses is renewed at once. When a node refuses the credentials, the
+caller has ended: its requests get that error and its WebSockets are closed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Raises NotIdentifiedError for refused credentials, TidelogError or Problem when 
 
 RENEW_SHARE: Final = 0.5
 AGAIN_S: Final = 1.0
-"""Pause between attempts to renew a ticket, after one that failed."""
+"""Pause after a failed attempt to renew a ticket."""
 
 
 class AuthenticatedCaller:
@@ -72,7 +72,8 @@ class AuthenticatedCaller:
             TidelogError: the credentials have ended.
         """
         if self.over is not None:
-            raise type(self.over)(str(self.over))  # a copy: the traceback of a raised exception grows each time
+            # A copy, because raising the same exception again extends its traceback.
+            raise type(self.over)(str(self.over))
         self.look()
         return self._ticket
 
@@ -99,7 +100,7 @@ class AuthenticatedCaller:
         return self._renewing
 
     def close(self) -> None:
-        """Cancel a renewal that is under way."""
+        """Cancel a renewal in progress."""
         if self._renewing is not None:
             self._renewing.cancel()
 

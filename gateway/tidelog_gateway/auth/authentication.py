@@ -1,7 +1,7 @@
 """Authentication of requests, before any of the body is read.
 
 With `auth = callers` every path requires credentials, except for the few that are listed here: a new route requires
-them by default. These requests are refused with and without `auth`: a URL with credentials in it or with invalid text,
+them by default. With any `auth`, these requests are refused: a URL with credentials in it or with invalid text,
 a changing request from a page of another host, and a foreign `Host` on a gateway without authentication. The route of a
 WebSocket authenticates it, since browsers can send credentials only in a message.
 """
@@ -21,9 +21,10 @@ from tidelog_gateway.auth.url_encoding import check_url_encoding
 from tidelog_gateway.settings import GatewaySettings
 
 OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/metrics", "/openapi.json", "/docs", "/", "/ui"})
-"""For operators, and the description of the API: none of these paths reveals a topic, a group or a caller."""
+"""Paths that need no credentials: for operators, and the description of the API. They reveal no topic, group or
+caller."""
 OPEN_BELOW: Final = ("/docs/assets/", "/ui/")
-"""Static files."""
+"""Prefixes of static files, which need no credentials."""
 
 _READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 

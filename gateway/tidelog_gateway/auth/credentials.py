@@ -24,10 +24,11 @@ from tidelog_proto.auth.api_key import KEY_PREFIX
 
 TOKEN_CHARS_MAX: Final = 16_384
 CHALLENGE: Final = 'Bearer realm="tidelog"'
-"""Without Basic: browsers would ask for a password and send it with every request, also those of foreign pages."""
+"""The scheme Basic is not offered, because browsers would ask for a password and send it with every request, also those
+of foreign pages."""
 
 USER_CHARS_MAX: Final = 2_048
-"""Length of the base64 of `user:password`."""
+"""Maximum length of the base64 of `user:password`."""
 
 _HOW: Final = "send Authorization: Bearer KEY"
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/=-]+")
@@ -75,12 +76,12 @@ def credentials_in(headers: Headers) -> CallerCredentials | None:
     Raises:
         Problem: 401, the credentials are malformed.
     """
-    given = headers.getlist("authorization")
-    if not given:
+    values = headers.getlist("authorization")
+    if not values:
         return None
-    if len(given) > 1:
+    if len(values) > 1:
         raise unauthenticated("the request has several Authorization headers; send one")
-    scheme, _, token = given[0].strip().partition(" ")
+    scheme, _, token = values[0].strip().partition(" ")
     if scheme.lower() == "basic":
         return _of_basic(token.strip())
     if scheme.lower() != "bearer":
@@ -92,12 +93,12 @@ def credentials_of(token: str) -> pb.Credentials:
     """Parse an API key, which has a known prefix, or a token of an issuer.
 
     Raises:
-        Problem: 401, it is malformed.
+        Problem: 401, the key or token is malformed.
     """
     if len(token) > TOKEN_CHARS_MAX:
-        raise unauthenticated(f"the token is longer than {TOKEN_CHARS_MAX} characters")
+        raise unauthenticated(f"the token has {len(token)} characters, at most {TOKEN_CHARS_MAX} are allowed")
     if not _TOKEN.fullmatch(token):
-        raise unauthenticated(f"the bearer token has characters that tokens never have; {_HOW}")
+        raise unauthenticated(f"the bearer token has characters other than A-Z a-z 0-9 - . _ ~ + / =; {_HOW}")
     return pb.Credentials(api_key=token) if token.startswith(KEY_PREFIX) else pb.Credentials(token=token)
 
 
@@ -105,10 +106,12 @@ def _of_basic(text: str) -> UserPassword:
     """Parse the base64 of `user:password` in UTF-8 (RFC 7617).
 
     Raises:
-        Problem: 401, it is malformed.
+        Problem: 401, the text is malformed.
     """
     if len(text) > USER_CHARS_MAX:
-        raise unauthenticated(f"the Basic credentials are longer than {USER_CHARS_MAX} characters")
+        raise unauthenticated(
+            f"the Basic credentials have {len(text)} characters, at most {USER_CHARS_MAX} are allowed"
+        )
     try:
         user, colon, password = base64.b64decode(text, validate=True).decode().partition(":")
     except (binascii.Error, ValueError):
@@ -129,7 +132,7 @@ def user_password(user: str, password: str) -> UserPassword:
             raise unauthenticated("the password is empty; send user:password")
         return UserPassword(user, password, Password(user, password))
     except InvalidRequestError as error:
-        raise unauthenticated("the user's name is invalid") from error
+        raise unauthenticated("the user's name is invalid; send the name of an existing user") from error
 
 
 def refuse_secrets_in(query: bytes) -> None:
@@ -143,7 +146,9 @@ def refuse_secrets_in(query: bytes) -> None:
     try:
         fields = parse_qsl(query.decode("latin-1"), keep_blank_values=True, max_num_fields=QUERY_FIELDS_MAX)
     except ValueError as error:
-        raise Problem(400, "malformed_request", f"the query has more than {QUERY_FIELDS_MAX} fields") from error
+        raise Problem(
+            400, "malformed_request", f"the query has more than {QUERY_FIELDS_MAX} fields; send fewer"
+        ) from error
     for name, value in fields:
         if name.lower() in _SECRET_NAMES or _KEY.search(value):
             raise Problem(

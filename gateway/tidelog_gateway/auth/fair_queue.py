@@ -1,7 +1,7 @@
 """Fair queueing of authentication by client address.
 
-Each address has a limit of concurrent verifications and a limit of waiting ones, in order of arrival. A flood of
-credentials from one address therefore delays only that address.
+Each address has a limit of concurrent verifications, and a bounded queue of waiting ones in order of arrival. A flood
+of credentials from one address therefore delays only that address.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from tidelog_proto.auth.host_header import HostNames
 
 ANY_HOST: Final = "*"
 UNCHECKED_PATHS: Final = frozenset({"/livez", "/readyz"})
-"""Health probes, which may use any name; a page learns nothing from the answer."""
+"""Paths of health probes, which may use any host name; their answers reveal nothing to a page."""
 
 _SHOWN_CHARS: Final = 200
 _KNOWN_MAX: Final = 64
@@ -35,14 +35,14 @@ class HostCheck:
     def __init__(self, settings: GatewaySettings, machine: str | None = None) -> None:
         asks = settings.auth != "none" or settings.tls_cert_file is not None
         self._any = asks or ANY_HOST in settings.allowed_hosts or ANY_ORIGIN in settings.allowed_origins
-        named = (*settings.allowed_hosts, *map(_host_of_origin, settings.allowed_origins))
-        self._names = HostNames((settings.host, *named), machine)
-        self._known: set[bytes] = set()
+        names = (*settings.allowed_hosts, *map(_host_of_origin, settings.allowed_origins))
+        self._names = HostNames((settings.host, *names), machine)
+        self._passed_hosts: set[bytes] = set()
         """Values of `Host` that have passed the check."""
 
     def is_known(self, host: bytes | None) -> bool:
-        """Whether the only `Host` of a request is known to pass; check others with `refuse_foreign_host`."""
-        return self._any or host in self._known
+        """Whether this single `Host` of a request has passed the check before; else call `refuse_foreign_host`."""
+        return self._any or host in self._passed_hosts
 
     def refuse_foreign_host(self, headers: Headers, path: str) -> None:
         """Refuse a request whose `Host` is not one of this gateway's names.
@@ -52,7 +52,7 @@ class HostCheck:
         """
         if self._any or path in UNCHECKED_PATHS:
             return
-        for host in headers.getlist("host"):  # HTTP/1.0 allows a request without it; no browser sends one
+        for host in headers.getlist("host"):  # HTTP/1.0 allows a request without `Host`; browsers always send it
             if not self.is_allowed(host):
                 raise Problem(
                     421,
@@ -61,8 +61,8 @@ class HostCheck:
                     "Use the gateway's address, or add the host to the setting allowed_hosts "
                     "(TIDELOG_GATEWAY_ALLOWED_HOSTS, --allowed-hosts)",
                 )
-            if len(self._known) < _KNOWN_MAX:
-                self._known.add(host.encode("latin-1"))
+            if len(self._passed_hosts) < _KNOWN_MAX:
+                self._passed_hosts.add(host.encode("latin-1"))
 
     def is_allowed(self, host: str) -> bool:
         """Whether a `Host` names this gateway; its port does not matter."""

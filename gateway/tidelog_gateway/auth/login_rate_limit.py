@@ -1,4 +1,4 @@
-"""Rate limit of failed authentications by client address: a token bucket that refills at one a second, or slower.
+"""Rate limit of failed authentications by client address: a token bucket that refills one token per `every_s` seconds.
 
 Only failures count. An address over its limit is refused without asking a node, because verifying a password costs the
 node CPU time. An IPv6 /64 counts as one address, since one machine usually has all of it.
@@ -13,7 +13,7 @@ from typing import Final
 from tidelog_proto.auth.client_address import counted_address
 
 ADDRESSES_MAX: Final = 10_000
-"""Remembered addresses; the one whose last failure is oldest is dropped."""
+"""Maximum number of remembered addresses; the one with the oldest last failure is dropped first."""
 
 
 class LoginRateLimit:

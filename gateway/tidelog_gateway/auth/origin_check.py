@@ -2,7 +2,7 @@
 
 A browser lets any page send requests to any host, also within its user's private network, and names the page in
 `Origin`. Credentials are never cookies, so a foreign page cannot act as another caller; but a gateway without
-authentication would carry its requests out. Changing requests and WebSockets from pages of other hosts are therefore
+authentication would execute its requests. Changing requests and WebSockets from pages of other hosts are therefore
 refused unless `allowed_origins` lists them. Reads are left to CORS, which hides the answer from the page. Clients other
 than browsers send no `Origin`.
 """
@@ -30,8 +30,10 @@ def refuse_foreign_origin(headers: Headers, allowed: Sequence[str]) -> None:
     origins = headers.getlist("origin")
     if all(origin_allowed(origin, host=headers.get("host", ""), allowed=allowed) for origin in origins):
         return
-    shown = origins[0][:_SHOWN_CHARS]
-    raise Problem(403, "forbidden", f"pages of {shown} may not connect; add it to the setting allowed_origins")
+    quoted_origin = origins[0][:_SHOWN_CHARS]
+    raise Problem(
+        403, "forbidden", f"pages of {quoted_origin} may not connect; add the origin to the setting allowed_origins"
+    )
 
 
 def origin_allowed(origin: str, *, host: str, allowed: Sequence[str]) -> bool:

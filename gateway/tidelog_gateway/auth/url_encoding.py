@@ -26,10 +26,10 @@ def check_url_encoding(scope: Scope) -> None:
     for what in (scope.get("raw_path") or b"", scope["query_string"]):
         if b"%" not in what:
             continue
-        found = _NOT_ENCODED.search(what)
-        if found is not None:
-            given = found[0].decode("ascii")
-            detail = f"{given!r} in the URL is not percent-encoding; write %25 for a percent sign"
+        match = _NOT_ENCODED.search(what)
+        if match is not None:
+            escape = match[0].decode("ascii")
+            detail = f"{escape!r} in the URL is not percent-encoding; write %25 for a percent sign"
             raise Problem(400, "malformed_request", detail)
         try:
             unquote_to_bytes(what).decode()

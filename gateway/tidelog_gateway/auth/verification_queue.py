@@ -16,18 +16,19 @@ from tidelog_gateway.auth.fair_queue import FairQueue
 from tidelog_gateway.problems import Problem
 
 KEY_SLOTS: Final = 32
-"""Concurrent requests to nodes that verify the API keys of new callers; as many again renew those of known callers."""
+"""Concurrent requests to nodes that verify API keys of new callers; there are as many slots for renewals of known
+callers."""
 TOKEN_SLOTS: Final = 16
-"""The same for tokens; a node holds back at most 64 while it fetches the issuers' keys."""
+"""As `KEY_SLOTS`, for tokens; a node holds back at most 64 while it fetches the issuers' keys."""
 PASSWORD_SLOTS: Final = 4
-"""The same for passwords: each takes some 20 ms of CPU time."""
+"""As `KEY_SLOTS`, for passwords: each takes some 20 ms of CPU time."""
 WAITING_MAX: Final = 1024
-"""Credentials of new callers that wait, of each kind."""
+"""Maximum number of waiting new callers, for each kind of credentials."""
 PASSWORDS_WAITING_MAX: Final = 256
 ADDRESS_SLOTS: Final = 8
-"""Verifications of one kind and address that run or wait for one of the slots above."""
+"""Verifications of one kind and address that run or wait for a slot."""
 ADDRESS_WAITING_MAX: Final = 128
-"""The same, with those that wait in the address's queue."""
+"""Verifications of one kind and address, including those that wait in the address's queue."""
 NODE_TIMEOUT_S: Final = 5.0
 """Timeout of one verification."""
 
@@ -43,7 +44,7 @@ class VerificationQueue:
         workers: the limits are divided by their number.
 
     Attributes:
-        asked: marks of the new callers whose verification runs or waits.
+        asked: hashes of the credentials whose verification runs or waits.
         waiting_max: limit of `pending`.
         addresses: fair queue of new callers.
     """

@@ -36,7 +36,7 @@ _CANONICAL: Final[dict[str, Any]] = {
 }
 _COLUMNS: Final = tuple(_CANONICAL)
 _WORK_US_MAX: Final = 2_000.0
-"""Work of one turn, by the estimates below: about 1 MB of uncompressed columns."""
+"""Estimated work between two yields to the event loop: about 1 MB of uncompressed columns."""
 _BATCH_US: Final = 50.0
 _READ_BYTES_PER_US: Final = 1_000.0
 _DECOMPRESSED_BYTES_PER_US: Final = 300.0
@@ -100,9 +100,9 @@ async def arrow_records(
         if rows:
             batches.append(_columns(message, schema, where))
     if source.tell() != len(body):
-        raise _fault("the body has bytes after the end of the stream")
+        raise _fault("the body has bytes after the end of the stream; send one stream per request")
     if not count:
-        raise _fault("the stream has no records")
+        raise _fault("the stream has no records; send at least one")
     return ArrowRecords(batches, count)
 
 
@@ -140,7 +140,9 @@ class _Messages:
         except (pa.ArrowException, OSError, EOFError) as error:
             raise _no_stream(error) from error
         if message.metadata.size > METADATA_BYTES_MAX:
-            raise _fault(f"a message has more than {METADATA_BYTES_MAX} bytes of metadata: drop the schema's metadata")
+            raise _fault(
+                f"a message has more than {METADATA_BYTES_MAX} bytes of metadata: remove the metadata of the schema"
+            )
         return message
 
 
@@ -195,11 +197,11 @@ def _column_faults(schema: pa.Schema) -> list[str]:
                 hint = "set the partition of all rows with the query parameter partition; "
             faults.append(f"column {name!r} is unknown: {hint}a record has {', '.join(_COLUMNS)}")
         elif names.count(name) > 1:
-            faults.append(f"column {name} is duplicate")
+            faults.append(f"column {name} is duplicate; send it once")
         else:
             faults += _type_faults(name, schema.field(name).type)
     if "value" not in names:
-        faults.append("column value is missing")
+        faults.append("column value is missing; a tombstone has a null in it")
     return faults
 
 
@@ -224,8 +226,8 @@ def _type_faults(name: str, kind: Any) -> list[str]:
             parts = None
         if parts is not None and _is_bytes(parts[1]) and _is_text(parts[0]):
             return []
-        wanted = "a list of structs of key (string) and value (binary), or a map"
-        return [f"column {name}: must be {wanted}, got {_short(kind)}"]
+        expected = "a list of structs of key (string) and value (binary), or a map"
+        return [f"column {name}: must be {expected}, got {_short(kind)}"]
     if name == "tag":
         is_fine = _is_text(kind) or pa.types.is_null(kind)
         return [] if is_fine else [f"column {name}: must be string, got {_short(kind)}"]

@@ -1,8 +1,8 @@
 """CloudEvents 1.0 as records: data is the value, `partitionkey` the key, attributes are headers.
 
 The headers are those of the Kafka protocol binding: `ce_` before the name of an attribute, and `content-type` for
-`datacontenttype`, so consumers of CloudEvents in Kafka records find them here. The value is the exact bytes of the
-data: a binary event's body, a JSON value as it is in the event, the text of a string, or the decoded base64.
+`datacontenttype`, so consumers written for CloudEvents in Kafka records can read them. The value is the exact bytes of
+the data: a binary event's body, a JSON value as it is in the event, the text of a string, or the decoded base64.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
-from tidelog_gateway.bodies.json_body import list_pieces
+from tidelog_gateway.bodies.json_body import list_parts
 from tidelog_gateway.problems import Problem, invalid, pointer
 from tidelog_gateway.records.json_decoding import Records
 from tidelog_gateway.requests.repeated_members import Opaque, Path, refuse_repeats
@@ -65,7 +65,7 @@ async def structured_event(body: bytes, *, pace: Callable[[], Awaitable[None]]) 
         raise invalid([{"pointer": "", "detail": detail}])
     records = await _events(b"[%b]" % body, 1, records_max=1, prefix=(), pace=pace)
     if len(records) != 1:
-        raise invalid([{"pointer": "", "detail": "the body is not one CloudEvent: it is empty"}])
+        raise invalid([{"pointer": "", "detail": "the body is empty; send one CloudEvent as JSON"}])
     return records
 
 
@@ -99,9 +99,13 @@ def binary_event(headers: Iterable[tuple[str, str]], body: bytes) -> Records:
             continue
         attribute = name.removeprefix(_HTTP_PREFIX)
         if attribute in attributes:
-            raise _wrong_header(name, "is given more than once")
+            raise _wrong_header(name, "is given more than once: send it once")
         if attribute in {"datacontenttype", "data"}:
-            raise _wrong_header(name, "is not allowed: the body is the data, and Content-Type its type")
+            raise _wrong_header(
+                name,
+                "is not allowed in binary mode: the body is the data, and Content-Type is its type; leave the header "
+                "out",
+            )
         attributes[attribute] = _header_text(name, value)
     for attribute, text in attributes.items():
         fault = _attribute_fault(attribute, text)
@@ -132,7 +136,7 @@ def _header_text(name: str, value: str) -> str:
     try:
         return unquote_to_bytes(value).decode()
     except UnicodeDecodeError as error:
-        raise _wrong_header(name, "is percent-encoded, but not UTF-8") from error
+        raise _wrong_header(name, "is percent-encoded, but not as UTF-8: encode the text as UTF-8 first") from error
 
 
 async def _events(
@@ -144,16 +148,16 @@ async def _events(
     def place_of(number: int) -> tuple[str, ...]:
         return prefix if prefix is not None else (str(number),)
 
-    async for first, piece, member_count in list_pieces(
+    async for first, part, member_count in list_parts(
         body, start=start, end=_END_OF_LIST, records_max=records_max, pace=pace, path=()
     ):
         try:
-            found = _EVENTS.decode(b"[%b]" % piece)
+            decoded = _EVENTS.decode(b"[%b]" % part)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise invalid([{"pointer": pointer(place_of(first)), "detail": _why(piece, error)}]) from error
-        if member_count > sum(map(len, found)):
-            refuse_repeats(b"[%b]" % piece, opaque=_DATA, place=partial(_moved, first, place_of))
-        for number, members in enumerate(found, first):
+            raise invalid([{"pointer": pointer(place_of(first)), "detail": _why(part, error)}]) from error
+        if member_count > sum(map(len, decoded)):
+            refuse_repeats(b"[%b]" % part, opaque=_DATA, place=partial(_moved, first, place_of))
+        for number, members in enumerate(decoded, first):
             events.append(_structured(members, place_of(number)))
     keys = [event.key for event in events]
     return Records(
@@ -175,7 +179,7 @@ def _why(text: bytes, error: Exception) -> str:
 
 
 def _moved(first: int, place_of: Callable[[int], tuple[str, ...]], path: Path) -> str:
-    """Return the pointer of a path in a piece, whose first event has the number `first`."""
+    """Return the pointer of a path in a part of the list, whose first event has the number `first`."""
     number, *inside = path
     assert isinstance(number, int)
     return pointer((*place_of(first + number), *inside))
@@ -193,7 +197,7 @@ def _structured(members: Mapping[str, msgspec.Raw], where: tuple[str, ...]) -> _
             text = _attribute_text(raw)
         except ValueError as error:
             raise fault(name, str(error)) from error
-        if text is None:  # null is the same as absent
+        if text is None:  # null counts as absent
             continue
         detail = _attribute_fault(name, text)
         if detail is not None:
@@ -221,11 +225,11 @@ def _data(members: Mapping[str, msgspec.Raw], content_type: str | None) -> tuple
         ValueError: it is not valid.
     """
     if "data" in members and "data_base64" in members:
-        raise ValueError("an event has data or data_base64, not both")
+        raise ValueError("an event has either data or data_base64, got both")
     if "data_base64" in members:
         encoded = msgspec.json.decode(members["data_base64"])
         if not isinstance(encoded, str):
-            raise ValueError("must be a string of base64")  # a fault of the request
+            raise ValueError("must be a string of base64")  # a TypeError would be a fault of the gateway
         try:
             return base64.b64decode(encoded, validate=True), "data_base64"
         except binascii.Error as error:
@@ -246,7 +250,7 @@ def _attribute_text(raw: msgspec.Raw) -> str | None:
     """Return the canonical text of an attribute's value.
 
     Raises:
-        ValueError: attributes do not have this type.
+        ValueError: the value has a type that attributes do not have.
     """
     value: Any = msgspec.json.decode(raw)
     if value is None or isinstance(value, str):
@@ -273,12 +277,12 @@ def _attribute_fault(name: str, text: str) -> str | None:
 
 
 def _is_time(text: str) -> bool:
-    found = _TIME.fullmatch(text)
-    if found is None:
+    match = _TIME.fullmatch(text)
+    if match is None:
         return False
-    year, month, day = map(int, found.groups())
+    year, month, day = map(int, match.groups())
     try:
-        # RFC 3339 has a year 0, Python does not; the calendar repeats itself after 400 years.
+        # RFC 3339 has a year 0 and Python does not; year 400 has the same calendar.
         date(2000 + year % 400, month, day)
     except ValueError:
         return False

@@ -47,8 +47,8 @@ def media_type_of(request: Request) -> str:
     """Return the body's media type in lower case, without parameters; "" when it is missing.
 
     Raises:
-        Problem: 415, the body is compressed: no limit counts the memory that decoding takes, and storing the compressed
-            bytes would store another value than the client meant.
+        Problem: 415, the body is compressed: no limit counts the memory for decoding it, and if it were stored
+            compressed, the record would have another value than the client sent.
     """
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding != "identity":
@@ -85,7 +85,7 @@ def require_utf8(request: Request, media_type: str = "application/json") -> None
 
 
 URL_ENCODED_FORM: Final = "application/x-www-form-urlencoded"
-"""The default of `curl -d`."""
+"""The media type that `curl -d` sends by default."""
 
 
 def unsupported_media_type(given: str, *accepted: str) -> Problem:
@@ -118,7 +118,7 @@ def form_of(scope: Scope) -> str:
     headers = request.headers
     for name in _DECIDING:
         if len(headers.getlist(name)) > 1:
-            raise invalid([{"parameter": name, "detail": "is given more than once: send one"}])
+            raise invalid([{"parameter": name, "detail": "is given more than once: send it once"}])
     media_type = media_type_of(request)
     if "ce-specversion" in headers:
         return BINARY_CLOUDEVENT

@@ -1,8 +1,8 @@
 """Records as CSV: a header row that names the columns, and a row for each record.
 
-pyarrow parses pieces of whole rows into columns, a few milliseconds each. An unquoted empty field is a missing value, a
-quoted one is empty text. CSV has no other way to express the difference and many writers ignore it, so a missing value
-is an error unless the request defines its meaning (`empty_value`).
+pyarrow parses the rows into columns, as many at a time as take a few milliseconds. An unquoted empty field is a missing
+value, a quoted one is empty text. CSV has no other way to express the difference and many writers ignore it, so a
+missing value is an error unless the request defines its meaning (`empty_value`).
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ EmptyValue = Literal["error", "empty", "tombstone"]
 HEADER_PREFIX: Final = "header:"
 _COLUMNS: Final = ("key", "value", "tag", "partition", "timestamp_ms")
 _HEADER_ROW_BYTES_MAX: Final = 64 * KIB
-_PIECE_BYTES: Final = 256 * KIB
-PIECE_FIELDS: Final = 5_000
+_PART_BYTES: Final = 256 * KIB
+PART_FIELDS: Final = 5_000
 _TEXT: Final = pa.string()
 _ZERO: Final[Any] = pa.scalar(0, pa.int32())
 _DIGITS: Final = re.compile(r"0|[1-9][0-9]{0,18}")
@@ -52,11 +52,11 @@ async def csv_records(
         raise invalid([{"pointer": "", "detail": detail}])
     names = _names(body[: ends[0]])
     joined = _Lists(names, now_us, empty_value)
-    piece_rows = max(1, PIECE_FIELDS // len(names))
+    part_rows = max(1, PART_FIELDS // len(names))
     first = 1
     while first < len(ends):
         start = ends[first - 1]
-        last = max(first + 1, min(first + piece_rows, bisect_right(ends, start + _PIECE_BYTES)))
+        last = max(first + 1, min(first + part_rows, bisect_right(ends, start + _PART_BYTES)))
         await pace()
         joined.add(body[start : ends[last - 1]], first + 1, last - first)
         first = last
@@ -70,19 +70,19 @@ def _names(row: bytes) -> list[str]:
         Problem: 422.
     """
     if len(row) > _HEADER_ROW_BYTES_MAX:
-        raise row_fault(1, f"the names of the columns have more than {_HEADER_ROW_BYTES_MAX} bytes")
+        raise row_fault(1, f"the names of the columns have more than {_HEADER_ROW_BYTES_MAX} bytes; shorten them")
     try:
         text = row.removeprefix(BYTE_ORDER_MARK).decode()
         (names,) = csv.reader([text.rstrip("\r\n")] if text.count("\n") < 2 else text.splitlines(keepends=True))
     except (UnicodeDecodeError, ValueError, csv.Error) as error:
-        raise row_fault(1, "the names of the columns are not one row of UTF-8") from error
+        raise row_fault(1, "the names of the columns are not one row of UTF-8; send a header row") from error
     faults = [fault for number, name in enumerate(names) if (fault := _name_fault(name, names[:number]))]
     if faults:
         raise row_fault(1, faults[0])
     if "value" not in names:
-        raise row_fault(1, "the column value is missing")
+        raise row_fault(1, "the header row has no column value; add it")
     if sum(name.startswith(HEADER_PREFIX) for name in names) > HEADERS_PER_RECORD_MAX:
-        raise row_fault(1, f"a record has at most {HEADERS_PER_RECORD_MAX} headers")
+        raise row_fault(1, f"a record may have at most {HEADERS_PER_RECORD_MAX} headers; remove header columns")
     return names
 
 
@@ -90,14 +90,14 @@ def _name_fault(name: str, before: list[str]) -> str | None:
     if name.startswith(HEADER_PREFIX):
         return None if len(name) > len(HEADER_PREFIX) else "a column of headers must be header:NAME"
     if name in _COLUMNS:
-        return f"column {name} is given twice" if name in before else None
+        return f"column {name} is given twice; give it once" if name in before else None
     near = difflib.get_close_matches(name, [*_COLUMNS, HEADER_PREFIX + "NAME"], n=1)
     hint = f"did you mean {near[0]}? " if near else ""
     return f"column {name!r} is unknown: {hint}the columns are {', '.join(_COLUMNS)} and {HEADER_PREFIX}NAME"
 
 
 class _Lists:
-    """The records of the pieces so far, as lists."""
+    """The records that were parsed so far, as lists."""
 
     def __init__(self, names: list[str], now_us: int, empty_value: EmptyValue) -> None:
         self._names = names
@@ -116,10 +116,10 @@ class _Lists:
         return records
 
     def add(self, rows: bytes, first: int, count: int) -> None:
-        """Add the rows of a piece, whose first row has the number `first`."""
+        """Add consecutive rows, of which the first has the number `first`."""
         table = _parsed(rows, len(self._names), first)
         if table.num_rows != count:
-            # Both parsers have the same grammar; a difference would put values into the wrong records.
+            # Pyarrow and `row_ends` must find the same rows; otherwise values would get into wrong records.
             raise row_fault(first, f"{table.num_rows} rows parsed, {count} expected; check the quotes and line ends")
         columns = {name: table.column(number).combine_chunks() for name, number in self._at.items()}
         records = self._records
@@ -169,7 +169,7 @@ class _Lists:
 def _parsed(rows: bytes, column_count: int, first: int) -> pa.Table:
     names = [str(number) for number in range(column_count)]
     if rows.startswith(BYTE_ORDER_MARK):
-        # The parser skips a byte order mark at the beginning of its input; this one belongs to a field.
+        # Pyarrow skips a byte order mark at the beginning of its input, but here it belongs to a field.
         rows = BYTE_ORDER_MARK + rows
     try:
         return arrow_csv.read_csv(
@@ -184,21 +184,21 @@ def _parsed(rows: bytes, column_count: int, first: int) -> pa.Table:
             ),
         )
     except pa.ArrowInvalid as error:
-        found = _PARSER_ROW.search(str(error))
-        row = first + int(found[1]) - 1 if found else first
+        match = _PARSER_ROW.search(str(error))
+        row = first + int(match[1]) - 1 if match else first
         raise row_fault(row, _reworded(str(error))) from error
 
 
 def _reworded(text: str) -> str:
-    """Return the parser's finding, without the text of the row, which may be long."""
+    """Return pyarrow's error without the text of the row, which may be long."""
     counts = re.search(r"Expected (\d+) columns, got (\d+)", text)
     if counts:
         return f"the header row has {counts[1]} columns, this one has {counts[2]}"
-    return "is not UTF-8" if "UTF8" in text else "cannot be read as CSV"
+    return "is not UTF-8" if "UTF8" in text else "the row cannot be read as CSV; see RFC 4180"
 
 
 def _numbers(column: Any, name: str, first: int) -> list[int | None]:
-    """Return whole numbers; a missing one is None.
+    """Return a column as whole numbers, with None for a missing value.
 
     Raises:
         Problem: 422.

@@ -1,8 +1,8 @@
-"""The end of each row of a CSV body, found by array operations, and the faults of its quoting.
+"""Finds the end of each row of a CSV body with array operations, and checks the quoting.
 
 The grammar is RFC 4180 in UTF-8, applied strictly: a field is either quoted from its first to its last character or has
 no quote, rows end in LF or CR LF, and a quote inside a quoted field is doubled. The quoting is checked before any field
-is decoded, so an unclosed quote costs a pass over the bytes but never a field of the body's size.
+is decoded, so an unclosed quote costs one pass over the bytes, and no field of the size of the body is decoded.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ async def row_ends(body: bytes, *, rows_max: int, pace: Callable[[], Awaitable[N
             raise too_many_rows(rows_max)
     if in_quotes:
         raise row_fault(opened_in, "a quote is not closed; end the field with a quote, and double quotes inside it")
-    found: list[int] = np.concatenate(ends).tolist() if ends else []
-    if body and (not found or found[-1] != len(body)):
-        found.append(len(body))  # the last row needs no line end
-    if len(found) > rows_max + 1:
+    positions: list[int] = np.concatenate(ends).tolist() if ends else []
+    if body and (not positions or positions[-1] != len(body)):
+        positions.append(len(body))  # the last row needs no line end
+    if len(positions) > rows_max + 1:
         raise too_many_rows(rows_max)
-    return found
+    return positions
 
 
 def row_fault(row: int, detail: str) -> Problem:
@@ -99,4 +99,4 @@ def _check_returns(data: Any, places: Any, row_of: Callable[[int], int]) -> None
     wrong = (after != _LF) | (places == len(data) - 1)
     if wrong.any():
         row = row_of(int(places[wrong][0]))
-        raise row_fault(row, "a carriage return without a line feed; quote the field")
+        raise row_fault(row, "a carriage return without a line feed; quote the field, or end the row with CR LF")

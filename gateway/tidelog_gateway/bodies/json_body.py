@@ -1,8 +1,8 @@
-"""Large JSON bodies: their limits are checked before they are parsed, and they are parsed in pieces.
+"""Large JSON bodies: limits are checked before parsing, and parsing yields to the event loop.
 
 A body of records is first scanned for its structure (`json_structure`): the number of records, and of values in each. A
-body that exceeds a limit is refused before any object is made of it. Then its records are parsed in pieces of a few
-milliseconds, between which other requests run, until `ERRORS_SHOWN_MAX` faults are found. A small body is one piece.
+body that exceeds a limit is refused before any object is made of it. Then its records are parsed in parts that take a
+few milliseconds, between which other requests run, until `ERRORS_SHOWN_MAX` faults are found. A small body is one part.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from tidelog_gateway.requests.json_structure import CLOSE, COMMA, marks
 from tidelog_proto.limits import KIB
 
 VALUES_MAX: Final = 64_000
-"""JSON values that are parsed at once: those of one record, of one WebSocket message, or of the body of another
-request. Takes some 15 ms of the event loop; a larger document can be sent as a string (`value_encoding` utf8)."""
+"""Maximum number of JSON values that are parsed at once: in one record, one WebSocket message, or the body of another
+request. Parsing them takes some 15 ms; a larger document can be sent as a string (`value_encoding` utf8)."""
 AT_ONCE_BYTES: Final = 16 * KIB
-"""A body of up to this size is parsed at once: it has at most some 8,000 values."""
+"""Maximum size of a body that is parsed at once; it has at most about 8,000 values."""
 MEMBERS_MAX: Final = 100
-"""Members of one validated object. No model has as many, and each unknown member is a fault."""
-PIECE_BYTES: Final = 256 * KIB
-PIECE_VALUES: Final = 5_000
-PIECE_RECORDS: Final = 500
+"""Maximum number of members of a validated object. No model has as many members, and each unknown one is a fault."""
+PART_BYTES: Final = 256 * KIB
+PART_VALUES: Final = 5_000
+PART_RECORDS: Final = 500
 
 _BEGIN: Final = re.compile(rb'\s*\{\s*"records"\s*:\s*\[')
 _END: Final = re.compile(rb"\s*\}\s*\Z")
 
 
-class ListPiece(NamedTuple):
+class ListPart(NamedTuple):
     """Consecutive elements of a JSON list.
 
     Attributes:
         first: the number of the first element.
         text: of the elements, with the commas between them.
-        members: number of members in the text, repeated ones included; an empty object counts as one.
+        members: number of members in the text, including repeated ones; an empty object counts as one.
     """
 
     first: int
@@ -48,7 +48,7 @@ class ListPiece(NamedTuple):
     members: int
 
 
-class _Piece(NamedTuple):
+class _PartBounds(NamedTuple):
     first: int
     start: int
     stop: int
@@ -66,23 +66,23 @@ async def records_in(body: bytes, *, records_max: int, now_us: int, pace: Pace) 
     begin = _BEGIN.match(body)
     if begin is None:
         raise invalid([{"pointer": "", "detail": 'the body must be JSON that begins with {"records": ['}])
-    parts: list[Records] = []
+    parsed: list[Records] = []
     faults: list[Mapping[str, str]] = []
-    pieces = list_pieces(body, start=begin.end(), end=_END, records_max=records_max, pace=pace)
-    async for piece in pieces:
-        text = b'{"records":[%b]}' % piece.text
+    parts = list_parts(body, start=begin.end(), end=_END, records_max=records_max, pace=pace)
+    async for part in parts:
+        text = b'{"records":[%b]}' % part.text
         try:
-            parts.append(parse_body(text, records_max=records_max, now_us=now_us, members=piece.members))
+            parsed.append(parse_body(text, records_max=records_max, now_us=now_us, members=part.members))
         except Problem as problem:
-            faults += _shifted(problem, piece.first)
+            faults += _shifted(problem, part.first)
             if len(faults) >= ERRORS_SHOWN_MAX:
                 break
     if faults:
         raise invalid(faults)
-    return joined(parts, now_us)
+    return joined(parsed, now_us)
 
 
-async def list_pieces(
+async def list_parts(
     body: bytes,
     *,
     start: int,
@@ -90,8 +90,8 @@ async def list_pieces(
     records_max: int,
     pace: Pace,
     path: Sequence[str] = ("records",),
-) -> AsyncIterator[ListPiece]:
-    """Yield the elements of a JSON list in pieces.
+) -> AsyncIterator[ListPart]:
+    """Yield the elements of a JSON list in parts.
 
     Args:
         body: a JSON text.
@@ -105,9 +105,9 @@ async def list_pieces(
         Problem: 422; as `pace`.
     """
     elements = await _elements(body, start, end, records_max, pace, path)
-    for piece in _pieces(elements, start):
+    for part in _part_bounds(elements, start):
         await pace()
-        yield ListPiece(piece.first, body[piece.start : piece.stop], piece.members)
+        yield ListPart(part.first, body[part.start : part.stop], part.members)
 
 
 async def check_values(text: bytes, pace: Pace) -> None:
@@ -117,8 +117,8 @@ async def check_values(text: bytes, pace: Pace) -> None:
         Problem: 422; as `pace`.
     """
     count = 0
-    for found in marks(text):
-        count += int(np.count_nonzero(found.kinds != CLOSE))
+    for stretch in marks(text):
+        count += int(np.count_nonzero(stretch.kinds != CLOSE))
         if count > VALUES_MAX:
             raise invalid([{"pointer": "", "detail": f"at most {VALUES_MAX} JSON values in one request"}])
         await pace()
@@ -149,64 +149,66 @@ def _check_each(counts: Any, most: int, detail: str, path: Sequence[str]) -> Non
         raise invalid([{"pointer": pointer([*path, int(each.argmax())]), "detail": detail}])
 
 
-async def _elements(  # noqa: PLR0917 - see `list_pieces`
+async def _elements(  # noqa: PLR0917 - see `list_parts`
     body: bytes, start: int, end: re.Pattern[bytes], records_max: int, pace: Pace, path: Sequence[str]
 ) -> _Elements:
     """Find the elements of the list that begins at `start`, and check the limits that need no parsing."""
     ends: list[Any] = []
     values: list[Any] = []
     members: list[Any] = []
-    count = seen = member_count = 0
-    for found in marks(body, start):
+    count = scanned_bytes = member_count = 0
+    for stretch in marks(body, start):
         await pace()
-        closing = np.flatnonzero(found.depths < 0)
-        stop = int(closing[0]) + 1 if len(closing) else len(found.kinds)
-        kinds, depths = found.kinds[:stop], found.depths[:stop]
+        closing = np.flatnonzero(stretch.depths < 0)
+        stop = int(closing[0]) + 1 if len(closing) else len(stretch.kinds)
+        kinds, depths = stretch.kinds[:stop], stretch.depths[:stop]
         divides = np.flatnonzero(((kinds == COMMA) & (depths == 0)) | (depths < 0))
-        ends.append(found.places[divides])
-        values.append(seen + divides)
-        seen += stop
+        ends.append(stretch.places[divides])
+        values.append(scanned_bytes + divides)
+        scanned_bytes += stop
         sums = member_count + np.cumsum((kinds == COMMA) & (depths == 1))
         members.append(sums[divides])
         member_count = int(sums[-1]) if len(sums) else member_count
         count += len(divides)
         if count > records_max:
-            # The exact number would need a scan of the rest.
+            # Not the exact number, which needs a scan of the rest.
             raise invalid([{"pointer": pointer(path), "detail": f"at most {records_max} records, got more"}])
         if len(closing):
-            if end.match(body, int(found.places[stop - 1]) + 1) is None:
-                raise invalid([{"pointer": "", "detail": "unexpected text after the list of records"}])
+            if end.match(body, int(stretch.places[stop - 1]) + 1) is None:
+                raise invalid(
+                    [{"pointer": "", "detail": "the body has text after the list of records; end it with ]}"}]
+                )
             break
     else:
-        raise invalid([{"pointer": "", "detail": "the body is not JSON: its list of records does not end"}])
+        raise invalid([{"pointer": "", "detail": "the body is not JSON: its list of records has no closing bracket"}])
     elements = _Elements(np.concatenate(ends), np.concatenate(values), np.concatenate(members))
     many = f"at most {VALUES_MAX} JSON values in one record; send a larger document as a string"
     _check_each(elements.values, VALUES_MAX, many, path)
-    # Members are counted by the commas between them, one less than the members.
+    # An object has one comma less than members.
     _check_each(elements.commas, MEMBERS_MAX - 1, f"a record has at most {MEMBERS_MAX} members", path)
     return elements
 
 
-def _pieces(elements: _Elements, start: int) -> Iterator[_Piece]:
-    """Divide the elements into pieces of at least one element."""
+def _part_bounds(elements: _Elements, start: int) -> Iterator[_PartBounds]:
+    """Divide the elements into parts of at least one element."""
     at, count = 0, len(elements.ends)
     values_before = commas_before = 0
     while at < count:
         last = min(
-            at + PIECE_RECORDS,
-            int(np.searchsorted(elements.ends, start + PIECE_BYTES, side="right")),
-            int(np.searchsorted(elements.values, values_before + PIECE_VALUES, side="right")),
+            at + PART_RECORDS,
+            int(np.searchsorted(elements.ends, start + PART_BYTES, side="right")),
+            int(np.searchsorted(elements.values, values_before + PART_VALUES, side="right")),
         )
         last = max(at, last - 1)
         commas = int(elements.commas[last])
-        yield _Piece(at, start, int(elements.ends[last]), commas - commas_before + last + 1 - at)
+        yield _PartBounds(at, start, int(elements.ends[last]), commas - commas_before + last + 1 - at)
         commas_before = commas
         start, values_before = int(elements.ends[last]) + 1, int(elements.values[last])
         at = last + 1
 
 
 def _shifted(problem: Problem, first: int) -> list[Mapping[str, str]]:
-    """Return the faults of a piece whose first record has the number `first` in the body."""
+    """Return the faults of a part whose first record has the number `first` in the body."""
 
     def moved(where: str) -> str:
         _, *path = where.split("/")
@@ -220,7 +222,7 @@ def _shifted(problem: Problem, first: int) -> list[Mapping[str, str]]:
 
 
 def joined(parts: list[Records], now_us: int) -> Records:
-    """Join the records of all pieces; a column that only some pieces use is filled with its default in the others."""
+    """Join the records of all parts; a column that is missing in some parts is filled with its default there."""
     if len(parts) == 1:
         return parts[0]
     records = Records([value for part in parts for value in part.values])

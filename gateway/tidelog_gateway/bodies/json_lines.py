@@ -1,4 +1,4 @@
-"""JSON lines with one record each: splitting a body into lines as it arrives, and parsing them in pieces."""
+"""JSON lines with one record each: splits a body into lines as it arrives, and parses several lines at a time."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tidelog_gateway.records.json_decoding import JsonRecord, RawRecord, Records
 from tidelog_gateway.requests.repeated_members import VALUE_OF_RECORD, refuse_repeats_in
 from tidelog_proto.limits import KIB
 
-PIECE_LINES: Final = 250
-PIECE_BYTES: Final = 64 * KIB
+GROUP_LINES: Final = 250
+GROUP_BYTES: Final = 64 * KIB
 _RAW_LINE: Final = msgspec.json.Decoder(RawRecord)
 
 
@@ -42,7 +42,7 @@ class LineBuffer:
         self._parts: list[bytes] = []
 
     def feed(self, data: bytes) -> Iterator[list[Line]]:
-        """Yield the lines that end in `data`, in pieces."""
+        """Yield the lines that end in `data`, several at a time."""
         last = data.rfind(b"\n")
         if last < 0:
             self._keep(data)
@@ -50,7 +50,7 @@ class LineBuffer:
         whole = b"".join([*self._parts, data[:last]])
         self._parts.clear()
         self.held_bytes = 0
-        yield from self._pieces(whole)
+        yield from self._groups(whole)
         self._keep(data[last + 1 :])
 
     def end(self) -> list[Line]:
@@ -65,22 +65,22 @@ class LineBuffer:
             self._parts.append(data)
             self.held_bytes += len(data)
 
-    def _pieces(self, whole: bytes) -> Iterator[list[Line]]:
+    def _groups(self, whole: bytes) -> Iterator[list[Line]]:
         at = 0
         while at <= len(whole):
-            # Each byte of a stretch may be a line, so lines are made of one stretch at a time.
-            end = whole.find(b"\n", min(at + PIECE_BYTES, len(whole)))
+            # Every byte may end a line, so only a bounded number of bytes is split at a time.
+            end = whole.find(b"\n", min(at + GROUP_BYTES, len(whole)))
             stretch = whole[at:] if end < 0 else whole[at:end]
             at = len(whole) + 1 if end < 0 else end + 1
             texts = stretch.split(b"\n")
             lines = [Line(number, text) for number, each in enumerate(texts, self.number) if (text := each.strip())]
             self.number += len(texts)
-            for first in range(0, max(1, len(lines)), PIECE_LINES):
-                yield lines[first : first + PIECE_LINES]
+            for first in range(0, max(1, len(lines)), GROUP_LINES):
+                yield lines[first : first + GROUP_LINES]
 
 
 class ParsedLines(NamedTuple):
-    """The records of valid lines, in their order, and the faults of the others.
+    """The records of valid lines in their order, and the faults of invalid lines.
 
     Attributes:
         records: of the valid lines; None without any.

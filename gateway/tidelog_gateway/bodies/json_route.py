@@ -20,8 +20,8 @@ from tidelog_gateway.requests.repeated_members import NOTHING, Members, check_re
 class JsonRoute(APIRoute):
     """A route whose body, if it has one, must be JSON in UTF-8.
 
-    The framework would parse the body first: it accepts UTF-16 and UTF-32, makes objects of all values, and lists all
-    faults. The encoding and the numbers of values and members are therefore checked before.
+    The framework itself accepts UTF-16 and UTF-32, creates objects for all values, and lists all faults. The encoding
+    and the numbers of values and members are therefore checked before.
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -36,7 +36,7 @@ class JsonRoute(APIRoute):
             try:
                 body.decode()
             except UnicodeDecodeError as error:
-                raise invalid([{"pointer": "", "detail": "the body is not UTF-8"}]) from error
+                raise invalid([{"pointer": "", "detail": "the body is not UTF-8; send JSON in UTF-8"}]) from error
             if b"\0" in body:  # ASCII in UTF-16 is valid UTF-8, but not JSON
                 raise invalid([{"pointer": "", "detail": "the body is not JSON in UTF-8"}])
             if len(body) > AT_ONCE_BYTES:
@@ -50,7 +50,7 @@ class JsonRoute(APIRoute):
 def _check_members(body: bytes) -> None:
     """Refuse objects with more members than any model has, and repeated members.
 
-    A body that is not JSON passes: the framework refuses it.
+    The framework refuses a body that is not JSON.
 
     Raises:
         Problem: 422.

@@ -1,7 +1,7 @@
 """Fast path for JSON bodies whose values are text: msgspec decodes and validates them without pydantic's objects.
 
-Everything else (a fault, values of other JSON types, headers, a possibly repeated member) is left to `json_decoding`,
-so that each fault has one wording and each value one interpretation.
+Other bodies (with a fault, values of other JSON types, headers, or a possibly repeated member) are parsed by
+`json_decoding`, so that faults are reported and values interpreted in one place.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TimestampMs = Annotated[int, msgspec.Meta(ge=0, le=TIMESTAMP_MS_MAX)]
 
 class _PlainRecord(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     value: str | None
-    # UNSET differs from null, so that encoding a record again gives the same members.
+    # UNSET differs from null, so that a record that is encoded again has the same members.
     key: str | UnsetType | None = UNSET
     value_encoding: Literal["utf8", "base64"] | UnsetType = UNSET
     key_encoding: Literal["utf8", "base64"] | UnsetType = UNSET
@@ -67,14 +67,14 @@ def plain_records(body: bytes, *, records_max: int, now_us: Callable[[], int]) -
     Args:
         body: of the request.
         records_max: limit of records.
-        now_us: returns the timestamp of records without one when others have one.
+        now_us: returns the timestamp of records that have none, if other records have one.
     """
     for read in (_value_records, _keyed_records):
         try:
-            found = read(body)
+            records = read(body)
         except ValueError:  # decoding stops at the first record of another form
             continue
-        return found if found is not None and len(found) <= records_max else None
+        return records if records is not None and len(records) <= records_max else None
     try:
         decoded = _BODIES.decode(body)
         if len(decoded.records) > records_max or may_repeat(body, decoded):
@@ -91,7 +91,7 @@ def _value_records(body: bytes) -> Records | None:
         ValueError: the body is of another form.
     """
     decoded = _VALUE_BODIES.decode(body)
-    # The strings are the name before the records, and a name and a value in each.
+    # The strings are the name "records", and a name and a value in each record.
     if not has_strings_alone(body, 1 + 2 * len(decoded.records)) and may_repeat(body, decoded):
         return None
     return Records([record.value.encode() for record in decoded.records])
@@ -133,7 +133,7 @@ def _lists_of(records: Sequence[_PlainRecord], now_us: Callable[[], int]) -> Rec
     keys = _keys(records)
     tags = _given([record.tag for record in records])
     if tags is not None and any(tag is not None and len(tag.encode()) > TAG_BYTES_MAX for tag in tags):
-        raise ValueError("a tag is too long")
+        raise ValueError("a tag is longer than the limit")
     stamps = _given([record.timestamp_ms for record in records])
     timestamps_us: list[int] | None = None
     if stamps is not None:

@@ -1,8 +1,8 @@
 """Records as protobuf: a `PublishRecords` of `tidelog_proto/publish.proto`.
 
-The protobuf parser would make an object of each record without a break, and a record can be two bytes. The records are
-therefore found by their lengths first, and parsed in pieces between which other requests run. Unknown fields are
-refused: they are options of a newer client that this gateway would ignore.
+The protobuf parser would create an object for each record without yielding to the event loop, and a record can be two
+bytes. So the records are found by their lengths first, and parsed in parts between which other requests run. Unknown
+fields are refused: they may be options of a newer client, which this gateway would ignore.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from tidelog_gateway.records.json_decoding import HEADERS_PER_RECORD_MAX, HEADER
 from tidelog_proto.limits import KIB, PARTITIONS_MAX, TAG_BYTES_MAX, TIMESTAMP_MS_MAX
 from tidelog_proto.publish_pb2 import PublishRecord, PublishRecords
 
-_PIECE_BYTES: Final = 64 * KIB
-_PIECE_RECORDS: Final = 500
+_PART_BYTES: Final = 64 * KIB
+_PART_RECORDS: Final = 500
 _RECORDS_TAG: Final = 0x0A
 _FIELDS_MAX: Final = HEADERS_PER_RECORD_MAX + 16
-"""Fields of a record that is larger than a piece: its headers and its other fields, which may be repeated."""
+"""Maximum number of fields of a record that is larger than a part: headers, and other fields, which may be repeated."""
 _VARINT_BYTES_MAX: Final = 10
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _FIXED_BYTES: Final = {_FIXED64: 8, _FIXED32: 4}
 
 
 class _Cut(NamedTuple):
-    """A piece of whole records: its end, and the number of records."""
+    """A part of the body with whole records: its end, and the number of records."""
 
     end: int
     records: int
@@ -57,9 +57,9 @@ async def protobuf_records(
 
 
 def _cut(body: bytes, at: int, number: int) -> _Cut:
-    """Find the end of the piece that begins at `at`, whose first record has this number."""
+    """Find the end of the part that begins at `at` with this record number."""
     start, count = at, 0
-    while at < len(body) and count < _PIECE_RECORDS:
+    while at < len(body) and count < _PART_RECORDS:
         if body[at] != _RECORDS_TAG:
             raise _fault("", f"byte {at} does not begin a record; the body must be a PublishRecords of publish.proto")
         size_bytes, begin = _varint(body, at + 1)
@@ -67,9 +67,9 @@ def _cut(body: bytes, at: int, number: int) -> _Cut:
         if end > len(body):
             detail = f"has {size_bytes} bytes, of which only {len(body) - begin} were sent"
             raise _fault(f"/records/{number + count}", detail)
-        if size_bytes > _PIECE_BYTES:
+        if size_bytes > _PART_BYTES:
             _check_fields(body, begin, end, number + count)
-        if count and end - start > _PIECE_BYTES:
+        if count and end - start > _PART_BYTES:
             break
         at, count = end, count + 1
     return _Cut(at, count)
@@ -97,7 +97,7 @@ def _check_fields(body: bytes, at: int, end: int, number: int) -> None:
 
 
 def _varint(body: bytes, at: int) -> tuple[int, int]:
-    """Return a number and its end."""
+    """Return a varint and the index after it."""
     value = 0
     for index, byte in enumerate(body[at : at + _VARINT_BYTES_MAX]):
         value |= (byte & 0x7F) << (7 * index)
@@ -106,20 +106,23 @@ def _varint(body: bytes, at: int) -> tuple[int, int]:
     raise _fault("", f"byte {at} does not begin a number: the body is not protobuf")
 
 
-def _parsed(piece: bytes, first: int) -> list[PublishRecord]:
+def _parsed(part: bytes, first: int) -> list[PublishRecord]:
     try:
-        message = PublishRecords.FromString(piece)
+        message = PublishRecords.FromString(part)
     except DecodeError as error:
         raise _fault(f"/records/{first}", f"this record or one of the next is not protobuf: {error}") from error
     size_bytes = message.ByteSize()
     message.DiscardUnknownFields()
     if message.ByteSize() != size_bytes:
-        raise _fault(f"/records/{first}", "this record or one of the next has fields that publish.proto does not have")
+        raise _fault(
+            f"/records/{first}",
+            "this record or one of the next has fields that publish.proto does not have; leave them out",
+        )
     return list(message.records)
 
 
 class _Lists:
-    """The records so far, as lists."""
+    """The records that were parsed so far, as lists."""
 
     def __init__(self, now_us: int) -> None:
         self.values: list[bytes | None] = []

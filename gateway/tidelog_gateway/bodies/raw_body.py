@@ -1,4 +1,4 @@
-"""One record whose value is the whole body, and whose other parts are query parameters."""
+"""A publish of one record: the body is the value, and query parameters are the other fields."""
 
 from __future__ import annotations
 

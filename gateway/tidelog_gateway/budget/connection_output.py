@@ -1,9 +1,9 @@
-"""The output of one connection: its part of the response budget, and the detection of slow clients.
+"""The output of one connection: its share of the response budget, and the detection of slow clients.
 
 The fill level of the transport's buffer is polled after each write until it is empty, because not every event loop
-reports it; where `resume_writing` is called, it only makes this faster. A piece that was handed to the transport counts
-until all of it has been sent, also on a closing connection, because uvloop keeps the whole piece until then. A client
-that reads nothing for too long is disconnected.
+calls `resume_writing`; where it is called, the level is updated earlier. Bytes of one write count until all of them
+have been sent, also on a closing connection, because uvloop keeps the whole buffer until then. A client that reads
+nothing for too long is disconnected.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from tidelog_gateway.problems import Problem
 from tidelog_proto.limits import KIB
 
 UNSENT_BYTES: Final = 64 * KIB
-"""The next message is built while at most this much waits in the transport."""
+"""The next message is built when at most this many bytes wait in the transport."""
 
 LOOK_MIN_S: Final = 0.005
 LOOK_MAX_S: Final = 0.5
-"""Bounds of the poll interval, which doubles: most clients read everything at once."""
+"""First and longest poll interval; it doubles, because most clients read everything at once."""
 
 
 def no_room() -> Problem:
@@ -51,7 +51,7 @@ class ConnectionOutput:
 
     __slots__ = (
         *("__weakref__", "direct", "held_bytes", "on_slow", "prefetched_bytes", "pushed_at", "pushed_bytes"),
-        *("_look_s", "_lost", "_mark_at", "_mark_bytes", "_outgoing", "_pieces_bytes", "_room", "_sent_bytes"),
+        *("_look_s", "_lost", "_mark_at", "_mark_bytes", "_outgoing", "_writes_bytes", "_room", "_sent_bytes"),
         *("_slow_timeout_s", "_timer", "_reported", "_transport"),
     )
 
@@ -66,7 +66,7 @@ class ConnectionOutput:
         self._slow_timeout_s = slow_timeout_s
         self._transport: asyncio.Transport | None = None
         self._lost = False
-        self._pieces_bytes: deque[int] = deque()
+        self._writes_bytes: deque[int] = deque()
         self._sent_bytes = 0
         self._mark_bytes = 0
         self._mark_at: float | None = None
@@ -81,7 +81,7 @@ class ConnectionOutput:
         self._transport = transport
 
     def lost(self) -> None:
-        """Forget the transport of a closed connection, and return what it held."""
+        """Forget the transport of a closed connection, and return its bytes to the budget."""
         self._transport = self.direct = None
         self._lost = True
         self.look()
@@ -140,7 +140,7 @@ class ConnectionOutput:
         return self.take(size_bytes, own_bytes)
 
     def take_anyway(self, size_bytes: int) -> None:
-        """Count `size_bytes` in any case."""
+        """Count `size_bytes`, even beyond the limits."""
         self.held_bytes += size_bytes
         self._outgoing.used_bytes += size_bytes
 
@@ -180,7 +180,7 @@ class ConnectionOutput:
         return not alone and self.held_bytes + size_bytes > self._outgoing.connection_limit_bytes
 
     def _is_full_ahead(self, size_bytes: int) -> bool:
-        """Whether the half of the share that is for records read ahead has no room."""
+        """Whether the half of the share for records that are read ahead has no room."""
         limit_bytes = self._outgoing.connection_limit_bytes // 2
         return bool(self.prefetched_bytes) and self.prefetched_bytes + size_bytes > limit_bytes
 
@@ -195,13 +195,13 @@ class ConnectionOutput:
     # ---------------------------------------------------------------------------------------- the transport
 
     def sent(self, size_bytes: int) -> None:
-        """Note that a counted piece of `size_bytes` went to the transport; it counts until all of it has been sent."""
-        self._pieces_bytes.append(size_bytes)
+        """Note that counted `size_bytes` were written to the transport; they count until all of them have been sent."""
+        self._writes_bytes.append(size_bytes)
         self._sent_bytes += size_bytes
         self.look()
 
     def push(self, data: bytes) -> bool:
-        """Write a message that is shared with other connections, if this one has room now; return whether it had.
+        """Write a message that is shared with other connections; return False if this connection has no room now.
 
         Bytes that the kernel takes at once, usually all of them, are not counted. The rest is counted for each
         connection, although all connections wait for the same bytes.
@@ -244,7 +244,7 @@ class ConnectionOutput:
             self.lost()
 
     def look(self) -> None:
-        """Measure what has been sent, and poll again while something waits."""
+        """Measure how many bytes have been sent, and poll again while bytes wait."""
         unsent_bytes = self._measure()
         if self._timer is not None:
             self._timer.cancel()
@@ -268,10 +268,10 @@ class ConnectionOutput:
         self.look()
 
     def _measure(self) -> int:
-        """Return the bytes that wait; stop counting what has been sent, and note the client's progress."""
+        """Return the number of waiting bytes; stop counting sent bytes, and note the client's progress."""
         unsent_bytes = self.unsent_bytes
-        while self._pieces_bytes and self._sent_bytes - self._pieces_bytes[0] >= unsent_bytes:
-            size_bytes = self._pieces_bytes.popleft()
+        while self._writes_bytes and self._sent_bytes - self._writes_bytes[0] >= unsent_bytes:
+            size_bytes = self._writes_bytes.popleft()
             self._sent_bytes -= size_bytes
             self.give_back(size_bytes)
         if unsent_bytes <= UNSENT_BYTES:

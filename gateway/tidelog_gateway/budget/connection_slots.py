@@ -14,7 +14,7 @@ from typing import Final
 from tidelog_proto.auth.client_address import counted_address
 
 ADDRESS_SHARE: Final = 4
-"""Unless the settings limit it, one address may have all but a quarter of the connections."""
+"""One address may have all connections except one in this many, unless the settings set a limit."""
 
 
 class ConnectionSlot:
@@ -44,33 +44,33 @@ class ConnectionSlots:
     def __init__(self, most: int, address_most: int | None = None) -> None:
         self._most = most
         self._address_most = most - most // ADDRESS_SHARE if address_most is None else address_most or most
-        self._taken = 0
-        self._taken_by: dict[str, int] = {}
+        self._in_use = 0
+        self._in_use_by: dict[str, int] = {}
         self._idle: dict[str, dict[ConnectionSlot, None]] = {}
-        """Idle connections by address, those first that have waited longest."""
+        """Idle connections by address, the longest waiting first."""
         self._by_idle_count: dict[int, dict[str, None]] = {}
         """Addresses by their number of idle connections."""
         self._largest = 0
 
     def __len__(self) -> int:
         """Return the number of slots in use."""
-        return self._taken
+        return self._in_use
 
     def take(self, address: str, give_way: Callable[[], object]) -> ConnectionSlot | None:
-        """Return a slot, if needed that of an idle connection; None when no slot is free and no connection is idle."""
+        """Return a free slot, or the slot of an idle connection; None when no slot is free or idle."""
         network = counted_address(address)
-        if self._taken_by.get(network, 0) >= self._address_most:
+        if self._in_use_by.get(network, 0) >= self._address_most:
             idle = self._idle.get(network)
-        elif self._taken >= self._most:
+        elif self._in_use >= self._most:
             idle = self._idle[next(iter(self._by_idle_count[self._largest]))] if self._largest else None
         else:
-            return self._taken_slot(network, give_way)
+            return self._new_slot(network, give_way)
         if not idle:
             return None
         oldest = next(iter(idle))
         self.release(oldest)
         oldest.give_way()
-        return self._taken_slot(network, give_way)
+        return self._new_slot(network, give_way)
 
     def mark_idle(self, slot: ConnectionSlot, *, is_heard: bool = False) -> None:
         """Mark a connection as idle; with `is_heard` (its client sent something) its idle time begins again."""
@@ -100,14 +100,14 @@ class ConnectionSlots:
             return
         self.mark_busy(slot)
         slot.is_taken = False
-        self._taken -= 1
-        left = self._taken_by[slot.network] = self._taken_by[slot.network] - 1
+        self._in_use -= 1
+        left = self._in_use_by[slot.network] = self._in_use_by[slot.network] - 1
         if not left:
-            del self._taken_by[slot.network]
+            del self._in_use_by[slot.network]
 
-    def _taken_slot(self, network: str, give_way: Callable[[], object]) -> ConnectionSlot:
-        self._taken += 1
-        self._taken_by[network] = self._taken_by.get(network, 0) + 1
+    def _new_slot(self, network: str, give_way: Callable[[], object]) -> ConnectionSlot:
+        self._in_use += 1
+        self._in_use_by[network] = self._in_use_by.get(network, 0) + 1
         slot = ConnectionSlot(network, give_way)
         self.mark_idle(slot)
         return slot
@@ -121,4 +121,4 @@ class ConnectionSlots:
         if now:
             self._by_idle_count.setdefault(now, {})[network] = None
         if now > self._largest or self._largest not in self._by_idle_count:
-            self._largest = now  # the count grew by one, or the last address of the largest count lost one
+            self._largest = now  # the count grew by one, or the last address with the largest count lost a connection

@@ -1,12 +1,12 @@
 """The request budget: one limit of bytes for all bodies and messages that are received or handled.
 
 An announced length is reserved before its first byte is read, although the client may never send it. When the budget is
-used up, connections are closed until half of it is free, the largest first: those that have sent less than
-`PROGRESS_BYTES` in `STALL_TIMEOUT_S`, and those that would take longer than `WHOLE_WITHIN_S` at their rate. While there
-is room, slow clients are not closed.
+used up, slow connections are closed until half of the budget is free, the largest reservation first. A connection is
+slow if it has sent less than `PROGRESS_BYTES` in `STALL_TIMEOUT_S`, or would take longer than `WHOLE_WITHIN_S` at its
+rate. While there is room, slow connections are not closed.
 
 One authenticated caller may reserve as much as is free: half of the budget when it is alone, a third when there are
-two. Requests of a caller that wait for its quota therefore leave room to others.
+two. So requests of a caller that wait for its quota leave room for other callers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tidelog_gateway.budget.shedding_bounds import PROGRESS_BYTES, SHED_INTERVAL
 WHOLE_WITHIN_S: Final = 30.0
 
 Body = bytes | memoryview
-"""A whole body. Large columns are a memoryview that is not shared, so that Arrow reads them in place."""
+"""A whole body. A large body of columns is a memoryview that is not shared, so that Arrow reads it in place."""
 
 
 class RequestBudget:
@@ -49,7 +49,7 @@ class RequestBudget:
         self.used_bytes -= size_bytes
 
     def close_slow(self, *, everyone: bool) -> None:
-        """Close the connections without progress, or all that are receiving: the gateway stops."""
+        """Close the connections without progress, or, when the gateway stops, all that are receiving."""
         self.stopping = True
         now = time.monotonic()
         for arrival in [arrival for arrival in self.receiving if everyone or arrival.is_slow(now)]:
@@ -119,7 +119,7 @@ class BodyReservation:
     def hold(self, size_bytes: int) -> bool:
         """Set the reservation to `size_bytes`.
 
-        Return False when there is no room, or when load shedding for it has chosen this very connection.
+        Return False when there is no room, or when load shedding to make room has closed this connection.
         """
         before_bytes = self.held_bytes
         if size_bytes > before_bytes:
@@ -152,7 +152,7 @@ class BodyReservation:
             self._mark_bytes, self._mark_at = arrived_bytes, time.monotonic()
 
     def complete(self) -> None:
-        """Mark it as complete: it keeps its reservation and is exempt from load shedding."""
+        """Mark the body as complete: it keeps its reservation and is exempt from load shedding."""
         self._budget.receiving.discard(self)
 
     def end(self) -> None:
@@ -168,7 +168,7 @@ class BodyReservation:
         return self._is_shared and others_bytes > 0 and self._share.held_bytes + more_bytes > left_bytes
 
     def is_slow(self, now: float) -> bool:
-        """Whether it is without progress, or too slow."""
+        """Whether the body makes no progress, or arrives too slowly."""
         if now - self._mark_at >= STALL_TIMEOUT_S:
             return True
         coming_s = now - self._since

@@ -1,8 +1,8 @@
 """The response budget: one limit of bytes for all answers, WebSocket messages and records read ahead for them.
 
-Output is counted before it is built and until the kernel has taken it, in every buffer between. Without room a request
-waits for a while and is then refused; a subscription waits. Records read ahead get at most half, so that they never
-block the messages whose sending would free them.
+Output is counted before it is built and until the kernel has taken it, in every buffer between. When there is no room,
+a request waits for a bounded time and is then refused; a subscription waits without limit. Records read ahead get at
+most half, so that they never block the messages whose sending would free them.
 
 Load shedding makes room: first, subscriptions drop records that they have read ahead and have no credit for, which can
 be read again; then connections are closed whose client has read nothing for `STALL_TIMEOUT_S`. Clients that do not read
@@ -20,7 +20,7 @@ from tidelog_proto.limits import KIB
 
 SMALL_ANSWER_BYTES: Final = 16 * KIB
 SMALL_SHARE: Final = 16
-"""Answers up to that size may exceed the limit by a sixteenth: publishing does not wait for slow readers."""
+"""Answers up to this size may exceed the limit by a sixteenth, so that publishing does not wait for slow readers."""
 
 
 class Holder(Protocol):
@@ -44,7 +44,8 @@ class ResponseBudget:
         connection_limit_bytes: of one connection; an answer may exceed it when it is the only one on its connection.
         used_bytes: counted now; `prefetched_bytes` of them are records read ahead.
         holders: connections whose output waits.
-        idle: subscriptions that hold records without credit, with a function that drops those and returns their bytes.
+        idle: subscriptions that hold records without credit, with a function that drops these records and returns their
+            bytes.
         on_cut: called for each connection that is closed because it is slow.
     """
 
@@ -59,9 +60,9 @@ class ResponseBudget:
         self._waiting: set[asyncio.Future[None]] = set()
 
     def take(self, size_bytes: int) -> bool:
-        """Count `size_bytes` if there is room; an answer that is alone, except for records read ahead, always fits.
+        """Count `size_bytes` if there is room; a single answer, besides records read ahead, always fits.
 
-        So an answer larger than the limit is possible and does not wait forever.
+        So an answer larger than the limit does not wait forever.
         """
         limit_bytes = self.limit_bytes
         if size_bytes <= SMALL_ANSWER_BYTES:

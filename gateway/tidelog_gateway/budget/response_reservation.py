@@ -58,9 +58,9 @@ class ResponseReservation:
         return True
 
     def hold(self, size_bytes: int, *, is_forced: bool) -> bool:
-        """Reserve exactly `size_bytes` in all, closing slow clients if needed; return False if even that does not help.
+        """Reserve exactly `size_bytes` in all, closing slow clients if needed; return False if there is still no room.
 
-        With `is_forced` the bytes are counted in any case.
+        With `is_forced` the bytes are counted nevertheless.
         """
         missing_bytes = size_bytes - self.reserved_bytes
         if missing_bytes > 0 and not self._outlet.take_or_shed(missing_bytes, self.reserved_bytes):
@@ -76,7 +76,7 @@ class ResponseReservation:
         self.reserved_bytes += size_bytes
 
     def shrink(self, size_bytes: int) -> None:
-        """Keep at most `size_bytes`, return the rest."""
+        """Keep at most `size_bytes`, and return the rest to the budget."""
         surplus_bytes = self.reserved_bytes - size_bytes
         if surplus_bytes > 0:
             self.reserved_bytes = size_bytes

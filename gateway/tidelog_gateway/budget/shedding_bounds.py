@@ -10,7 +10,7 @@ STALL_TIMEOUT_S: Final = 1.0
 """How long a connection may send or read nothing while others wait for room."""
 
 PROGRESS_BYTES: Final = 64 * KIB
-"""A connection that has moved fewer bytes in that time, and has not finished, is without progress."""
+"""An unfinished connection that has transferred fewer bytes than this in `STALL_TIMEOUT_S` makes no progress."""
 
 SHED_INTERVAL_S: Final = 0.1
 """Minimum pause between two searches for such connections, and poll interval of those that wait for room."""

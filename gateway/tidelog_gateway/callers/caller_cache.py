@@ -51,7 +51,7 @@ VERIFICATION_TIMEOUT_S: Final = 10.0
 FAILURE_DELAY_S: Final = 1.0
 """Delay of answers to repeated failed credentials and to addresses over their limit of failures."""
 DELAYED_MAX: Final = 1024
-"""Answers that are delayed at a time; further ones are sent at once."""
+"""Maximum number of answers that are delayed at a time; further ones are sent at once."""
 FAILURE_CACHE_S: Final = 2.0
 """How long a failed authentication is cached."""
 FAILURE_CACHE_MAX: Final = 4096
@@ -60,9 +60,9 @@ REVISION_TIMEOUT_S: Final = 5.0
 RENEWED_PER_S: Final = 500
 """Rate at which callers are verified again when identities or rules keep changing."""
 CLOSE_S: Final = 10.0
-"""Timeout of delivering the pending records of a dropped caller."""
+"""Time limit for delivering the pending records of a dropped caller."""
 SEARCH_MAX: Final = 64
-"""Callers in use that are skipped in one search for an unused one."""
+"""Maximum number of callers in use that one search for an unused caller skips."""
 LOG_INTERVAL_S: Final = 10.0
 _TRIES: Final = 3
 
@@ -82,7 +82,7 @@ class CallerCache:
 
     Args:
         own: the gateway with its own client.
-        kept: limit of producers, of all callers together.
+        producer_limit: limit of producers, of all callers together.
         identify: verifies credentials at a node.
         revision: asks a node for the revision of identities and rules.
         open_client: makes a client that acts for a caller.
@@ -95,7 +95,7 @@ class CallerCache:
     def __init__(
         self,
         own: Gateway,
-        kept: ProducerLimit,
+        producer_limit: ProducerLimit,
         *,
         identify: Identify,
         revision: Callable[[], Awaitable[bytes]],
@@ -103,7 +103,7 @@ class CallerCache:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._own = own
-        self._kept_producers = kept
+        self._producer_limit = producer_limit
         self._identify = identify
         self._ask_revision = revision
         self._revision = b""
@@ -158,7 +158,7 @@ class CallerCache:
             async with asyncio.timeout(REVISION_TIMEOUT_S):
                 revision = await self._ask_revision()
         except (TidelogError, TimeoutError):
-            return False  # the tickets are renewed when due anyway, which reports the fault
+            return False  # tickets that are due are renewed anyway, which reports the error
         before, self._revision = self._revision, revision
         return before != revision
 
@@ -186,7 +186,9 @@ class CallerCache:
                 if self._cached.get(digest) is cached:
                     self._cached.move_to_end(digest)
                 return cached
-        raise Problem(503, "overloaded", "this gateway has too many callers: send the request again", retryable=True)
+        raise Problem(
+            503, "overloaded", "this gateway has too many callers in use: send the request again later", retryable=True
+        )
 
     async def _new_caller(self, digest: bytes, credentials: CallerCredentials, address: str) -> _CachedCaller:
         until, error = self._refused.get(digest, (0.0, None))
@@ -226,7 +228,7 @@ class CallerCache:
 
     async def _verify_in_turn(self, digest: bytes, credentials: CallerCredentials, address: str) -> _CachedCaller:
         """Verify credentials, a few of one address at a time, so that a failure counts before the next attempt."""
-        if not self._own.settings.wrong_credentials_max:  # all callers share the address of a proxy
+        if not self._own.settings.wrong_credentials_max:  # behind a proxy, all callers have its address
             return await self._verify(digest, credentials)
         try:
             async with self.queues[credentials_kind(credentials)].addresses.turn(counted_address(address)):
@@ -267,7 +269,7 @@ class CallerCache:
         self._verifying.pop(digest, None)
         queue.pending.discard(digest)
         if not verifying.cancelled():
-            verifying.exception()  # all requests that waited for it may have been cancelled
+            verifying.exception()  # marks the error as retrieved: all requests that waited may have been cancelled
 
     async def _verify(self, digest: bytes, credentials: CallerCredentials) -> _CachedCaller:
         try:
@@ -283,7 +285,7 @@ class CallerCache:
         caller = AuthenticatedCaller(credentials, identified, partial(self._identified, is_known=True), self._clock)
         client = self._open_client(caller)
         timeout_s = self._own.settings.request_timeout_s
-        producers = Producers(client, kept=self._kept_producers, delivery_timeout_s=timeout_s)
+        producers = Producers(client, producer_limit=self._producer_limit, delivery_timeout_s=timeout_s)
         cached = _CachedCaller(digest, caller, replace(self._own, client=client, producers=producers, caller=caller))
         self._trim()
         self._cached[digest] = cached
@@ -305,7 +307,7 @@ class CallerCache:
             raise from_error(error) from error
 
     def _trim(self) -> None:
-        """Drop unused callers above the limit. The limit is exceeded when all that are looked at are in use."""
+        """Drop unused callers above the limit. The limit is exceeded while all examined callers are in use."""
         for digest in list(islice(self._cached, SEARCH_MAX)):
             if len(self._cached) < self._own.settings.callers_max:
                 return
@@ -332,13 +334,13 @@ async def _close(cached: _CachedCaller, within_s: float) -> None:
     await cached.gateway.producers.close(within_s=within_s)
     try:
         async with asyncio.timeout(within_s):
-            await cached.gateway.client.close()  # drops the rest when it times out
+            await cached.gateway.client.close()  # drops the records that are pending when it times out
     except (TidelogError, TimeoutError) as error:
         log.warning("error while closing the client of caller %r: %s", cached.caller.principal, error)
 
 
 class _LastLog:
-    """Time of the last log line about a refused gateway: callers decide how often that happens."""
+    """Time of the last log line about a refused gateway: callers determine how often the gateway is refused."""
 
     at_s = -math.inf
 
@@ -348,7 +350,7 @@ def gateway_refused(error: TidelogError) -> Problem:
     now_s = time.monotonic()
     if now_s - _LastLog.at_s >= LOG_INTERVAL_S:
         _LastLog.at_s = now_s
-        log.error("nodes refuse this gateway: %s; grant its own key `impersonate` on the cluster", error)
+        log.error("nodes refuse this gateway: %s; grant its own principal `impersonate` on the cluster", error)
     detail = "the nodes refuse this gateway; its operator finds the cause in the gateway's log"
     return Problem(503, "gateway_refused", detail)
 

@@ -1,7 +1,7 @@
 """Limits of open WebSockets and streams, in all and for each caller.
 
-A caller may open as many as are free: one caller gets half of all, two get a third each, and a new caller finds as many
-again.
+A caller may open as many as remain free: one caller gets half of all, two get a third each, and the same number remains
+free for a new caller.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tidelog_gateway.context import Gateway
 
 
 def no_room(gateway: Gateway, known: Gateway) -> str:
-    """Return why a caller may not open another WebSocket or stream; "" if it may.
+    """Return the reason why a caller may not open another WebSocket or stream; "" if it may.
 
     Args:
         gateway: the application's.

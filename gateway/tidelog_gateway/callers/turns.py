@@ -1,4 +1,4 @@
-"""Scheduling of long work in pieces: callers take turns, and the work ends when its client disconnects."""
+"""Scheduling of long work in short time slices: callers take turns, and the work ends when its client disconnects."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tidelog_gateway.context import Gateway
 from tidelog_gateway.problems import Problem
 
 Pace = Callable[[], Awaitable[None]]
-"""Waits for the turn of the next piece; raises Problem when the answer can no longer be delivered."""
+"""Waits for the turn of the next slice of work; raises Problem when the answer can no longer be delivered."""
 
 
 def pace_of(gateway: Gateway, request: Request) -> Callable[[], Awaitable[None]]:
-    """Return a function that waits for the turn of a request's next piece.
+    """Return a function that waits for the turn of a request's next slice of work.
 
     The function raises Problem: 503, the gateway stops; 499, the client has disconnected.
     """
@@ -43,7 +43,7 @@ def turns_of(gateway: Gateway, connection: HTTPConnection) -> Callable[[], Await
     caller = address if gateway.caller is None else gateway.caller.principal
 
     async def wait() -> None:
-        await gateway.turns.piece(connection, caller)
+        await gateway.turns.next_slice(connection, caller)
         if gateway.stopping.is_set():
             detail = "this gateway is stopping, and nothing was changed; send the request again"
             raise Problem(503, "shutting_down", detail, retryable=True)

@@ -3,13 +3,14 @@
 Callers never share a producer, because nodes check the permissions of a batch for one caller. Without authentication
 there is one caller.
 
-A producer is created at the first publish to a topic and closed when it is among the least recently used, of all
-callers together. One in use is not closed: it is retired, and its last user closes it.
+A producer is created at the first publish to a topic, and dropped as the least recently used when all callers together
+have too many. A dropped producer that is in use is retired: its last request closes it.
 
 Requests are accepted one after the other, each as a whole, in the order in which they began. The records of a client
 are therefore stored in its order, also while the topic's owner is unknown or the buffer is full. A request takes its
-place in the queue before anything that may wait, and keeps it when its topic was recreated and it continues with a new
-producer (`QueuePlace.again`): the new producer accepts no later request until all that began with the old one are done.
+place in the queue before its first await, and keeps it when its topic was recreated and it continues with a new
+producer (`QueuePlace.again`): the new producer accepts no later request until all requests that began with the old
+producer are accepted.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ class _Entry:
         earlier: retired producers of the topic that were still in use when this one was created.
         later: producers created while this one was in use.
         users: requests that use it.
-        coming: a heap of those that it has not accepted yet.
-        awaited: those of them that wait for their turn.
+        coming: a heap of the requests that it has not accepted yet.
+        awaited: the requests in `coming` that wait for their turn.
     """
 
     topic: str
@@ -141,8 +142,8 @@ class QueuePlace:
             self._is_coming = False
             self._entries[-1].went(self._place)
 
-    async def _leave_all_but(self, kept: int) -> None:
-        while len(self._entries) > kept:
+    async def _leave_all_but(self, count: int) -> None:
+        while len(self._entries) > count:
             await self._producers.leave(self._entries.pop(0), self._place)
 
 
@@ -177,13 +178,13 @@ class Producers:
 
     Args:
         client: the caller's.
-        kept: limit of producers, of all callers together.
+        producer_limit: limit of producers, of all callers together.
         delivery_timeout_s: when a record fails.
     """
 
-    def __init__(self, client: Client, *, kept: ProducerLimit, delivery_timeout_s: float) -> None:
+    def __init__(self, client: Client, *, producer_limit: ProducerLimit, delivery_timeout_s: float) -> None:
         self._client = client
-        self._kept = kept
+        self._producer_limit = producer_limit
         self._delivery_timeout_s = delivery_timeout_s
         self._entries: dict[str, _Entry] = {}
         self._retired: dict[str, list[_Entry]] = {}
@@ -201,12 +202,12 @@ class Producers:
             yield place
         finally:
             await place.leave()
-            await self._kept.trim()
+            await self._producer_limit.trim()
 
     async def store_at_once(self, topic: str, put: Callable[[BulkAppender], Accepted[T] | None]) -> T | None:
         """Accept records at once by `put` if no request waits in the topic's queue, and return their outcomes.
 
-        Return None if they could not be accepted at once; then they were not.
+        Return None, without accepting them, if they cannot be accepted at once.
 
         Raises:
             TidelogError: the producer has failed or is closed.
@@ -214,10 +215,10 @@ class Producers:
         entry = self._entries.get(topic)
         if entry is None or entry.coming or any(earlier.users for earlier in entry.earlier):
             return None
-        pending = put(entry.producer.rows)
+        pending = put(entry.producer.bulk_appender)
         if pending is None:
             return None
-        self._kept.used(self, topic)
+        self._producer_limit.used(self, topic)
         place = next(self._places)
         entry.users.add(place)
         try:
@@ -235,7 +236,7 @@ class Producers:
             entry = self._entries[topic] = _Entry(topic, producer, tuple(self._retired.get(topic, ())))
             for earlier in entry.earlier:
                 earlier.later.append(entry)
-        self._kept.used(self, topic)
+        self._producer_limit.used(self, topic)
         entry.join(place)
         return entry
 
@@ -253,11 +254,11 @@ class Producers:
                 await _close(entry.topic, entry.producer)
 
     async def forget(self, topic: str, producer: Producer | None = None) -> None:
-        """Retire the topic's producer, whose topic was deleted; with `producer` only if it is still that one."""
+        """Retire the producer of a deleted topic; with `producer`, only if that is still the topic's producer."""
         entry = self._entries.get(topic)
         if entry is not None and producer in {None, entry.producer}:
             del self._entries[topic]
-            self._kept.dropped(self, topic)
+            self._producer_limit.dropped(self, topic)
             await self._retire(entry)
 
     async def close(self, *, within_s: float) -> None:
@@ -265,7 +266,7 @@ class Producers:
         entries = list(self._entries.values())
         self._entries.clear()
         for entry in entries:
-            self._kept.dropped(self, entry.topic)
+            self._producer_limit.dropped(self, entry.topic)
         try:
             async with asyncio.timeout(within_s):
                 for entry in entries:

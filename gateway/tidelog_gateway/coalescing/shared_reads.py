@@ -1,7 +1,7 @@
 """Request coalescing: concurrent requests of one caller for the same records share one read from a node.
 
 A read answers only requests that arrived before it was sent, so that each sees the state of the log after its arrival.
-While a read of a position is under way, requests for the same position wait for at most `GATHER_S`: the first one sends
+While a read of a position is in flight, requests for the same position wait for at most `GATHER_S`: the first one sends
 the next read, and the others share its result. Results are not cached for later requests.
 
 Callers do not share reads: each read has its caller's permissions and counts against its quotas.
@@ -52,11 +52,11 @@ class ReadResult:
 
 
 _Outcome = ReadResult | TidelogError | None
-"""None: the request that should have sent the read was cancelled."""
+"""The node's answer; None: the request that should have sent the read was cancelled."""
 
 
 class _Read:
-    """A read under way, and the request that waits for its end to send the next one."""
+    """A read in flight, and the request that sends the next one when it has ended."""
 
     __slots__ = ("waiter",)
 
@@ -83,7 +83,7 @@ class SharedReads:
         """By position, the requests that wait for the next read, except the one that sends it."""
 
     def __len__(self) -> int:
-        """Return how many reads are under way or gather requests."""
+        """Return the number of reads that are in flight or that requests wait for."""
         return len(self._under_way) + len(self._gathering)
 
     async def fetch(self, place: ReadPosition) -> ReadResult:

@@ -79,5 +79,5 @@ async def asset(name: str) -> Response:
     """Return one of the page's files."""
     media_type = _MEDIA_TYPES.get(name)
     if media_type is None:
-        raise Problem(404, "not_found", f"the documentation page has no file {name!r}")
+        raise Problem(404, "not_found", f"the documentation page has no file {name!r}; open /docs")
     return Response(_data_of(name), media_type=media_type, headers={"Cache-Control": "public, max-age=86400"})

@@ -22,7 +22,8 @@ _READS: Final = ("/v1/topics/{topic}/partitions/{partition}/records", "/v1/topic
 _PROBLEM_SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
     "title": "Problem",
-    "description": "RFC 9457. Some problems have more members: errors, log_start_offset, high_watermark, limit_bytes.",
+    "description": "RFC 9457. Some problems have further members: errors, log_start_offset, high_watermark, "
+    "limit_bytes.",
     "required": ["type", "title", "status", "detail", "code", "retryable", "request_id"],
     "properties": {
         "type": {"type": "string", "format": "uri"},
@@ -41,7 +42,7 @@ _PROBLEM_SCHEMA: Final[dict[str, Any]] = {
 _PROBLEM_CONTENT: Final = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
 _EVENT: Final = {
     "type": "object",
-    "description": "One event; each has some of these fields.",
+    "description": "One event, with some of these fields.",
     "properties": {
         "id": {"type": "string"},
         "event": {"type": "string"},
@@ -124,7 +125,7 @@ def _add_security(schema: dict[str, Any]) -> None:
 
 
 def _with_whole_numbers(value: Any) -> Any:
-    """Return a copy with integers for floats such as `4096.0`, which the framework makes of each bound."""
+    """Return a copy with integers for floats such as `4096.0`, to which the framework converts each bound."""
     if isinstance(value, dict):
         return {key: _with_whole_numbers(each) for key, each in value.items()}
     if isinstance(value, list):

@@ -1,6 +1,7 @@
 """The problem statuses of each operation of the API, for its description.
 
-The tests of bad requests and of the schema fail for a status that is missing here. 500 is not listed: it is a bug.
+The tests of bad requests and of the schema fail for a status that is missing here. 500 is not listed, because it is a
+bug of the gateway.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from typing import Final
 from tidelog_gateway.auth.authentication import OPEN_PATHS
 
 _ANY: Final = frozenset({400, 408, 413, 421, 429, 503})
-"""Faults of framing, incomplete bodies, limits of memory and connections, and a foreign `Host`."""
+"""Statuses of any operation: faults of framing, incomplete bodies, limits of memory and connections, and a foreign
+`Host`."""
 _API: Final = frozenset({403, 406, 422, 504})
 _CHANGING: Final = frozenset({"post", "put", "patch", "delete"})
 
@@ -26,17 +28,17 @@ def statuses_of(path: str, method: str, parameters: Collection[str], *, has_body
         has_body: whether the operation takes a body.
         has_auth: whether the gateway authenticates its callers.
     """
-    found = set(_ANY)
+    statuses = set(_ANY)
     if path.startswith("/v1/"):
-        found |= _API
+        statuses |= _API
     if has_auth and path not in OPEN_PATHS:
-        found.add(401)
+        statuses.add(401)
     if has_body:
-        found.add(415)
+        statuses.add(415)
     if path.startswith("/v1/") and method in _CHANGING:
-        found |= {404, 409}
+        statuses |= {404, 409}
     if "{" in path or "topic" in parameters:
-        found.add(404)
+        statuses.add(404)
     if method == "get" and {"offset", "offsets"} & set(parameters):
-        found.add(410)
-    return sorted(found)
+        statuses.add(410)
+    return sorted(statuses)

@@ -22,11 +22,11 @@ _TYPES: Final[frozenset[bytes | None]] = frozenset({ARROW.encode()})
 
 
 class _TakesTurnsError(Exception):
-    """Reading the stream takes more than one piece of work."""
+    """The stream is too large to be read without yielding to the event loop."""
 
 
 def arrow_lane(scope: Scope, body: Body) -> Handling | None:
-    """Take a publish of Arrow columns."""
+    """Return how to answer a publish of Arrow columns; None for other requests."""
     topic = topic_published_to(scope)
     if topic is None or scope["query_string"] or not is_plain(scope, _TYPES):
         return None

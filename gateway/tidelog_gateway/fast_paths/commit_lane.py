@@ -38,13 +38,13 @@ _BODIES: Final = msgspec.json.Decoder(_PlainPositions)
 
 
 def commit_lane(scope: Scope, body: Body) -> Handling | None:
-    """Take a commit of few offsets."""
+    """Return how to answer a commit of few offsets; None for other requests."""
     if scope["method"] != "PUT" or scope["query_string"] or len(body) > AT_ONCE_BYTES:
         return None
-    found = _PATH.fullmatch(scope["path"])
-    if found is None or not is_plain_json(scope):
+    match = _PATH.fullmatch(scope["path"])
+    if match is None or not is_plain_json(scope):
         return None
-    return Handling(ROUTE, partial(_committed, group=found[1], body=bytes(body)))
+    return Handling(ROUTE, partial(_committed, group=match[1], body=bytes(body)))
 
 
 async def _committed(gateway: Gateway, *, group: str, body: bytes) -> JsonAnswer | None:

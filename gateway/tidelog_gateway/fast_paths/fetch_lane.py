@@ -23,12 +23,12 @@ _AT_LEAST_ONE: Final = frozenset({b"max_records", b"max_bytes"})
 
 
 def fetch_lane(scope: Scope, body: Body) -> Handling | None:
-    """Take a fetch from an offset."""
+    """Return how to answer a fetch from an offset; None for other requests."""
     query: bytes = scope["query_string"]
     if scope["method"] != "GET" or body or not query or query.endswith(b"&") or not _NUMBERS.fullmatch(query):
         return None
-    found = _PATH.fullmatch(scope["path"])
-    if found is None:
+    match = _PATH.fullmatch(scope["path"])
+    if match is None:
         return None
     pairs = [pair.split(b"=") for pair in query.split(b"&")]
     numbers = {name: int(value) for name, value in pairs}
@@ -39,11 +39,11 @@ def fetch_lane(scope: Scope, body: Body) -> Handling | None:
         and all(numbers[name] for name in _AT_LEAST_ONE & numbers.keys())
         and len(fields) == len(scope["headers"])
         and prefers_json(fields)
-        and int(found[2]) < PARTITIONS_MAX
+        and int(match[2]) < PARTITIONS_MAX
     )
     if not plain:
         return None
-    return Handling(ROUTE, partial(_fetched, scope=scope, topic=found[1], partition=int(found[2]), numbers=numbers))
+    return Handling(ROUTE, partial(_fetched, scope=scope, topic=match[1], partition=int(match[2]), numbers=numbers))
 
 
 async def _fetched(

@@ -1,8 +1,8 @@
 """Lanes: fast paths that answer a request without the framework.
 
-A lane takes a request by its head, and only in the form that most clients send: nothing to refuse, and no parameter
-that needs validation. All other forms go to the framework's route, which gives the same answers to the forms that both
-take, and words all refusals.
+A lane accepts a request by its head, and only in the form that most clients send: nothing to refuse, and no parameter
+that needs validation. The framework's route handles all other forms. For requests that both accept it gives the same
+answers, and only it refuses requests.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class JsonAnswer(NamedTuple):
 
 
 class Handling(NamedTuple):
-    """A request that a lane has taken.
+    """A request that a lane has accepted.
 
     Attributes:
         route: the template of its path.
-        run: answers it; returns None, with nothing done, to leave it to the framework.
+        run: answers the request; or returns None, without having done anything, to leave it to the framework.
     """
 
     route: str

@@ -22,14 +22,14 @@ _PATH: Final = re.compile(r"/v1/topics/([^/]+)/records")
 
 
 def publish_lane(scope: Scope, body: Body) -> Handling | None:
-    """Take a publish of few records as JSON."""
+    """Return how to answer a publish of few records as JSON; None for other requests."""
     if scope["method"] != "POST" or scope["query_string"] or len(body) > AT_ONCE_BYTES:
         return None
-    found = _PATH.fullmatch(scope["path"])
-    if found is None or not is_plain_json(scope):
+    match = _PATH.fullmatch(scope["path"])
+    if match is None or not is_plain_json(scope):
         return None
     trace = scope.get("state", {}).get("trace")
-    return Handling(ROUTE, partial(_published, topic=found[1], body=bytes(body), trace=trace))
+    return Handling(ROUTE, partial(_published, topic=match[1], body=bytes(body), trace=trace))
 
 
 async def _published(gateway: Gateway, *, topic: str, body: bytes, trace: TraceHeaders | None) -> JsonAnswer:

@@ -1,8 +1,8 @@
-"""Fan-out of one encoded piece to all followers of a feed that receive the same bytes.
+"""Fan-out of one encoded entry to all followers of a feed that receive the same bytes.
 
-If a follower's transport buffer is empty, the piece is written to the transport directly, without a switch to the tasks
-that serve the connection. Otherwise the piece is appended to the connection's pending output, within the connection's
-share of the budget (`ConnectionOutput.push`). Followers that cannot take the piece are returned; they fall behind.
+If a follower's transport buffer is empty, the entry is written to the transport directly, without a switch to the tasks
+that serve the connection. Otherwise the entry is appended to the connection's pending output, within the connection's
+share of the budget (`ConnectionOutput.push`). Followers that cannot take the entry are returned; they fall behind.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Iterable
 
 from prometheus_client import Counter
 
-from tidelog_gateway.feed.ring import Follower, Piece, PieceEncoder
+from tidelog_gateway.feed.ring import EntryEncoder, Follower, RingEntry
 from tidelog_gateway.protocol.resume_tokens import ResumeTokens
 
 
-class PieceTokens:
-    """The resume token after the newest piece of a feed.
+class EntryTokens:
+    """The resume token after the newest entry of a feed.
 
     Attributes:
         usual: the token to put into a batch message; None if this message has none because the token is long.
@@ -33,26 +33,26 @@ class PieceTokens:
 
 
 class FanOut:
-    """Writes pieces in one encoding to followers.
+    """Writes entries in one encoding to followers.
 
     Args:
-        encoder: encoder of pieces.
+        encoder: encoder of entries.
         tokens: the feed's resume tokens.
         records_out: counts sent records.
     """
 
     __slots__ = ("__weakref__", "_encoder", "_records_out", "_tokens")
 
-    def __init__(self, encoder: PieceEncoder, tokens: PieceTokens, records_out: Counter) -> None:
+    def __init__(self, encoder: EntryEncoder, tokens: EntryTokens, records_out: Counter) -> None:
         self._encoder = encoder
         self._tokens = tokens
         self._records_out = records_out
 
-    def push(self, piece: Piece, followers: Iterable[Follower]) -> list[Follower]:
-        """Write the newest piece to the followers that have credit and room for it; return the others."""
+    def push(self, entry: RingEntry, followers: Iterable[Follower]) -> list[Follower]:
+        """Write the newest entry to the followers that have credit and room for it; return the others."""
         encoder = self._encoder
-        data = encoder.encode(piece, self._tokens.always() if encoder.always_token else self._tokens.usual)
-        size_bytes, records = len(data), piece.records
+        data = encoder.encode(entry, self._tokens.always() if encoder.always_token else self._tokens.usual)
+        size_bytes, records = len(data), entry.records
         now = asyncio.get_running_loop().time()
         refused: list[Follower] = []
         written = 0
@@ -62,7 +62,7 @@ class FanOut:
             if transport is None or transport.is_closing() or records > credit.credit_records:
                 refused.append(follower)
                 continue
-            if credit.credit_bytes is not None and records and piece.payload_bytes > credit.credit_bytes:
+            if credit.credit_bytes is not None and records and entry.payload_bytes > credit.credit_bytes:
                 refused.append(follower)
                 continue
             if records == 1 and credit.message_bytes_max is not None and size_bytes > credit.message_bytes_max:
@@ -83,7 +83,7 @@ class FanOut:
             written += 1
             credit.credit_records -= records
             if credit.credit_bytes is not None:
-                credit.credit_bytes -= piece.payload_bytes
+                credit.credit_bytes -= entry.payload_bytes
             if watch is not None:
                 watch.pushed()
         if written and records:

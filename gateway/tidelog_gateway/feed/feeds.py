@@ -1,8 +1,8 @@
 """Registry of the shared feeds of a caller: one feed for each topic and filter.
 
-A subscription that has reached the end of its topic creates a feed. Subscriptions that read history do not, because
-each of them is at another position. If the newest feed lags and cannot serve a subscription that is at the end of the
-topic, the subscription creates another feed; the followers of the older feed stay with it.
+A subscription that has reached the end of its topic creates a feed. A subscription that reads history does not, because
+other subscriptions are at other positions. If the newest feed lags and cannot serve a subscription that is at the end
+of the topic, the subscription creates another feed; the older feed keeps its followers.
 
 Feeds are not shared between callers, so each is read with its caller's permissions and quotas.
 """

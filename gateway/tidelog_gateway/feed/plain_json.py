@@ -1,4 +1,4 @@
-"""JSON encoder for small plain batches that does not use pyarrow; `plain_columns.py` has the reason.
+"""JSON encoder for small plain batches without pyarrow, whose calls cost more than these batches (`plain_columns.py`).
 
 The result is equal to that of `whole_batch`, which encodes all other batches.
 """
@@ -10,15 +10,15 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from tidelog_gateway.records.json_encoding import TakenJson, is_literal
+from tidelog_gateway.records.json_encoding import JsonRecords, is_literal
 from tidelog_proto.batch.record_batch import RecordBatch, plain_columns_of
 from tidelog_proto.limits import KIB
 
 PLAIN_RECORDS_MAX: Final = 100
-"""For larger batches pyarrow is faster."""
+"""Maximum number of records; for larger batches pyarrow is faster."""
 
 
-def plain_json(batch: RecordBatch) -> TakenJson | None:
+def plain_json(batch: RecordBatch) -> JsonRecords | None:
     """Return all records of a batch as JSON; None if the batch is not plain or has bytes that are not UTF-8."""
     columns = plain_columns_of(batch)
     if columns is None:
@@ -50,7 +50,7 @@ def plain_json(batch: RecordBatch) -> TakenJson | None:
     filling: list[Any] = [None] * (width * count)
     for number, part in enumerate(parts):
         filling[number::width] = part
-    return TakenJson(_template(count, kinds) % tuple(filling), count, payload_bytes)
+    return JsonRecords(_template(count, kinds) % tuple(filling), count, payload_bytes)
 
 
 class _Kinds(NamedTuple):

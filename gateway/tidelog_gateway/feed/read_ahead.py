@@ -3,10 +3,10 @@
 A subscription starts to read without a reservation, because thousands of subscriptions may be idle at the ends of their
 logs. Arriving batches are counted, and dropped if the budget has no room (`admit`). Reading then restarts at the
 client's position after `begin` has reserved room for as many bytes as were dropped, so that the first batches are kept
-and reading makes progress. No subscription waits for room while it holds some, which excludes deadlocks.
+and reading makes progress. No subscription waits for room while it holds a reservation, which excludes deadlocks.
 
-Batches that arrive together share one buffer, which is freed with the last of them. They are counted together until
-then.
+Batches that arrive together share one buffer, which is freed with the last of these batches. They are counted together
+until then.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Window(NamedTuple):
 
 
 class ReadAhead:
-    """One subscription's share of the budget for outgoing data.
+    """One subscription's share of the response budget.
 
     Attributes:
         refused: whether a batch was dropped since reading began.

@@ -1,23 +1,23 @@
-"""The newest pieces of a topic, each encoded once, and the subscriptions that follow them.
+"""The newest entries of a topic, each encoded once, and the subscriptions that follow them.
 
-A *piece* is the content of one message: records of one partition as JSON, from one position to the next. A *follower*
-is in one of three states:
+A ring *entry* is the content of one message: records of one partition as JSON, from one position to the next. A
+*follower* is in one of three states:
 
-- **In step**: it has received every piece, so its positions and its resume token are those of the ring. A new piece is
+- **In step**: it has received every entry, so its positions and its resume token are those of the ring. A new entry is
   pushed to it at once, with the same bytes as to all other followers of its `FanOut`.
-- **Behind**: it has positions of its own and takes pieces one by one as its credit and its connection allow. After the
-  last piece it is in step again if its positions are equal to those of the ring.
-- **Lost**: the ring has evicted a piece that the follower needs, because the ring is bounded in bytes. The
+- **Behind**: it has positions of its own and takes entries one by one as its credit and its connection allow. After the
+  last entry it is in step again if its positions are equal to those of the ring.
+- **Lost**: the ring has evicted an entry that the follower needs, because the ring is bounded in bytes. The
   subscription reads from the log by itself.
 
-A follower that cannot take a piece falls behind. Each piece is checked against the follower's position, so no record is
-skipped or sent twice.
+A follower that cannot take an entry falls behind. Each entry is checked against the follower's position, so no record
+is skipped or sent twice.
 
-One call pushes a piece to at most `PUSHES_MAX` followers. `push_pending` pushes it to the others, which have the
-positions before the piece until then.
+One call pushes an entry to at most `PUSHES_MAX` followers. `push_pending` pushes it to the others, which have the
+positions before the entry until then.
 
 A follower may be ahead of the ring in some partitions, because its subscription has read by itself before. It skips the
-pieces before its position.
+entries before its position.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ AHEAD_RECORDS_MAX: Final = 1_000
 
 
 PUSHES_MAX: Final = 1_000
-"""Followers to which one call pushes a piece; a write takes about 6 us."""
+"""Followers to which one call pushes an entry; a write takes about 6 us."""
 
-PIECE_BYTES: Final = 256
-"""Approximate memory of a piece besides its records."""
+ENTRY_BYTES: Final = 256
+"""Approximate memory of an entry besides its records."""
 
 
-class Piece(NamedTuple):
+class RingEntry(NamedTuple):
     """Encoded records of one partition.
 
     Attributes:
-        first_offset: position of a reader before the piece.
-        next_offset: position of a reader after the piece.
+        first_offset: position of a reader before the entry.
+        next_offset: position of a reader after the entry.
         data: the records as a JSON array.
     """
 
@@ -57,8 +57,8 @@ class Piece(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Approximate memory of the piece."""
-        return len(self.data) + PIECE_BYTES
+        """Approximate memory of the entry."""
+        return len(self.data) + ENTRY_BYTES
 
 
 class Credit(Protocol):
@@ -79,20 +79,20 @@ class Watch(Protocol):
     """Observes the pushes to one follower."""
 
     def may_push(self) -> bool:
-        """Whether a piece may be pushed; if not, the follower falls behind."""
+        """Whether an entry may be pushed; if not, the follower falls behind."""
         ...
 
     def pushed(self) -> None:
-        """Called after a piece was pushed and its credit was spent."""
+        """Called after an entry was pushed and its credit was spent."""
         ...
 
 
-class PieceEncoder(Protocol):
-    """Encodes pieces for the wire. Equal encoders produce equal bytes.
+class EntryEncoder(Protocol):
+    """Encodes entries for the wire. Equal encoders produce equal bytes.
 
     Attributes:
         surface: label of the sent records in metrics.
-        always_token: whether each piece has a resume token, regardless of its length.
+        always_token: whether each entry has a resume token, regardless of its length.
     """
 
     @property
@@ -101,16 +101,16 @@ class PieceEncoder(Protocol):
     @property
     def always_token(self) -> bool: ...  # noqa: D102 - see the class
 
-    def encode(self, piece: Piece, token: str | None) -> bytes:
-        """Return the bytes to write to the transport, with the token that resumes after the piece."""
+    def encode(self, entry: RingEntry, token: str | None) -> bytes:
+        """Return the bytes to write to the transport, with the token that resumes after the entry."""
         ...
 
 
 class Pusher(Protocol):
-    """Pushes a piece to followers that receive the same bytes."""
+    """Pushes an entry to followers that receive the same bytes."""
 
-    def push(self, piece: Piece, followers: Iterable[Follower]) -> list[Follower]:
-        """Send the newest piece and spend its credit; return the followers to which it could not be sent."""
+    def push(self, entry: RingEntry, followers: Iterable[Follower]) -> list[Follower]:
+        """Send the newest entry and spend its credit; return the followers to which it could not be sent."""
         ...
 
 
@@ -121,15 +121,15 @@ class Follower:
         positions: partition -> next offset; owned by the follower while it is behind.
         credit: the subscription's credit.
         outlet: output of the subscription's connection.
-        encoder: encoder of pieces for the connection.
-        wake: called when a piece can be taken, and when the follower is lost.
+        encoder: encoder of entries for the connection.
+        wake: called when an entry can be taken, and when the follower is lost.
         watch: observes each push; None: no observer.
 
     Attributes:
         pusher: pushes to the follower; set by the feed before `Ring.attach`.
         in_step: whether `positions` are those of the ring.
         lost: whether the ring can no longer serve the follower.
-        at: number of the next piece to examine, while the follower is behind.
+        at: number of the next entry to examine, while the follower is behind.
     """
 
     __slots__ = ("at", "credit", "encoder", "in_step", "lost", "outlet", "positions", "pusher", "wake", "watch")
@@ -141,7 +141,7 @@ class Follower:
         positions: dict[int, int],
         credit: Credit,
         outlet: ConnectionOutput,
-        encoder: PieceEncoder,
+        encoder: EntryEncoder,
         wake: Callable[[], None],
         *,
         watch: Watch | None = None,
@@ -163,11 +163,11 @@ class Follower:
 
 
 class Ring:
-    """The newest pieces of a topic and their followers.
+    """The newest entries of a topic and their followers.
 
     Args:
         positions: partition -> next offset to read; updated by the ring.
-        bytes_max: memory of the kept pieces; the newest piece is always kept.
+        bytes_max: memory of the kept entries; the newest entry is always kept.
     """
 
     def __init__(self, positions: dict[int, int], *, bytes_max: int) -> None:
@@ -176,15 +176,15 @@ class Ring:
         self._bytes_max = bytes_max
         self._begins: dict[int, int] = {}
         """First offsets of the partitions that were added to the topic after the ring was made."""
-        self._pieces: deque[Piece] = deque()
+        self._entries: deque[RingEntry] = deque()
         self._first = 0
-        """Number of the oldest kept piece."""
+        """Number of the oldest kept entry."""
         self._in_step: dict[Pusher, dict[Follower, None]] = {}
         self._pending: deque[tuple[Pusher, list[Follower]]] = deque()
-        """Followers in step to which the newest piece was not pushed yet."""
+        """Followers in step to which the newest entry was not pushed yet."""
         self._before: int | None = None
-        """Position of the newest piece's partition before that piece."""
-        self._newest: Piece
+        """Position of the newest entry's partition before that entry."""
+        self._newest: RingEntry
         self._behind: dict[Follower, None] = {}
         self.closed = False
 
@@ -194,12 +194,12 @@ class Ring:
 
     @property
     def end(self) -> int:
-        """Number of the next piece."""
-        return self._first + len(self._pieces)
+        """Number of the next entry."""
+        return self._first + len(self._entries)
 
     @property
     def is_wanted(self) -> bool:
-        """Whether a follower has taken all pieces and has credit for more."""
+        """Whether a follower has taken all entries and has credit for more."""
         for followers in self._in_step.values():
             for follower in followers:
                 if follower.wants():
@@ -209,24 +209,24 @@ class Ring:
         end = self.end
         return any(follower.at >= end and follower.wants() for follower in self._behind)
 
-    def append(self, piece: Piece) -> bool:
-        """Add a piece and push it to the followers in step; True if `push_pending` has to push to some of them.
+    def append(self, entry: RingEntry) -> bool:
+        """Add an entry and push it to the followers in step; True if `push_pending` has to push to some of them.
 
         Args:
-            piece: begins at the ring's position in its partition.
+            entry: begins at the ring's position in its partition.
         """
-        assert not self._pending, "the previous piece was pushed to all followers"
-        before = self._before = self.positions.get(piece.partition)
-        assert before is None or before == piece.first_offset, "pieces are contiguous"
-        assert piece.next_offset > piece.first_offset, "positions only move forward"
+        assert not self._pending, "the previous entry was pushed to all followers"
+        before = self._before = self.positions.get(entry.partition)
+        assert before is None or before == entry.first_offset, "entries are contiguous"
+        assert entry.next_offset > entry.first_offset, "positions only move forward"
         if before is None:
-            self._begins[piece.partition] = piece.first_offset
-        self._pieces.append(piece)
-        self.held_bytes += len(piece.data) + PIECE_BYTES
-        self.positions[piece.partition] = piece.next_offset
+            self._begins[entry.partition] = entry.first_offset
+        self._entries.append(entry)
+        self.held_bytes += len(entry.data) + ENTRY_BYTES
+        self.positions[entry.partition] = entry.next_offset
         if self.held_bytes > self._bytes_max:
             self._evict()
-        self._newest = piece
+        self._newest = entry
         waiting = [follower for follower in self._behind if follower.at == self.end - 1] if self._behind else ()
         if len(self._in_step) == 1:
             ((pusher, followers),) = self._in_step.items()
@@ -242,7 +242,7 @@ class Ring:
         return is_more
 
     def push_pending(self) -> bool:
-        """Push the newest piece to up to `PUSHES_MAX` more followers; True while others remain."""
+        """Push the newest entry to up to `PUSHES_MAX` more followers; True while others remain."""
         left, pending = PUSHES_MAX, self._pending
         while pending and left > 0:
             pusher, followers = pending.popleft()
@@ -259,7 +259,7 @@ class Ring:
             follower.wake()
 
     def attach(self, follower: Follower) -> bool:
-        """Add a follower if the ring has all pieces after its positions; the follower is behind at first."""
+        """Add a follower if the ring has all entries after its positions; the follower is behind at first."""
         if self.closed or not self._reaches(follower.positions):
             return False
         follower.at = self._first
@@ -267,8 +267,8 @@ class Ring:
         self._settle(follower)
         return True
 
-    def next_for(self, follower: Follower) -> Piece | None:
-        """Return the next piece to send to a follower.
+    def next_for(self, follower: Follower) -> RingEntry | None:
+        """Return the next entry to send to a follower.
 
         None if the follower is in step or lost, or waits for the ring to reach its position.
         """
@@ -277,18 +277,18 @@ class Ring:
             if follower.at >= self.end:
                 self._settle(follower)
                 return None
-            piece = self._pieces[follower.at - self._first]
-            if not self._fits(follower.positions, piece):
+            entry = self._entries[follower.at - self._first]
+            if not self._fits(follower.positions, entry):
                 self._lose(follower)
                 return None
-            if piece.next_offset > self._expected(follower.positions, piece.partition, piece.next_offset):
-                return piece
+            if entry.next_offset > self._expected(follower.positions, entry.partition, entry.next_offset):
+                return entry
             follower.at += 1
         return None
 
-    def taken(self, follower: Follower, piece: Piece) -> None:
-        """Record that the piece of `next_for` was sent to a follower, whose position has advanced."""
-        assert follower.positions.get(piece.partition) == piece.next_offset
+    def taken(self, follower: Follower, entry: RingEntry) -> None:
+        """Record that the entry of `next_for` was sent to a follower, whose position has advanced."""
+        assert follower.positions.get(entry.partition) == entry.next_offset
         follower.at += 1
 
     def leave(self, follower: Follower) -> None:
@@ -303,11 +303,11 @@ class Ring:
             self._out_of_step(follower)
         self._behind.pop(follower, None)
 
-    def drop_pieces(self) -> int:
-        """Drop all pieces and return the freed bytes."""
+    def drop_entries(self) -> int:
+        """Drop all entries and return the freed bytes."""
         freed_bytes, self.held_bytes = self.held_bytes, 0
         self._first = self.end
-        self._pieces.clear()
+        self._entries.clear()
         return freed_bytes
 
     def close(self) -> None:
@@ -322,22 +322,22 @@ class Ring:
 
     def _reaches(self, positions: Mapping[int, int]) -> bool:
         reached = dict(positions)
-        for piece in self._pieces:
-            if not self._fits(reached, piece):
+        for entry in self._entries:
+            if not self._fits(reached, entry):
                 return False
-            reached[piece.partition] = max(reached.get(piece.partition, 0), piece.next_offset)
+            reached[entry.partition] = max(reached.get(entry.partition, 0), entry.next_offset)
         return all(own <= reached.get(number, -1) <= own + AHEAD_RECORDS_MAX for number, own in self.positions.items())
 
-    def _fits(self, positions: Mapping[int, int], piece: Piece) -> bool:
-        """Whether a piece ends at or before the position in its partition, or begins at it."""
-        expected = self._expected(positions, piece.partition, -1)
-        return piece.next_offset <= expected or piece.first_offset == expected
+    def _fits(self, positions: Mapping[int, int], entry: RingEntry) -> bool:
+        """Whether an entry ends at or before the position in its partition, or begins at it."""
+        expected = self._expected(positions, entry.partition, -1)
+        return entry.next_offset <= expected or entry.first_offset == expected
 
     def _expected(self, positions: Mapping[int, int], partition: int, default: int) -> int:
         return positions.get(partition, self._begins.get(partition, default))
 
     def _settle(self, follower: Follower) -> None:
-        """Put a follower that has taken all pieces in step; mark it as lost if it still lags behind the ring."""
+        """Put a follower that has taken all entries in step; mark it as lost if it still lags behind the ring."""
         if follower.at < self.end:
             return
         if follower.positions == self.positions:
@@ -349,7 +349,7 @@ class Ring:
             self._lose(follower)
 
     def _falls_behind(self, follower: Follower) -> None:
-        """Move a follower from in step to behind; the newest piece is the next one that it takes."""
+        """Move a follower from in step to behind; the newest entry is the next one that it takes."""
         self._out_of_step(follower)
         self._behind[follower] = None
         follower.positions = self._positions_before()
@@ -363,7 +363,7 @@ class Ring:
             del self._in_step[follower.pusher]
 
     def _positions_before(self) -> dict[int, int]:
-        """Return the positions before the newest piece."""
+        """Return the positions before the newest entry."""
         positions = dict(self.positions)
         if self._before is None:
             del positions[self._newest.partition]
@@ -377,6 +377,6 @@ class Ring:
         follower.wake()
 
     def _evict(self) -> None:
-        while self.held_bytes > self._bytes_max and len(self._pieces) > 1:
-            self.held_bytes -= self._pieces.popleft().size_bytes
+        while self.held_bytes > self._bytes_max and len(self._entries) > 1:
+            self.held_bytes -= self._entries.popleft().size_bytes
             self._first += 1

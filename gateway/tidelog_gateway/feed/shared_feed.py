@@ -1,9 +1,9 @@
 """Shared feed: reads one topic for all subscriptions that follow it, and encodes each batch once.
 
 A feed is a subscription without a client: it has positions, makes resume tokens and bounds its messages as each of its
-followers would. It reads while at least one follower has taken all pieces and has credit, so it is not faster than the
-fastest follower. Its read-ahead and its kept pieces are counted in the budget for outgoing data; it drops the pieces
-when other connections need the budget.
+followers would. It reads while at least one follower has taken all entries of the ring and has credit, so it is not
+faster than the fastest follower. Its read-ahead and the ring are counted in the response budget; the entries are
+dropped when other connections need the budget.
 
 A small batch is encoded and pushed within the call that receives it from the node, because a switch to the reading task
 costs as much as encoding. This work is bounded per millisecond (`AT_ONCE_MAX`), so that one turn of the event loop
@@ -27,16 +27,16 @@ from tidelog.errors import OverloadedError, TidelogError
 from tidelog.model import ConsumedBatch
 from tidelog_gateway.budget.connection_output import ConnectionOutput
 from tidelog_gateway.budget.response_budget import ResponseBudget
-from tidelog_gateway.feed.fan_out import FanOut, PieceTokens
+from tidelog_gateway.feed.fan_out import EntryTokens, FanOut
 from tidelog_gateway.feed.plain_json import PLAIN_RECORDS_MAX, plain_json
 from tidelog_gateway.feed.read_ahead import AHEAD_BYTES, ReadAhead
-from tidelog_gateway.feed.ring import PUSHES_MAX, Follower, Piece, PieceEncoder, Ring
+from tidelog_gateway.feed.ring import PUSHES_MAX, EntryEncoder, Follower, Ring, RingEntry
 from tidelog_gateway.feed.whole_batch import whole_batch
 from tidelog_gateway.metrics.gateway_metrics import Metrics
 from tidelog_gateway.protocol.messages import INTEGER_MAX
 from tidelog_gateway.protocol.resume_tokens import ResumeTokens, Scope
 from tidelog_gateway.protocol.ws_protocol import BATCH_MEMBERS_BYTES, TOKEN_GROWTH_CHARS, Subscription, WsProtocol
-from tidelog_gateway.records.json_encoding import JSON_BYTES_PER_BYTE, JSON_BYTES_PER_RECORD, BatchReader, TakenJson
+from tidelog_gateway.records.json_encoding import JSON_BYTES_PER_BYTE, JSON_BYTES_PER_RECORD, BatchReader, JsonRecords
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_proto.batch.header import Codec
 from tidelog_proto.batch.record_batch import RecordBatch
@@ -46,21 +46,21 @@ from tidelog_proto.limits import KIB, MIB
 log = logging.getLogger(__name__)
 
 RING_BYTES: Final = 1 * MIB
-"""Memory of the encoded pieces that a feed keeps for followers that are behind."""
+"""Maximum memory of the ring of a feed, from which followers that are behind are served."""
 
 WHOLE_BYTES: Final = 64 * KIB
-"""Batches of up to this size are encoded as one piece, without a search for places to split them."""
+"""Batches of up to this size are encoded as one message, without a search for places to split them."""
 
 COUNTED_BYTES: Final = 4 * KIB
-"""Step in which kept pieces are counted in the budget; one update costs as much as encoding a record."""
+"""Step in which the ring's memory is counted in the budget; one update costs as much as encoding a record."""
 
 AT_ONCE_S: Final = 0.001
 AT_ONCE_MAX: Final = PUSHES_MAX
-"""Limit of the work within calls that receive batches, per `AT_ONCE_S` of the loop's clock (uvloop advances it once per
-turn). The unit is a push; a batch counts as `BATCH_PUSHES` plus one for each KiB."""
+"""Limit of the work that is done within calls that receive batches, per `AT_ONCE_S` of the loop's clock (uvloop
+advances the clock once per iteration). The unit is a push; a batch counts as `BATCH_PUSHES` plus one for each KiB."""
 BATCH_PUSHES: Final = 5
 
-NOTHING: Final = TakenJson(b"[]", 0, 0)
+NOTHING: Final = JsonRecords(b"[]", 0, 0)
 _SID: Final = 0
 
 
@@ -70,7 +70,7 @@ class SharedFeed:
     Args:
         client: the client of the followers' caller.
         settings: limits of messages.
-        outgoing: the budget for outgoing data.
+        outgoing: the response budget.
         scope: topic and filter.
         positions: partition -> next offset of the first follower.
         metrics: counts pushed records.
@@ -99,8 +99,8 @@ class SharedFeed:
         self._protocol.subscriptions[_SID] = self._state
         tokens = ResumeTokens(scope, positions)
         self._protocol.opened(_SID, positions, tokens)
-        self._resume_tokens, self._tokens = tokens, PieceTokens(tokens)
-        self._fan_outs: WeakValueDictionary[PieceEncoder, FanOut] = WeakValueDictionary()
+        self._resume_tokens, self._tokens = tokens, EntryTokens(tokens)
+        self._fan_outs: WeakValueDictionary[EntryEncoder, FanOut] = WeakValueDictionary()
         self._protocol.resume_token(_SID)
         self.ring = Ring(self._state.positions, bytes_max=RING_BYTES)
         self._outlet = ConnectionOutput(outgoing, settings.ws_slow_timeout_s)
@@ -109,11 +109,11 @@ class SharedFeed:
         self._stirred = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._always_fits_bytes = settings.ws_batch_bytes_max // 2 - BATCH_MEMBERS_BYTES - TOKEN_GROWTH_CHARS
-        """Records of up to this length fit a message with any resume token, which is at most half of the message."""
+        """Maximum length of records that fit a message with any resume token, which is at most half of the message."""
         self._loop = asyncio.get_running_loop()
         self._at_once_at = 0.0
         self._at_once_left = 0
-        """Work that is still allowed within calls that receive batches in the interval that began at `_at_once_at`."""
+        """Remainder of `AT_ONCE_MAX` in the interval that began at `_at_once_at`."""
 
     # ------------------------------------------------------------------------------------------ followers
 
@@ -127,7 +127,7 @@ class SharedFeed:
         if not self.ring.attach(follower):
             return False
         if self._task is None:
-            self._outgoing.idle[self] = self._release_pieces
+            self._outgoing.idle[self] = self._release_entries
             self._task = self._loop.create_task(self._run(), name=f"feed of {self.scope.topic}")
         self.stir()
         return True
@@ -153,7 +153,7 @@ class SharedFeed:
     async def _run(self) -> None:
         try:
             while True:
-                await self._wanted()
+                await self._await_demand()
                 try:
                     await self._ahead.begin()
                     await self._read()
@@ -185,8 +185,8 @@ class SharedFeed:
             consumer.at_once(self._take_at_once)
             while await self._take(await consumer.next_batch()):
                 if consumer.has_arrivals:
-                    await asyncio.sleep(0)  # give other tasks a turn
-                await self._wanted()
+                    await asyncio.sleep(0)  # yields to other tasks
+                await self._await_demand()
 
     def _take_at_once(self, partition: int, batch: RecordBatch) -> bool:
         """Push a small batch that arrived while the reading task waits; False: the task has to handle the batch."""
@@ -212,7 +212,7 @@ class SharedFeed:
         self._at_once_left -= len(self.ring) + BATCH_PUSHES + (size_bytes >> 10)
         return self._at_once_left >= 0
 
-    def _encoded_at_once(self, batch: RecordBatch) -> TakenJson | None:
+    def _encoded_at_once(self, batch: RecordBatch) -> JsonRecords | None:
         """Return a batch as JSON; None if it does not fit one message or cannot be encoded here."""
         records = len(batch)
         if not 0 < records <= self._settings.ws_batch_records_max:
@@ -228,7 +228,7 @@ class SharedFeed:
         try:
             return whole_batch(batch, self._protocol.records_bytes_max(_SID))
         except ProtocolError:
-            return None  # the reading task runs into the same error and handles it
+            return None  # the reading task gets the same error and handles it
 
     async def _take(self, consumed: ConsumedBatch | None) -> bool:
         """Add one batch to the ring, split by the limits of a message; False: restart reading at the positions."""
@@ -249,20 +249,20 @@ class SharedFeed:
             return True
         reader = BatchReader(batch)
         while len(reader):
-            await self._wanted()
+            await self._await_demand()
             size_bytes_max = reader.json_bytes_max(records_max, bytes_max)
             await self._outlet.wait_for_room(size_bytes_max)
             try:
                 first_offset = reader.next_offset
-                taken = reader.take_json(records_max, bytes_max, self._protocol.records_bytes_max(_SID))
+                encoded = reader.take_json(records_max, bytes_max, self._protocol.records_bytes_max(_SID))
             finally:
                 self._outlet.give_back(size_bytes_max)
-            await self._push(partition, first_offset, reader.next_offset, taken)
+            await self._push(partition, first_offset, reader.next_offset, encoded)
             await asyncio.sleep(0)
         self._ahead.done(batch)
         return True
 
-    async def _whole(self, batch: RecordBatch, records_max: int) -> TakenJson | None:
+    async def _whole(self, batch: RecordBatch, records_max: int) -> JsonRecords | None:
         """Return all records of a small batch as JSON; None if the batch has or may have to be split."""
         if len(batch) > records_max or batch.header.uncompressed_length > WHOLE_BYTES:
             return None
@@ -273,14 +273,14 @@ class SharedFeed:
         finally:
             self._outlet.give_back(size_bytes)
 
-    async def _push(self, partition: int, first_offset: int, next_offset: int, taken: TakenJson) -> None:
+    async def _push(self, partition: int, first_offset: int, next_offset: int, encoded: JsonRecords) -> None:
         """Add records to the ring and push them to all followers in step."""
-        is_more = self._append(partition, first_offset, next_offset, taken)
+        is_more = self._append(partition, first_offset, next_offset, encoded)
         while is_more:
             await asyncio.sleep(0)
             is_more = self.ring.push_pending()
 
-    def _append(self, partition: int, first_offset: int, next_offset: int, taken: TakenJson) -> bool:
+    def _append(self, partition: int, first_offset: int, next_offset: int, encoded: JsonRecords) -> bool:
         """Add records to the ring, from its position or, in a new partition, from `first_offset`.
 
         Returns:
@@ -288,32 +288,32 @@ class SharedFeed:
         """
         position = self.ring.positions.get(partition, first_offset)
         self._resume_tokens.move(partition, next_offset)
-        self._tokens.usual = self._protocol.batch_token(_SID, size_bytes=len(taken.data))
-        piece = Piece(partition, position, next_offset, taken.records, taken.payload_bytes, taken.data)
-        is_more = self.ring.append(piece)
+        self._tokens.usual = self._protocol.batch_token(_SID, size_bytes=len(encoded.data))
+        entry = RingEntry(partition, position, next_offset, encoded.records, encoded.payload_bytes, encoded.data)
+        is_more = self.ring.append(entry)
         if not 0 <= self._ring_bytes - self.ring.held_bytes <= COUNTED_BYTES:
             self._count()
         return is_more
 
     def _count(self) -> None:
-        """Count the kept pieces in the budget, in steps of `COUNTED_BYTES`; drop them if the budget has no room."""
+        """Count the ring's memory in the budget, in steps of `COUNTED_BYTES`; drop the entries if there is no room."""
         counted_bytes = -(-self.ring.held_bytes // COUNTED_BYTES) * COUNTED_BYTES
         more_bytes = counted_bytes - self._ring_bytes
         if more_bytes > 0 and not self._outlet.take(more_bytes):
-            self.ring.drop_pieces()
+            self.ring.drop_entries()
             counted_bytes, more_bytes = 0, -self._ring_bytes
         if more_bytes < 0:
             self._outlet.give_back(-more_bytes)
         self._ring_bytes = counted_bytes
 
-    def _release_pieces(self) -> int:
-        """Drop the pieces because another connection needs the budget; return the freed bytes."""
-        self.ring.drop_pieces()
+    def _release_entries(self) -> int:
+        """Drop the ring's entries because another connection needs the budget; return the freed bytes."""
+        self.ring.drop_entries()
         freed_bytes = self._ring_bytes
         self._count()
         return freed_bytes
 
-    async def _wanted(self) -> None:
+    async def _await_demand(self) -> None:
         """Wait until a follower wants more records."""
         while not self.ring.is_wanted:
             self._stirred.clear()
@@ -323,7 +323,7 @@ class SharedFeed:
         if self.ring.closed:
             return
         self._outgoing.idle.pop(self, None)
-        self.ring.drop_pieces()
+        self.ring.drop_entries()
         self._count()
         self.ring.close()
         self._ended(self)

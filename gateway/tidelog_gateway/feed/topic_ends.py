@@ -47,9 +47,10 @@ class TopicEnds:
         return await asyncio.shield(request.answer)
 
     async def _fetch(self, topic: str) -> Mapping[int, int]:
-        # Without an answer the lag is unknown. The error is dropped: each subscription gets it from its own reads.
+        # Without an answer the lag is unknown. The error is dropped, because each subscription gets it from its own
+        # reads.
         try:
-            found = await self._client.list_offsets(topic, "latest")
+            offsets = await self._client.list_offsets(topic, "latest")
         except (TidelogError, ProtocolError):
             return {}
-        return {number: offset.high_watermark for number, offset in found.items()}
+        return {number: offset.high_watermark for number, offset in offsets.items()}

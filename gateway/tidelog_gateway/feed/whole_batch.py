@@ -7,14 +7,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog_gateway.records.json_encoding import TakenJson, json_array, payload_sizes
+from tidelog_gateway.records.json_encoding import JsonRecords, json_array, payload_sizes
 from tidelog_proto.batch.record_batch import RecordBatch
 
 _PLAIN = ("key", "value", "tag")
 _TYPE_IDS = frozenset({pa.binary().id, pa.string().id})
 
 
-def whole_batch(batch: RecordBatch, json_bytes_max: int) -> TakenJson | None:
+def whole_batch(batch: RecordBatch, json_bytes_max: int) -> JsonRecords | None:
     """Return all records of a batch as JSON; None if several records are longer than `json_bytes_max` together.
 
     Raises:
@@ -24,7 +24,7 @@ def whole_batch(batch: RecordBatch, json_bytes_max: int) -> TakenJson | None:
     data = json_array(columns, batch.offset_list(), batch.header.base_timestamp_us)
     if len(data) > json_bytes_max and columns.num_rows > 1:
         return None
-    return TakenJson(data, columns.num_rows, payload_bytes(columns))
+    return JsonRecords(data, columns.num_rows, payload_bytes(columns))
 
 
 def payload_bytes(columns: pa.RecordBatch) -> int:

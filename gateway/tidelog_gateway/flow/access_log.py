@@ -1,7 +1,7 @@
 """The access log: a JSON object for each HTTP request and each WebSocket, written to standard output when it ends.
 
-It is the outermost middleware, so that requests refused by limits or authentication have a line, too. Failures before a
-request exists (an invalid HTTP head, a connection over the limit) have none. The query and header fields other than
+It is the outermost middleware, so that requests refused by limits or authentication have a line, too. A failure before
+a request exists (an invalid HTTP head, a connection over the limit) has no line. The query and header fields other than
 `User-Agent` are not logged, since they may hold credentials. Lines are queued (ADR 0130): when the reader of standard
 output is too slow, lines are dropped and counted by `tidelog_gateway_log_dropped_total`; requests are not delayed.
 """
@@ -34,7 +34,7 @@ class AccessLogMiddleware:
             return
         connection = _LoggedConnection(receive, send)
         state = scope.setdefault("state", {})
-        state.pop("exchange", None)  # so that answers of lanes also go through `send`
+        state.pop("exchange", None)  # so that answers of the fast paths also pass through `send`
         connection.bytes_in = len(state.get("body") or b"")
         began = datetime.now(UTC)
         began_s = time.monotonic()
@@ -61,9 +61,9 @@ class _LoggedConnection:
         self.bytes_in = 0
         self.bytes_out = 0
         self.status: int | None = None
-        """Of HTTP; None if the client disconnected before."""
+        """Status of the HTTP answer; None if the client disconnected before it."""
         self.close_code: int | None = None
-        """Of a WebSocket; None without a close frame."""
+        """Close code of a WebSocket; None without a close frame."""
 
     async def receive(self) -> Message:
         message = await self._receive()
@@ -92,7 +92,7 @@ class _LoggedConnection:
 
 
 def _length(message: Message) -> int:
-    """Return the bytes of a WebSocket's message; of text, the number of its characters."""
+    """Return the size of a WebSocket's message in bytes, or in characters for text."""
     return len(message.get("bytes") or b"") or len(message.get("text") or "")
 
 

@@ -1,8 +1,8 @@
 """The limits of request bodies: size, time, and room in the request budget.
 
-A body is received whole before its route runs, and passed on as one message, because nearly every route needs all of
-it; faults while it is received are answered here. Rejected: counting inside `receive`, because frameworks turn its
-exceptions into their own 400.
+The whole body is received before its route runs, and passed on as one message, because nearly every route needs all of
+it; errors while the body is received are answered here. Rejected: counting inside `receive`, because frameworks convert
+its exceptions into their own 400.
 
 An announced length is checked and reserved before a byte is read; a chunked body is reserved as it grows. The
 reservation is returned after the answer, because records made from the body exist until then.
@@ -65,7 +65,9 @@ class BodyLimits:
         announced = headers.get(b"content-length")
         if announced is not None:
             if not announced.isdigit():
-                raise Problem(422, "invalid_request", "Content-Length is not a number")
+                raise Problem(
+                    422, "invalid_request", "Content-Length is not a whole number >= 0; send the body's size in bytes"
+                )
             self._check_size(int(announced))
             _hold(arrival, int(announced))
         exchange: Exchange | None = scope["state"].get("exchange")
@@ -139,11 +141,11 @@ class BodyLimits:
 _BODY_HEADERS: Final = frozenset({b"content-length", b"content-type", b"transfer-encoding"})
 _ARROW: Final = ARROW.encode()
 DIRECT_BYTES: Final = 64 * KIB
-"""A larger body of columns is received directly into its buffer."""
+"""Size from which a body of columns is received directly into its buffer."""
 
 
 def _hold(arrival: BodyReservation, size_bytes: int) -> None:
-    """Reserve `size_bytes` in all.
+    """Reserve `size_bytes` for the whole body.
 
     Raises:
         Problem: 429 when the budget is used up.
@@ -168,7 +170,7 @@ def not_finished(*, unchanged: bool) -> Problem:
     if unchanged:
         detail = "this gateway is stopping, and nothing was changed; send the request again"
         return Problem(503, "shutting_down", detail, retryable=True, headers=headers)
-    detail = "this gateway is stopping before the request was finished; it may have been carried out"
+    detail = "this gateway is stopping before the request was finished; it may have been executed"
     return Problem(504, "outcome_unknown", detail, headers=headers)
 
 

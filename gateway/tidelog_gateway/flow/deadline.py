@@ -1,8 +1,8 @@
 """`Request-Timeout-Ms`: the time limit of one request.
 
 It is a duration and not a point in time, because the clocks of two machines differ; its unit is in its name. When it
-expires, the answer is 503 if the request was not carried out or changes nothing, and 504 if a node may have carried it
-out. An answer that has begun, such as a stream, is not interrupted.
+expires, the answer is 503 if the request was not executed or changes nothing, and 504 if a node may have executed it.
+An answer that has begun, such as a stream, is not interrupted.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def timeout_ms_in(headers: Iterable[tuple[bytes, bytes]]) -> int:
     """Return the time limit of a request that has the header.
 
     Raises:
-        Problem: 400, it is repeated or invalid.
+        Problem: 400, the header is repeated or invalid.
     """
-    given = [value for name, value in headers if name == HEADER]
-    text = given[0].strip().decode("latin-1")
-    if len(given) > 1 or not (text.isascii() and text.isdigit()) or len(text) > 9:
-        shown = printable(", ".join(value.decode("latin-1") for value in given), _SHOWN_CHARS_MAX)
-        raise _no_timeout(shown)
+    values = [value for name, value in headers if name == HEADER]
+    text = values[0].strip().decode("latin-1")
+    if len(values) > 1 or not (text.isascii() and text.isdigit()) or len(text) > 9:
+        quoted = printable(", ".join(value.decode("latin-1") for value in values), _SHOWN_CHARS_MAX)
+        raise _no_timeout(quoted)
     timeout_ms = int(text)
     if not 1 <= timeout_ms <= TIMEOUT_MS_MAX:
         raise _no_timeout(text)
@@ -85,14 +85,14 @@ class Deadline:
         return Problem(
             504,
             "deadline_exceeded",
-            f"{over}; the request may have been carried out, or may still be: {advice}",
+            f"{over}; the request may have been executed, or may still be: {advice}",
             retryable=is_retryable,
         )
 
 
-def _no_timeout(shown: str) -> Problem:
+def _no_timeout(text: str) -> Problem:
     return Problem(
         400,
         "invalid_request_timeout",
-        f"Request-Timeout-Ms must be one whole number from 1 to {TIMEOUT_MS_MAX}, got {shown}",
+        f"Request-Timeout-Ms must be one whole number from 1 to {TIMEOUT_MS_MAX}, got {text}",
     )

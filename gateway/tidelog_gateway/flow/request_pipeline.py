@@ -2,7 +2,7 @@
 
 A middleware for each of these would add two coroutines and a wrapped `send`, which are resumed at every await: 312
 calls for one POST. Here one `RequestState` holds the state of a request, and one coroutine runs these steps in order:
-check the head, authenticate the caller, receive the body, and answer by a lane (`fast_paths`) or the framework. CORS
+check the head, authenticate the caller, receive the body, and answer by a fast path (`fast_paths`) or the framework. CORS
 remains the framework's middleware and is used only if origins are allowed.
 """
 
@@ -53,7 +53,7 @@ _JSON_FIELDS: Final = b"".join(
         _ID + b": %b\r\n",
     ]
 )
-"""The header fields of a lane's answer, with a placeholder for the id."""
+"""The header fields of an answer of a fast path, with a placeholder for the id."""
 
 SMALL_BYTES: Final = 4 * KIB
 """An answer of up to this size is counted only if the kernel does not take it at once, which it usually does."""
@@ -118,7 +118,7 @@ class RequestState:
         await self._deliver(head, message)
 
     async def reply(self, answer: JsonAnswer) -> None:
-        """Send the complete answer of a lane."""
+        """Send the complete answer of a fast path."""
         self.begins()
         exchange: Exchange | None = self._scope["state"].get("exchange")
         if exchange is not None:
@@ -177,7 +177,7 @@ class RequestPipeline:
         budget: the request budget.
         outgoing: the response budget.
         metrics: counts and times requests.
-        lanes: answer instead of the framework; the first one that takes a request.
+        lanes: answer fast paths, which are asked in order to answer a request instead of the framework.
         cors: options of the framework's CORS middleware.
     """
 
@@ -217,7 +217,7 @@ class RequestPipeline:
             return
         began_s = time.monotonic()
         state = scope.setdefault("state", {})
-        # Only the gateway's own server has an output per connection.
+        # Other ASGI servers do not pass an output per connection.
         answer = ResponseReservation(
             state.get("outlet") or ConnectionOutput(self._outgoing, self._slow_timeout_s), receive
         )
@@ -295,7 +295,7 @@ class RequestPipeline:
                 self._limits.take_whole(whole, arrival)
                 body = whole
             elif await self._is_streamed(scope):
-                body = b""  # the route reads it, and may change something at any moment
+                body = b""  # the route reads the body, and may store records at any time
                 if "exchange" in state:
                     state["exchange"].is_streamed = True
                 await self._app(scope, receive, send)
@@ -307,7 +307,8 @@ class RequestPipeline:
         except Problem as raised:
             problem = raised
         except asyncio.CancelledError:
-            # A stop cancels requests after its timeout. An answer whose head was sent is truncated.
+            # The process cancels requests when the time limit of its stop is over. An answer whose head was sent is
+            # truncated.
             overtaken = self._limits.cancelled_by_stop(unchanged=body is None or scope["method"] in _READING)
             if overtaken is None:
                 raise
@@ -325,7 +326,7 @@ class RequestPipeline:
         """Return whether the route reads the body itself; refuse a publish that its head rules out.
 
         Raises:
-            Problem: it is refused.
+            Problem: the publish is refused.
         """
         topic = topic_published_to(scope)
         if topic is None:

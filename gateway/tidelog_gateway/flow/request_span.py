@@ -1,7 +1,7 @@
 """A span for each HTTP request. Import it only if `otel` is on.
 
-It is a child of the caller's span (`traceparent`) and current during the request, so that the spans of nodes are its
-children. Probes of health and metrics have none.
+The span is a child of the caller's span (`traceparent`) and current during the request, so that the spans of nodes are
+its children. Probes of health and metrics have no span.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class RequestSpan:
     def end(self, *, method: str, route: str, status: int, request_id: str) -> None:
         """End the span with the answer's attributes."""
         context.detach(self._token)
-        shown = method if method in _METHODS else "_OTHER"
-        self._span.update_name(f"{shown} {route}" if route != "none" else shown)
+        known_method = method if method in _METHODS else "_OTHER"
+        self._span.update_name(f"{known_method} {route}" if route != "none" else known_method)
         self._span.set_attributes({
-            "http.request.method": shown,
+            "http.request.method": known_method,
             "http.route": route,
             "http.response.status_code": status,
             "tidelog.request_id": request_id,
@@ -72,7 +72,7 @@ class RequestSpans:
         trace_contexts.use(lambda: traceparent_of(trace.get_current_span()))
 
     def begin(self, scope: Scope) -> RequestSpan | None:
-        """Begin the span of a request; None if the route has none."""
+        """Begin the span of a request; None for a route without spans."""
         if scope["path"] in _WITHOUT:
             return None
         caller = trace_in(scope["headers"])

@@ -15,11 +15,11 @@ from typing import Final, NamedTuple
 from tidelog.model import TopicFigures
 
 POINTS: Final = 360
-"""Number of samples: one hour at one each 10 s."""
+"""Number of samples: one hour with one sample each 10 s."""
 TOPICS_MAX: Final = 5_000
-"""Topics with samples, 9 KB each; of more topics, the first ones by name."""
+"""Maximum number of topics with samples, 9 KB each; if there are more topics, the first ones by name."""
 RATE_MS: Final = 30_000
-"""Period of a topic's rate, if there are samples of that age."""
+"""Period over which a topic's rate is computed, if there are samples of that age."""
 
 _UNKNOWN: Final = -1
 
@@ -30,8 +30,9 @@ class GatewayCounters(NamedTuple):
     Attributes:
         requests: HTTP requests answered.
         published: records acknowledged.
-        delivered: records handed to readers.
-        publishes_below: HTTP publishes that took at most so many seconds, by bound, the bounds ascending.
+        delivered: records sent to readers.
+        publishes_below: number of HTTP publishes that took at most so many seconds,
+            by ascending bounds.
     """
 
     requests: float = 0
@@ -85,13 +86,13 @@ class History:
     def __init__(self) -> None:
         self._times_ms: list[int] = []
         """Times of all samples, ascending."""
-        self._taken = 0
+        self._sample_count = 0
         self._rate_from = 0
         """Index of the sample that the newest one is compared with for a rate."""
         self._topics: dict[str, _Topic] = {}
         self._gateway: list[GatewayCounters] = []
         self._totals: list[tuple[float | None, int]] = []
-        """Records a second and bytes of all topics, for each sample."""
+        """Records per second and size of all topics, for each sample."""
         self.newest: Mapping[str, TopicFigures] = {}
         """Figures of the newest sample by topic name."""
 
@@ -103,43 +104,43 @@ class History:
     def add(self, at_ms: int, topics: Mapping[str, TopicFigures], gateway: GatewayCounters) -> None:
         """Add a sample. If it is not newer than the newest one (the clock was set back), older ones are discarded."""
         if self._times_ms and at_ms <= self._times_ms[-1]:
-            self._times_ms, self._topics, self._gateway, self._totals, self._taken = [], {}, [], [], 0
-        place = self._taken % POINTS
-        self._taken += 1
+            self._times_ms, self._topics, self._gateway, self._totals, self._sample_count = [], {}, [], [], 0
+        place = self._sample_count % POINTS
+        self._sample_count += 1
         self._times_ms = [*self._times_ms[-POINTS + 1 :], at_ms]
         self._gateway = [*self._gateway[-POINTS + 1 :], gateway]
         self._rate_from = self._first_of_rate()
         for name in self._topics.keys() - topics.keys():
             del self._topics[name]
         for name in sorted(topics)[:TOPICS_MAX]:
-            kept = self._topics.get(name)
-            if kept is None or kept.topic_id != topics[name].topic_id:
-                kept = self._topics[name] = _Topic.empty(topics[name].topic_id)
-            kept.put(place, topics[name])
+            samples = self._topics.get(name)
+            if samples is None or samples.topic_id != topics[name].topic_id:
+                samples = self._topics[name] = _Topic.empty(topics[name].topic_id)
+            samples.put(place, topics[name])
         self.newest = topics
         self._totals = [*self._totals[-POINTS + 1 :], self._total()]
 
     def rate(self, topic: str) -> Rate | None:
         """Return the current growth of a topic; None while it is unknown."""
-        kept = self._topics.get(topic)
+        samples = self._topics.get(topic)
         count = len(self._times_ms)
-        if kept is None or count < 2:
+        if samples is None or count < 2:
             return None
         seconds = (self._times_ms[-1] - self._times_ms[self._rate_from]) / 1000
-        return kept.rate(self._place(self._rate_from), self._place(count - 1), seconds)
+        return samples.rate(self._place(self._rate_from), self._place(count - 1), seconds)
 
     def topic_points(self, topic: str) -> tuple[list[Rate | None], list[int | None]]:
-        """Return the rate before each sample and the size at it; None where it is unknown."""
-        kept = self._topics.get(topic)
+        """Return for each sample the rate since the sample before and the size; None for unknown values."""
+        samples = self._topics.get(topic)
         count = len(self._times_ms)
-        if kept is None:
+        if samples is None:
             return [None] * count, [None] * count
-        sizes = [kept.sizes[self._place(index)] for index in range(count)]
-        rates = [self._step(kept, index) for index in range(count)]
+        sizes = [samples.sizes[self._place(index)] for index in range(count)]
+        rates = [self._step(samples, index) for index in range(count)]
         return rates, [None if size == _UNKNOWN else size for size in sizes]
 
     def total_points(self) -> tuple[list[float | None], list[int]]:
-        """Return records a second of all topics before each sample, and the bytes of all at it.
+        """Return for each sample the records per second since the sample before, and the size, of all topics.
 
         A topic with an unknown rate does not count.
         """
@@ -148,33 +149,33 @@ class History:
     def gateway_points(self) -> list[GatewayPoint | None]:
         """Return the activity of this gateway between each sample and the one before."""
         steps = zip(self._gateway, self._gateway[1:], self._times_ms, self._times_ms[1:], strict=False)
-        found: list[GatewayPoint | None] = [None] * min(1, len(self._gateway))
-        found += [_point(before, after, (end - begin) / 1000) for before, after, begin, end in steps]
-        return found
+        points: list[GatewayPoint | None] = [None] * min(1, len(self._gateway))
+        points += [_point(before, after, (end - begin) / 1000) for before, after, begin, end in steps]
+        return points
 
     def _total(self) -> tuple[float | None, int]:
-        """Return records a second before the newest sample, None for the first one, and the bytes at it."""
+        """Return the records per second up to the newest sample (None for the first one), and the size at it."""
         newest = len(self._times_ms) - 1
         size = sum(figures.size_bytes for figures in self.newest.values())
         if newest == 0:
             return None, size
-        steps = (self._step(kept, newest) for kept in self._topics.values())
+        steps = (self._step(samples, newest) for samples in self._topics.values())
         return sum(step.records_per_s for step in steps if step is not None), size
 
     def _first_of_rate(self) -> int:
-        """Return the oldest sample of the last `RATE_MS`, and at least the one before the newest."""
+        """Return the oldest sample of the last `RATE_MS`, or the one before the newest if that is older."""
         newest = len(self._times_ms) - 1
         first = bisect_left(self._times_ms, self._times_ms[-1] - RATE_MS)
         return max(0, min(first, newest - 1))
 
     def _place(self, index: int) -> int:
-        return (self._taken - len(self._times_ms) + index) % POINTS
+        return (self._sample_count - len(self._times_ms) + index) % POINTS
 
-    def _step(self, kept: _Topic, index: int) -> Rate | None:
+    def _step(self, samples: _Topic, index: int) -> Rate | None:
         if index == 0:
             return None
         seconds = (self._times_ms[index] - self._times_ms[index - 1]) / 1000
-        return kept.rate(self._place(index - 1), self._place(index), seconds)
+        return samples.rate(self._place(index - 1), self._place(index), seconds)
 
 
 class GatewayPoint(NamedTuple):
@@ -184,8 +185,8 @@ class GatewayPoint(NamedTuple):
         requests_per_s: HTTP requests answered.
         published_per_s: records acknowledged.
         delivered_per_s: records handed to readers.
-        publish_p50_ms: the histogram's upper bound of half of the HTTP publishes; None without any.
-        publish_p99_ms: the same for 99 %.
+        publish_p50_ms: the histogram's upper bound of 50 % of the HTTP publishes; None without publishes.
+        publish_p99_ms: the histogram's upper bound of 99 % of the HTTP publishes; None without publishes.
     """
 
     requests_per_s: float
@@ -207,7 +208,7 @@ def _point(before: GatewayCounters, after: GatewayCounters, seconds: float) -> G
 
 
 def _quantile_ms(below: Mapping[float, float], share: float) -> float | None:
-    """Return the lowest finite bound in ms of a share of the observations; None without any."""
+    """Return the lowest finite bound in ms that covers a share of the observations; None without observations."""
     total = max(below.values(), default=0)
     if total <= 0:
         return None

@@ -1,7 +1,7 @@
 """Samples the topics and this gateway at intervals, for `History`.
 
-With several workers, the one that the parent chooses takes the samples and sends them to the others, so that all show
-the same.
+With several workers, the one that the parent process chooses takes the samples and sends them to the others, so that
+all return the same values.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from tidelog_gateway.worker_channel.peers import Peers
 log = logging.getLogger(__name__)
 
 BUSY_SHARE: Final = 50
-"""The pause after a sample is at least so many times its duration: many partitions are sampled less often."""
+"""The pause after a sample is at least this many times its duration: many partitions are sampled less often."""
 DUTY_POLL_S: Final = 1.0
-"""How often a worker checks whether it is the one that samples."""
+"""How often a worker checks whether it takes the samples."""
 PUBLISH_ROUTE: Final = "/v1/topics/{topic}/records"
 
 AskFigures = Callable[[], Awaitable[Mapping[str, TopicFigures]]]
@@ -49,7 +49,7 @@ class Sampler:
     ) -> None:
         self.history = History()
         self.fault: str | None = None
-        """Why the newest sample failed; None when it succeeded."""
+        """The reason why the newest sample failed; None when it succeeded."""
         self._ask = ask
         self._registry = registry
         self._interval_s = interval_s

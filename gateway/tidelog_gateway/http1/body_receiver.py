@@ -57,7 +57,7 @@ class BodyReceiver(asyncio.BufferedProtocol):
         self._place = _NO_PLACE
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the signature is asyncio's
-        """Return the rest of the body's buffer, or the one for a head."""
+        """Return the unfilled part of the body's buffer, or the one for a head."""
         return self._place or self._head
 
     def buffer_updated(self, nbytes: int) -> None:

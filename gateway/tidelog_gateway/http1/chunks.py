@@ -8,10 +8,10 @@ from typing import Final
 from tidelog_gateway.http1.head import HeadError, early_fault, fields_fault
 
 LINE_BYTES_MAX: Final = 4096
-"""Limit of a line with a chunk's size and extensions."""
+"""Maximum length of a line with a chunk's size and extensions."""
 TRAILERS_BYTES_MAX: Final = 16 * 1024
 _SHOWN_BYTES: Final = 60
-"""Length of a size that is quoted in a message."""
+"""Maximum length of a chunk size that a message quotes."""
 
 _SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[\t\x20-\x7e\x80-\xff]*)?")
 
@@ -65,7 +65,7 @@ class ChunkedBody:
             expected = b"\r\n"[-self._left_bytes :]
             end = data[at : at + self._left_bytes]
             if not expected.startswith(end):
-                raise HeadError("a chunk is longer than its announced size")
+                raise HeadError("a chunk is longer than its announced size; end it with CR LF after that many bytes")
             at += len(end)
             self._left_bytes -= len(end)
         return at
@@ -75,13 +75,15 @@ class ChunkedBody:
         end = data.find(b"\r\n", at, at + LINE_BYTES_MAX)
         if end < 0:
             if len(data) - at >= LINE_BYTES_MAX or b"\n" in data[at:]:
-                raise HeadError("illegal chunk size: a line ends in LF alone, or is too long")
+                raise HeadError(
+                    f"invalid chunk size: its line ends in LF alone, or has more than {LINE_BYTES_MAX} bytes"
+                )
             return None
-        found = _SIZE.fullmatch(data, at, end)
-        if found is None:
+        match = _SIZE.fullmatch(data, at, end)
+        if match is None:
             size = data[at : min(end, at + _SHOWN_BYTES)].decode("latin-1")
             raise HeadError(f"a chunk's size must be up to 15 hexadecimal digits, got {size!r}")
-        size_bytes = int(found[1], 16)
+        size_bytes = int(match[1], 16)
         self._left_bytes = size_bytes + 2 if size_bytes else 0
         self._reads_trailers = not size_bytes
         return end + 2
@@ -91,13 +93,13 @@ class ChunkedBody:
         if data.startswith(b"\r\n", at):
             end = at
         else:
-            found = data.find(b"\r\n\r\n", at, at + TRAILERS_BYTES_MAX)
-            if found < 0:
+            blank_at = data.find(b"\r\n\r\n", at, at + TRAILERS_BYTES_MAX)
+            if blank_at < 0:
                 left = data[at:]
                 if len(left) >= TRAILERS_BYTES_MAX or (left and left != b"\r" and early_fault(left)):
-                    raise HeadError(early_fault(left) or "the trailers are too long")
+                    raise HeadError(early_fault(left) or f"the trailers have more than {TRAILERS_BYTES_MAX} bytes")
                 return None
-            end = found + 2
+            end = blank_at + 2
         fault = fields_fault(data[at : end + 2])
         if fault is not None:
             raise HeadError(fault)

@@ -42,7 +42,7 @@ class AnsweredConnection(Protocol):
         ...
 
     def resume_reading(self) -> None:
-        """Resume reading, unless the bytes read last begin the next request."""
+        """Resume reading, unless the last received bytes begin the next request."""
         ...
 
     def on_response_complete(self) -> None:
@@ -118,7 +118,7 @@ class Exchange:
         self._fault: Problem | None = None
         self._is_late = False
         self._is_new = more_body
-        """Whether the application has yet to receive a part of the body, or its end."""
+        """Whether the application has not received the whole body yet, with its end."""
         self._waiter: asyncio.Future[None] | None = None
         self._head: bytes | None = None
         self._chunked = False
@@ -151,7 +151,7 @@ class Exchange:
             self._wake()
 
     def body_failed(self, problem: Problem) -> None:
-        """Raise the problem when the application receives the rest of the body, so that it answers in its own form."""
+        """Raise the problem when the application receives the rest of the body, so that its handlers answer it."""
         self._fault = problem
         self.keep_alive = False
         self._wake()
@@ -180,7 +180,7 @@ class Exchange:
 
     async def _failed(self) -> None:
         if self.response_complete:
-            return  # the client has its answer, and may have sent the next request
+            return  # the client has the answer, and may have sent the next request
         if self.response_started or self.disconnected:
             self._connection.transport.close()
             return
@@ -192,9 +192,9 @@ class Exchange:
     # ----------------------------------------------------------------------------------------- of the application
 
     async def collect_into(self, place: memoryview, came: Callable[[int], None]) -> bool:
-        """Receive the whole body directly into memory of its length.
+        """Receive the whole body directly into a buffer of its length; return False if the client disconnects first.
 
-        Return False if the client disconnects before. The arguments are as of `collect`.
+        The arguments are those of `collect`.
 
         Raises:
             TimeoutError: `body_late` was called before the end.
@@ -226,8 +226,8 @@ class Exchange:
     async def collect(self, came: Callable[[int], None]) -> bytes | None:
         """Return the whole body; None if the client disconnects before.
 
-        The caller has reserved room for all of it: the parts are gathered without waking the caller for each, and
-        reading is not paused.
+        The caller has reserved room for the whole body: parts are collected without waking the caller for each, and
+            reading is not paused.
 
         Args:
             came: called for each part with the number of bytes received so far.
@@ -389,4 +389,4 @@ class Exchange:
 
 
 _JOINED_BYTES_MAX: Final = 64 * 1024
-"""Larger bodies are not copied to join them with their head."""
+"""Maximum size of a body that is joined with its head; larger ones are not copied."""

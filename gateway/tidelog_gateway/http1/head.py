@@ -1,17 +1,17 @@
-"""The head of a request: parsed by one strict grammar of RFC 9112, with further refusals of ambiguous heads.
+"""The head of a request, parsed strictly by the grammar of RFC 9112; ambiguous heads are refused.
 
-If two parsers on the way of a request read it differently, a client can hide a second request in the first (request
-smuggling). The whole head therefore has to match one regular expression, in one native call, which excludes a line that
-ends in LF alone (2.2), a field that is folded over lines (5.2), a space before a colon (5.1) and control characters.
-Valid by the grammar, but refused as well:
+If two parsers on the way of a request interpret it differently, a client can hide a second request in the first
+(request smuggling). The whole head therefore has to match one regular expression, in one native call, which excludes a
+line that ends in LF alone (2.2), a field that is folded over lines (5.2), a space before a colon (5.1) and control
+characters. Valid by the grammar, but refused as well:
 
 - a length that is repeated, `Content-Length: 2, 2` or on two lines (6.3), or that is not a number;
-- a length beside chunks (6.1, 6.3), chunks in HTTP/1.0, and codings other than chunked;
+- a length together with chunks (6.1, 6.3), chunks in HTTP/1.0, and codings other than chunked;
 - no `Host` in HTTP/1.1, or two of them (3.2);
 - more than `FIELDS_MAX` fields.
 
 A WebSocket's handshake is a GET without a body, and the client sends nothing more before it is answered (RFC 6455,
-4.1): bytes after it would be read by another parser than the one that found its end.
+4.1): bytes after the handshake would be read by another parser than the one that found its end.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Final
 HEAD_BYTES_MAX: Final = 64 * 1024
 FIELDS_MAX: Final = 256
 FIELDS_KEPT_BYTES: Final = 2048
-"""Fields up to this size are cached for the next request of the connection."""
+"""Maximum size of the fields that are cached for the next request of the connection."""
 LENGTH_DIGITS_MAX: Final = 18
 CHUNKED: Final = -1
 """Value of `Head.length` for a chunked body."""
@@ -110,10 +110,10 @@ def parse_head(raw: bytes) -> Head:
     Raises:
         HeadError: the head is invalid or ambiguous.
     """
-    found = _HEAD.fullmatch(raw)
-    if found is None:
+    match = _HEAD.fullmatch(raw)
+    if match is None:
         raise HeadError(_fault_of(raw))
-    method, target, version, fields = found.groups()
+    method, target, version, fields = match.groups()
     headers: list[tuple[bytes, bytes]] = []
     framing: list[tuple[bytes, bytes]] = []
     for line in fields.split(b"\r\n")[:-1]:
@@ -135,7 +135,7 @@ def fields_fault(raw: bytes) -> str | None:
 
 
 def early_fault(data: bytes) -> str | None:
-    """Return why an incomplete head is already invalid; None if it is not."""
+    """Return the fault of an incomplete head; None if it may become valid."""
     if data[:1] <= b" ":
         return _ILLEGAL
     if _LF_ALONE.search(data):
@@ -146,38 +146,38 @@ def early_fault(data: bytes) -> str | None:
 
 
 def upgrade_fault(head: Head, behind: bytes) -> str | None:
-    """Return why a request cannot become a WebSocket; None if it can.
+    """Return the reason why a request cannot become a WebSocket; None if it can.
 
     Args:
         head: the handshake.
         behind: bytes received after the head.
     """
     if head.method != b"GET":
-        return "a WebSocket begins with a GET"
+        return "a WebSocket handshake must be a GET request"
     if head.length:
-        return "a WebSocket begins with a request without a body"
+        return "a WebSocket handshake must have no body"
     if behind:
-        return "a WebSocket's first message follows the answer to its handshake"
+        return "a client must not send WebSocket messages before the answer to its handshake"
     return None
 
 
 _SHOWN_BYTES: Final = 60
-"""Length of a value that is quoted in a message."""
-_ILLEGAL: Final = "illegal request line or header field"
+"""Maximum length of a value that a message quotes."""
+_ILLEGAL: Final = "the request line or a header field is invalid"
 _LF: Final = "a line ends in LF alone; end each with CR LF"
-_TWICE: Final = "the body's length is given twice; send one Content-Length"
+_TWICE: Final = "the head has the body's length twice; send one Content-Length"
 
 
 def _fault_of(raw: bytes) -> str:
     if _LF_ALONE.search(raw):
         return _LF
     if _FOLDED.search(raw):
-        return "a field is folded over several lines; send it on one"
+        return "a header field is folded over several lines; send it on one line"
     line, *fields = raw.split(b"\r\n")
     if not _LINE.fullmatch(line + b"\r\n"):
         return f"the request line must be METHOD TARGET HTTP/1.1, the target percent-encoded, got {_shown(line)}"
     wrong = next((field for field in fields[:-2] if not _ONE_FIELD.fullmatch(field + b"\r\n")), b"")
-    # Only the name is shown, since the value may be a secret.
+    # The message has only the name, because the value may be a secret.
     return f"a header field must be NAME: VALUE without control characters, got {_shown(wrong.partition(b':')[0])}"
 
 
@@ -223,8 +223,8 @@ def _frame(head: Head, framing: list[tuple[bytes, bytes]]) -> None:
         head.length = int(lengths[0])
     if codings:
         if len(codings) > 1 or codings[0].lower() != b"chunked":
-            given = _shown(b", ".join(codings))
-            raise HeadError(f"Transfer-Encoding must be chunked and nothing else, got {given}")
+            codings_text = _shown(b", ".join(codings))
+            raise HeadError(f"Transfer-Encoding must be chunked and nothing else, got {codings_text}")
         head.length = CHUNKED
     head.keep_alive = not is_old and b"close" not in connection
     if b"upgrade" not in connection:

@@ -1,7 +1,7 @@
-"""Answers without the application: complete responses for connections with invalid framing, and the log for them.
+"""Answers without the application: complete responses for connections with invalid framing, and the log of them.
 
-Errors that any client can provoke are not logged, since a line for each would fill the disk. Such connections are
-answered; the server's own messages about them are dropped, but its errors are logged.
+Errors that any client can provoke are not logged, because a line for each would fill the disk. The server's own
+messages about such connections are dropped, but its errors are logged.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import orjson
 
 from tidelog_gateway.browser_headers import BROWSER_HEADERS
 from tidelog_gateway.problems import MEDIA_TYPE, Problem
-from tidelog_proto.process.log_rate_limit import SeldomLog
+from tidelog_proto.process.log_rate_limit import RateLimitedLog
 
 _CLIENTS_DOING: Final = frozenset(
     {"Invalid UTF-8 sequence received from client.", "ASGI callable returned without completing handshake."}
 )
-"""Errors logged by uvicorn that clients cause: the second by disconnecting during the handshake."""
+"""Errors that uvicorn logs although clients cause them; the second one by disconnecting during the handshake."""
 
 CONNECTION_LOG: Final = logging.getLogger("tidelog_gateway.connections")
 """Log of uvicorn's messages about single connections: errors only."""
@@ -27,12 +27,12 @@ CONNECTION_LOG.setLevel(logging.ERROR)
 CONNECTION_LOG.addFilter(lambda record: record.msg not in _CLIENTS_DOING)
 
 
-def tls_log() -> SeldomLog:
+def tls_log() -> RateLimitedLog:
     """Return the log for connections that fail to agree on TLS, limited to one line a minute.
 
-    It helps the operator to find a misconfigured side, and clients cannot fill it.
+    It helps the operator to find a misconfigured client or gateway, and clients cannot fill the disk with it.
     """
-    return SeldomLog(logging.getLogger("tidelog_gateway.tls"), level=logging.WARNING, lines=1, every_s=60.0)
+    return RateLimitedLog(logging.getLogger("tidelog_gateway.tls"), level=logging.WARNING, lines=1, every_s=60.0)
 
 
 def response_bytes(problem: Problem) -> bytes:

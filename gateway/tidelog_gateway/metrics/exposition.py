@@ -15,20 +15,20 @@ from tidelog_gateway.metrics.merged_metrics import Families, family
 def families_of(registry: CollectorRegistry) -> Families:
     """Return the metrics of this process."""
     return {
-        found.name: family(
-            found.type,
-            found.documentation,
-            {orjson.dumps([sample.name, sample.labels]).decode(): sample.value for sample in found.samples},
+        metric.name: family(
+            metric.type,
+            metric.documentation,
+            {orjson.dumps([sample.name, sample.labels]).decode(): sample.value for sample in metric.samples},
         )
-        for found in registry.collect()
+        for metric in registry.collect()
     }
 
 
 def metrics_in(families: Families) -> Iterator[Metric]:
     """Yield families in the form of the metrics library."""
-    for name, found in families.items():
-        metric = Metric(name, found["help"], found["kind"])
-        for key, value in found["samples"].items():
+    for name, each in families.items():
+        metric = Metric(name, each["help"], each["kind"])
+        for key, value in each["samples"].items():
             sample_name, labels = orjson.loads(key)
             metric.add_sample(sample_name, labels, value)
         yield metric

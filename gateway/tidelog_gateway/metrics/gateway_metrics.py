@@ -42,7 +42,7 @@ class Metrics:
             registry=self.registry,
         )
         self.records_out = Counter(
-            "tidelog_gateway_records_delivered", "Records handed to readers.", ("surface",), registry=self.registry
+            "tidelog_gateway_records_delivered", "Records sent to readers.", ("surface",), registry=self.registry
         )
         # Cached, because finding a counter by its labels takes longer than counting.
         self.http_records_in, self.http_records_out = (
@@ -65,7 +65,8 @@ class Metrics:
         )
         self.identified = Counter(
             "tidelog_gateway_identified",
-            "Authentications of new credentials: known, refused, or limited (the address has failed too often).",
+            "Authentications of new credentials by outcome: known, refused, or limited (too many failures of the "
+            "address).",
             ("outcome",),
             registry=self.registry,
         )
@@ -103,7 +104,7 @@ class Metrics:
         Counter("tidelog_gateway_worker_restarts", what, registry=self.registry)
         build = Gauge(
             "tidelog_gateway_build_info",
-            "Always 1; the labels are the versions in use.",
+            "Always 1; the labels have the versions of Tidelog and Python.",
             ("version", "python"),
             registry=self.registry,
         )

@@ -3,7 +3,7 @@
 A worker's metrics are `Families`: by name the kind, the documentation, and the samples by their names and labels (as
 JSON). This module does not use the metrics library, which the parent does not load.
 
-Counters and histograms are added, those of ended workers included, so that a sum never falls when a worker is replaced.
+Counters and histograms are added, including those of ended workers, so that no sum decreases when a worker is replaced.
 Gauges of running workers are added, except for those in `GAUGES_MIN` and `GAUGES_MAX`.
 """
 
@@ -16,7 +16,8 @@ Families = dict[str, dict[str, Any]]
 """Family name -> {"kind", "help", "samples": {sample key: value}}."""
 
 GAUGES_MIN: Final = frozenset({"process_start_time_seconds", "tidelog_gateway_tls_ends_timestamp_seconds"})
-"""The parent adds its own start time, so replacing a worker does not change it; the earliest expiry of certificates."""
+"""Gauges of which the minimum is used: the start time, to which the parent adds its own, so that replacing a worker
+does not change it; and the earliest expiry of certificates."""
 GAUGES_MAX: Final = frozenset({"tidelog_gateway_build_info"})
 CREATED: Final = "_created"
 """Suffix of samples with the creation time of a counter; the earliest one is used."""
@@ -32,17 +33,17 @@ def merged(parts: Iterable[Families]) -> Families:
     """Merge the metrics of several processes."""
     whole: Families = {}
     for part in parts:
-        for name, found in part.items():
-            kept = whole.setdefault(name, family(found["kind"], found["help"], {}))
-            samples = kept["samples"]
-            for key, value in found["samples"].items():
+        for name, each in part.items():
+            total = whole.setdefault(name, family(each["kind"], each["help"], {}))
+            samples = total["samples"]
+            for key, value in each["samples"].items():
                 samples[key] = value if key not in samples else _together(name, key, samples[key], value)
     return whole
 
 
 def lasting(families: Families) -> Families:
     """Return the metrics that are kept after a process has ended: its counters and histograms."""
-    return {name: found for name, found in families.items() if found["kind"] in _LASTING}
+    return {name: each for name, each in families.items() if each["kind"] in _LASTING}
 
 
 def _together(name: str, key: str, one: float, other: float) -> float:

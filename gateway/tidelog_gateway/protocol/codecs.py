@@ -17,7 +17,7 @@ from tidelog_gateway.records.json_decoding import Records
 from tidelog_gateway.records.json_encoding import BatchReader
 
 
-class Taken(NamedTuple):
+class EncodedRecords(NamedTuple):
     """Encoded records, their number, and their payload in bytes."""
 
     data: bytes
@@ -83,7 +83,7 @@ class Codec(Protocol):
         """Send an encoded message."""
         ...
 
-    def take(self, reader: BatchReader, records_max: int, bytes_max: int, encoded_bytes_max: int) -> Taken:
+    def take(self, reader: BatchReader, records_max: int, bytes_max: int, encoded_bytes_max: int) -> EncodedRecords:
         """Take the next records of a batch, encoded; see `BatchReader.take_json`."""
         ...
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from starlette.websockets import WebSocket
 
 from tidelog_gateway.problems import Problem, body_faults, invalid
-from tidelog_gateway.protocol.codecs import Codec, MessageError, Parsed, Taken
+from tidelog_gateway.protocol.codecs import Codec, EncodedRecords, MessageError, Parsed
 from tidelog_gateway.protocol.messages import INTEGER_MAX, ClientMessage, Pub
 from tidelog_gateway.records.json_decoding import RawRecord, Records, records_of
 from tidelog_gateway.records.json_encoding import BatchReader
@@ -65,9 +65,9 @@ class JsonCodec:
         """Send a text message."""
         await socket.send_text(data.decode())
 
-    def take(self, reader: BatchReader, records_max: int, bytes_max: int, encoded_bytes_max: int) -> Taken:
+    def take(self, reader: BatchReader, records_max: int, bytes_max: int, encoded_bytes_max: int) -> EncodedRecords:
         """Take the next records as a JSON array."""
-        return Taken(*reader.take_json(records_max, bytes_max, encoded_bytes_max))
+        return EncodedRecords(*reader.take_json(records_max, bytes_max, encoded_bytes_max))
 
     def bytes_max(self, reader: BatchReader, records_max: int, bytes_max: int) -> int:
         """Return an estimate of the maximum encoded length of the next records, with each byte escaped."""
@@ -104,8 +104,8 @@ def _records(pub: Pub | None, payload: bytes, now_us: int) -> Records:
 
 def id_at_the_begin(text: str) -> int | None:
     """Return the id of a message that is too large to be parsed; None if the id is not its first member."""
-    found = _ID.match(text)
-    return None if found is None else int(found[1])
+    match = _ID.match(text)
+    return None if match is None else int(match[1])
 
 
 _ID: Final = re.compile(r'\s*\{\s*"id"\s*:\s*(\d{1,15})\s*[,}]', re.ASCII)
@@ -114,9 +114,9 @@ _ID: Final = re.compile(r'\s*\{\s*"id"\s*:\s*(\d{1,15})\s*[,}]', re.ASCII)
 def _id_in(payload: str | bytes) -> int | None:
     """Return the id of an invalid message; None if it cannot be read."""
     try:
-        found = orjson.loads(payload)
+        message = orjson.loads(payload)
     except ValueError:
         return None
-    candidate = found.get("id") if isinstance(found, dict) else None
+    candidate = message.get("id") if isinstance(message, dict) else None
     valid = isinstance(candidate, int) and not isinstance(candidate, bool) and 0 <= candidate <= INTEGER_MAX
     return candidate if valid else None

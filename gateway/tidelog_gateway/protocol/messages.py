@@ -34,10 +34,11 @@ from tidelog_proto.limits import (
 )
 
 INTEGER_MAX: Final = 2**53 - 1
-"""The largest integer that every JSON implementation keeps exact."""
+"""The largest integer that every JSON implementation represents exactly."""
 
 MESSAGE_BYTES_MIN: Final = 16 * KIB
-"""Lower limit of `max_message_bytes`: answers to requests, which it does not limit, fit into it."""
+"""Lower limit of `max_message_bytes`, so that the answers to requests, which `max_message_bytes` does not limit, are
+shorter."""
 
 Id = Annotated[int, Field(ge=0, le=INTEGER_MAX)]
 Count = Annotated[int, Field(ge=0, le=INTEGER_MAX)]
@@ -68,7 +69,7 @@ class _Message(BaseModel):
 
 
 class Auth(_Message):
-    """Credentials: a token, or a user and a password. They are sent in a message because logs contain URLs."""
+    """Credentials: a token, or a user and a password; in a message, because URLs are logged."""
 
     token: Annotated[str, Field(max_length=16_384)] | None = None
     user: Annotated[str, Field(max_length=1_024)] | None = None
@@ -77,7 +78,7 @@ class Auth(_Message):
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
         if (self.token is None) == (self.user is None) or (self.user is None) != (self.password is None):
-            raise ValueError("auth has a token, or a user and a password")
+            raise ValueError("auth must have either a token, or a user and a password")
         return self
 
 
@@ -187,11 +188,11 @@ class ClientMessage(_Message):
 
     @model_validator(mode="after")
     def _one_request(self) -> Self:
-        given = [name for name in REQUESTS if getattr(self, name) is not None]
-        if len(given) != 1:
-            raise ValueError(f"a message must have exactly one of {', '.join(REQUESTS)}, got {given or 'none'}")
+        requests = [name for name in REQUESTS if getattr(self, name) is not None]
+        if len(requests) != 1:
+            raise ValueError(f"a message must have exactly one of {', '.join(REQUESTS)}, got {requests or 'none'}")
         if self.id is None and self.credit is None:
-            raise ValueError(f"{given[0]} requires an id, which its answer repeats: add id")
+            raise ValueError(f"{requests[0]} requires an id, which the answer to it repeats: add id")
         return self
 
 

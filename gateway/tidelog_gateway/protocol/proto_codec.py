@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from starlette.websockets import WebSocket
 
 from tidelog_gateway.problems import Problem, body_faults, invalid
-from tidelog_gateway.protocol.codecs import Codec, MessageError, Parsed, Taken
+from tidelog_gateway.protocol.codecs import Codec, EncodedRecords, MessageError, Parsed
 from tidelog_gateway.protocol.messages import INTEGER_MAX, ClientMessage, Pub
 from tidelog_gateway.protocol.proto_records import proto_bytes_max, records_in_proto, take_proto
 from tidelog_gateway.records.json_encoding import BatchReader
@@ -83,7 +83,7 @@ class ProtoCodec:
         """Send a binary message."""
         await socket.send_bytes(data)
 
-    def take(self, reader: BatchReader, records_max: int, bytes_max: int, encoded_bytes_max: int) -> Taken:
+    def take(self, reader: BatchReader, records_max: int, bytes_max: int, encoded_bytes_max: int) -> EncodedRecords:
         """Take the next records as the field `records` of a `Batch`."""
         return take_proto(reader, records_max, bytes_max, encoded_bytes_max)
 
@@ -123,25 +123,25 @@ def _parsed(message: pb.ClientMessage, now_us: int) -> Parsed:
 
 def _request(name: str, message: Any) -> dict[str, Any]:
     """Return a request with the members of the JSON subprotocol."""
-    found = {field.name: value for field, value in message.ListFields()}
+    members = {field.name: value for field, value in message.ListFields()}
     if name in {"sub", "credit", "commit", "unsub"}:
-        found["sid"] = message.sid
+        members["sid"] = message.sid
     for member in ("resume", "offsets"):
-        if member in found:
-            found[member] = dict(found[member])
-    if "partitions" in found:
-        found["partitions"] = list(found["partitions"])
+        if member in members:
+            members[member] = dict(members[member])
+    if "partitions" in members:
+        members["partitions"] = list(members["partitions"])
     if name == "sub":
-        if "key" in found:
-            found |= {"key": base64.b64encode(message.key).decode("ascii"), "key_encoding": "base64"}
-        if "from_timestamp_ms" in found:
-            found["from"] = {"timestamp_ms": found.pop("from_timestamp_ms")}
+        if "key" in members:
+            members |= {"key": base64.b64encode(message.key).decode("ascii"), "key_encoding": "base64"}
+        if "from_timestamp_ms" in members:
+            members["from"] = {"timestamp_ms": members.pop("from_timestamp_ms")}
         if message.HasField("credit"):
             has_bytes = message.credit.HasField("bytes")
-            found["credit"] = {"records": message.credit.records} | (
+            members["credit"] = {"records": message.credit.records} | (
                 {"bytes": message.credit.bytes} if has_bytes else {}
             )
-    return found
+    return members
 
 
 def _batch(batch: Mapping[str, Any]) -> bytes:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from tidelog_gateway.problems import invalid, pointer
-from tidelog_gateway.protocol.codecs import Taken
+from tidelog_gateway.protocol.codecs import EncodedRecords
 from tidelog_gateway.records.json_decoding import HEADERS_PER_RECORD_MAX, Records
 from tidelog_gateway.records.json_encoding import BatchReader
 from tidelog_proto import websocket_pb2 as pb
@@ -56,7 +56,7 @@ def records_in_proto(records: Sequence[pb.PubRecord], now_us: int) -> Records:
     )
 
 
-def take_proto(reader: BatchReader, records_max: int, bytes_max: int, encoded_bytes_max: int) -> Taken:
+def take_proto(reader: BatchReader, records_max: int, bytes_max: int, encoded_bytes_max: int) -> EncodedRecords:
     """Return the next records as the field `records` of a `Batch`; see `BatchReader.take_json` for the limits."""
     rows = reader.peek(records_max, bytes_max)
     batch = pb.Batch()
@@ -65,7 +65,7 @@ def take_proto(reader: BatchReader, records_max: int, bytes_max: int, encoded_by
     count = max(1, bisect_right(ends, encoded_bytes_max))
     del batch.records[count:]
     reader.advance(count)
-    return Taken(batch.SerializeToString(), count, rows.payload_ends[count - 1])
+    return EncodedRecords(batch.SerializeToString(), count, rows.payload_ends[count - 1])
 
 
 def proto_bytes_max(reader: BatchReader, records_max: int, bytes_max: int) -> int:
@@ -80,16 +80,16 @@ def proto_bytes_max(reader: BatchReader, records_max: int, bytes_max: int) -> in
 
 
 def _faults(record: pb.PubRecord) -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
+    faults: list[tuple[str, str]] = []
     if len(record.tag.encode()) > TAG_BYTES_MAX:
-        found.append(("tag", f"must have at most {TAG_BYTES_MAX} bytes, has {len(record.tag.encode())}"))
+        faults.append(("tag", f"must have at most {TAG_BYTES_MAX} bytes, has {len(record.tag.encode())}"))
     if record.partition >= PARTITIONS_MAX:
-        found.append(("partition", f"must be < {PARTITIONS_MAX}, got {record.partition}"))
+        faults.append(("partition", f"must be < {PARTITIONS_MAX}, got {record.partition}"))
     if record.timestamp_ms > TIMESTAMP_MS_MAX:
-        found.append(("timestamp_ms", f"must be <= {TIMESTAMP_MS_MAX}, got {record.timestamp_ms}"))
+        faults.append(("timestamp_ms", f"must be <= {TIMESTAMP_MS_MAX}, got {record.timestamp_ms}"))
     if len(record.headers) > HEADERS_PER_RECORD_MAX:
-        found.append(("headers", f"must be at most {HEADERS_PER_RECORD_MAX}, got {len(record.headers)}"))
-    return found
+        faults.append(("headers", f"must be at most {HEADERS_PER_RECORD_MAX}, got {len(record.headers)}"))
+    return faults
 
 
 def _headers(record: pb.PubRecord) -> list[tuple[str, bytes | None]]:

@@ -5,7 +5,7 @@ the filter (4), the number of partitions, one position for each of them, and CRC
 are big-endian; counts and positions are LEB128. A position is the next offset plus one; zero means a partition without
 a position: it was added to the topic after the subscription began, and is read from its beginning.
 
-A token grants nothing: the client could name the same offsets itself. The checksum detects damage, not forgery.
+A token grants no permissions: the client could name the same offsets itself. The checksum detects damage, not forgery.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
 _CHECK: Final = struct.Struct(">I")
 TOKEN_BYTES_MAX: Final = _HEAD.size + 3 + VARINT_BYTES_MAX * PARTITIONS_MAX + _CHECK.size
 TOKEN_CHARS_MAX: Final = -(-TOKEN_BYTES_MAX * 4 // 3)
-"""Length of the longest token, for a topic with the most partitions and the largest offsets."""
+"""Maximum length of a token: for a topic with the most partitions and the largest offsets."""
 
 
 class Scope(NamedTuple):
@@ -96,8 +96,8 @@ def positions_in(token: str, scope: Scope) -> dict[int, int]:
         scope: of the subscription that is to continue.
 
     Raises:
-        Problem: 422 `invalid_resume_token` if it is damaged, of an unknown version, or of another topic or filter; 410
-            `topic_recreated` if the topic was deleted and created again since.
+        Problem: 422 `invalid_resume_token` if the token is damaged, of an unknown version, or of another topic or
+            filter; 410 `topic_recreated` if the topic was deleted and created again since.
     """
     data = _checked(token)
     _, topic_id, name_check, filter_check = _HEAD.unpack_from(data)
@@ -109,7 +109,7 @@ def positions_in(token: str, scope: Scope) -> dict[int, int]:
             410,
             "topic_recreated",
             f"topic {scope.topic!r} was deleted and created again since this resume_token was made, so its positions "
-            'mean nothing in the new topic; subscribe without resume_token, with "from":"earliest" to read all of it',
+            'are not valid in the new topic; subscribe without resume_token, with "from":"earliest" to read all of it',
         )
     if filter_check != expected[3]:
         raise _invalid("it belongs to a subscription with another key or tag; keep one token for each subscription")
@@ -122,7 +122,9 @@ def _checked(token: str) -> bytes:
     except (binascii.Error, ValueError):
         data = b""
     if data and data[0] != TOKEN_VERSION:
-        raise _invalid(f"its version is {data[0]}, and this gateway knows version {TOKEN_VERSION}; update this gateway")
+        raise _invalid(
+            f"its version is {data[0]}, and this gateway supports version {TOKEN_VERSION}; update this gateway"
+        )
     is_whole = len(data) > _HEAD.size + _CHECK.size
     if not is_whole or zlib.crc32(data[: -_CHECK.size]) != _CHECK.unpack(data[-_CHECK.size :])[0]:
         raise _invalid("it is damaged; send the text exactly as a gateway sent it, or subscribe without it")

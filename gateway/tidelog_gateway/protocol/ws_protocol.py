@@ -27,13 +27,13 @@ from tidelog_gateway.settings import GatewaySettings
 from tidelog_proto.limits import MIB
 
 SHORT_TOKEN_CHARS: Final = 1024
-"""Resume tokens of up to this length, about 150 partitions, are in every batch message."""
+"""Maximum length of a resume token that is in every batch message, enough for about 150 partitions."""
 TOKEN_SHARE: Final = 16
-"""A longer token is sent after records of this many times its length."""
+"""A longer token is sent each time records of this many times its length were sent."""
 TOKEN_GROWTH_CHARS: Final = 32
-"""Limit of a token's growth by one batch: one partition that is new or has a longer offset."""
+"""Maximum growth of a token by one batch: of one partition, which is new or has a longer offset."""
 BATCH_MEMBERS_BYTES: Final = 160
-"""Limit of a batch message's length without its records and its token."""
+"""Maximum length of a batch message without its records and its token."""
 
 MESSAGE_BYTES_MAX: Final = 1 * MIB
 """Default of `max_message_bytes`: a common limit of WebSocket clients."""
@@ -212,9 +212,9 @@ class WsProtocol:
         message = parsed.message
         if message.credit is not None:
             credit = message.credit
-            self._add_credit(self._known(credit.sid), credit.records, credit.bytes)
+            self._add_credit(self._subscription_of(credit.sid), credit.records, credit.bytes)
             return CreditAdded(credit.sid)
-        assert message.id is not None, "the message model demands an id for everything but credit"
+        assert message.id is not None, "the message model requires an id for all requests but credit"
         if message.auth is not None:
             if self._settings.auth == "callers":  # the connection is authenticated before the first `receive`
                 detail = "this WebSocket is already authenticated: open another one for another caller"
@@ -228,16 +228,18 @@ class WsProtocol:
             return FetchCommitted(message.id, message.committed)
         if message.pub is not None:
             return self._publish(message.id, message.pub, parsed.records)
-        assert message.unsub is not None, "the message model demands exactly one request"
-        sid = self._known(message.unsub.sid).sid
+        assert message.unsub is not None, "the message model requires exactly one request"
+        sid = self._subscription_of(message.unsub.sid).sid
         self.ended(sid)
         return EndSubscription(message.id, sid)
 
-    def _known(self, sid: int) -> Subscription:
-        found = self.subscriptions.get(sid)
-        if found is None:
-            raise Problem(404, "unknown_subscription", f"this connection has no subscription {sid}")
-        return found
+    def _subscription_of(self, sid: int) -> Subscription:
+        subscription = self.subscriptions.get(sid)
+        if subscription is None:
+            raise Problem(
+                404, "unknown_subscription", f"this connection has no subscription {sid}; open it with sub first"
+            )
+        return subscription
 
     def _subscribe(self, request_id: int, sub: Sub) -> Action:
         if sub.sid in self.subscriptions:
@@ -262,7 +264,7 @@ class WsProtocol:
             subscription.credit_bytes = min(INTEGER_MAX, subscription.credit_bytes + size_bytes)
 
     def _commit(self, request_id: int, commit: Commit) -> Action:
-        subscription = self._known(commit.sid)
+        subscription = self._subscription_of(commit.sid)
         if subscription.group is None:
             detail = f"subscription {commit.sid} has no group to commit for: set group in sub"
             raise Problem(422, "invalid_request", detail)
@@ -288,7 +290,7 @@ class WsProtocol:
     def opened(self, sid: int, positions: Mapping[int, int], tokens: ResumeTokens | None = None) -> None:
         """Set the start offsets of an opening subscription; `tokens` makes its resume tokens."""
         subscription = self.subscriptions[sid]
-        assert not subscription.positions, "a subscription opens once"
+        assert not subscription.positions, "a subscription is opened once"
         subscription.positions = dict(positions)
         subscription.tokens = tokens
 
@@ -322,7 +324,7 @@ class WsProtocol:
         subscription.token_chars, subscription.since_token_bytes = len(token), 0
         if len(token) <= chars_max:
             return token
-        # Many partitions are new, so the token outgrew its reservation; the next message reserves its new length.
+        # With many new partitions the token can outgrow its reservation; the next message reserves the new length.
         subscription.since_token_bytes = TOKEN_SHARE * len(token)
         return None
 
@@ -404,10 +406,10 @@ class WsProtocol:
         A partition that was added after the subscription was opened gets its position with its first batch.
         """
         subscription = self.subscriptions[sid]
-        assert 0 < records <= subscription.credit_records, "records never exceed what was allowed"
+        assert 0 < records <= subscription.credit_records, "a message has at most the allowed records"
         subscription.credit_records -= records
         if subscription.credit_bytes is not None:
-            assert subscription.credit_bytes > 0, "nothing is sent without credit"
+            assert subscription.credit_bytes > 0, "records are sent only with credit"
             subscription.credit_bytes -= payload_bytes
         self.passed(sid, partition, next_offset=next_offset)
 

@@ -1,4 +1,4 @@
-"""The checks of a publish that need only its head, made before its body is read."""
+"""The checks of a publish that need only the request's head; they run before the body is read."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def topic_published_to(scope: Scope) -> str | None:
     """Return the topic of a publish, None for other requests."""
     if scope["method"] != "POST":
         return None
-    found = _PATH.fullmatch(scope["path"])
-    return None if found is None else found[1]
+    match = _PATH.fullmatch(scope["path"])
+    return None if match is None else match[1]
 
 
 async def admit_publish(scope: Scope, topic: str, gateway: Gateway) -> bool:
     """Refuse a publish by its head; return whether its route reads the body itself.
 
     Raises:
-        Problem: 415, the body is in no known form.
+        Problem: 415, the media type of the body is not supported.
         TidelogError: the caller may not write to the topic, or no node answers.
         ProtocolError: the topic's name is invalid.
     """
@@ -40,7 +40,7 @@ async def check_may_publish(scope: Scope, gateway: Gateway, topic: str) -> None:
     """Refuse a caller that may not write to a topic; once for each request.
 
     Raises:
-        TidelogError: the caller may not, or no node answers.
+        TidelogError: the caller may not write, or no node answers.
         ProtocolError: the topic's name is invalid.
     """
     check_topic_name(topic)

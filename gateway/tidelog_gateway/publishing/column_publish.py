@@ -1,4 +1,4 @@
-"""Publishes columns without making rows of them; the answer has ranges of offsets."""
+"""Publishes columns without converting them to rows; the answer has ranges of offsets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pyarrow as pa
 from pydantic import BaseModel, Field
 
 from tidelog.errors import TidelogError, UnknownTopicError
-from tidelog.produce.receipts import PieceOutcome
+from tidelog.produce.receipts import ChunkOutcome
 from tidelog_gateway.bodies.arrow_body import ArrowRecords
 from tidelog_gateway.coalescing.producers import QueuePlace
 from tidelog_gateway.context import Gateway
@@ -36,9 +36,11 @@ class PieceErrorView(BaseModel):
 class ColumnsView(BaseModel):
     """The answer to columns: the ranges of their offsets. Rows of one partition are stored in their order."""
 
-    records: Annotated[int, Field(description="Rows of the request.")]
+    records: Annotated[int, Field(description="Number of rows of the request.")]
     ranges: list[RangeView]
-    errors: Annotated[list[PieceErrorView] | None, Field(description="Absent: every row is stored.")] = None
+    errors: Annotated[
+        list[PieceErrorView] | None, Field(description="Errors by partition; absent if every row is stored.")
+    ] = None
     duplicates: int | None = None
 
 
@@ -48,43 +50,43 @@ async def publish_columns(
     """Publish columns, and return the answer (a `ColumnsView`) and its status.
 
     Raises:
-        TidelogError: all of them failed; the first one's error.
+        TidelogError: all records failed; the error of the first one.
         ProtocolError: the topic's name is invalid.
     """
     check_topic_name(topic)
     columns = records.batches[0] if len(records.batches) == 1 else pa.Table.from_batches(records.batches)
-    pieces = await _published_at_once(gateway, topic, columns, partition)
-    if pieces is None:
+    outcomes = await _published_at_once(gateway, topic, columns, partition)
+    if outcomes is None:
         async with gateway.producers.use(topic) as place:
-            pieces = await _publish_once(place, columns, partition)
-            if all(isinstance(piece.error, UnknownTopicError) for piece in pieces):
+            outcomes = await _publish_once(place, columns, partition)
+            if all(isinstance(outcome.error, UnknownTopicError) for outcome in outcomes):
                 # As in `publish_each`: the topic may have been recreated.
                 await place.again()
-                pieces = await _publish_once(place, columns, partition)
-    if len(pieces) == 1 and pieces[0].stored == records.row_count:
-        piece = pieces[0]
-        gateway.metrics.http_records_in.inc(piece.stored)
-        stored_range = {"partition": piece.partition, "base_offset": piece.base_offset, "count": piece.stored}
+                outcomes = await _publish_once(place, columns, partition)
+    if len(outcomes) == 1 and outcomes[0].stored == records.row_count:
+        (only,) = outcomes
+        gateway.metrics.http_records_in.inc(only.stored)
+        stored_range = {"partition": only.partition, "base_offset": only.base_offset, "count": only.stored}
         return {"records": records.row_count, "ranges": [stored_range]}, 200
-    stored = sum(piece.count for piece in pieces if piece.error is None)
+    stored = sum(outcome.count for outcome in outcomes if outcome.error is None)
     gateway.metrics.http_records_in.inc(stored)
-    first = pieces[0].error
-    if first is not None and all(piece.error is not None for piece in pieces):
+    first = outcomes[0].error
+    if first is not None and all(outcome.error is not None for outcome in outcomes):
         raise first
     answer: dict[str, Any] = {
         "records": records.row_count,
         "ranges": [
-            {"partition": piece.partition, "base_offset": piece.base_offset, "count": piece.stored}
-            for piece in pieces
-            if piece.stored
+            {"partition": outcome.partition, "base_offset": outcome.base_offset, "count": outcome.stored}
+            for outcome in outcomes
+            if outcome.stored
         ],
     }
     errors = [
-        {"partition": piece.partition, "count": piece.count, "error": from_error(piece.error).brief()}
-        for piece in pieces
-        if piece.error is not None
+        {"partition": outcome.partition, "count": outcome.count, "error": from_error(outcome.error).brief()}
+        for outcome in outcomes
+        if outcome.error is not None
     ]
-    duplicates = sum(piece.duplicates for piece in pieces)
+    duplicates = sum(outcome.duplicates for outcome in outcomes)
     if errors:
         answer["errors"] = errors
     if duplicates:
@@ -94,7 +96,7 @@ async def publish_columns(
 
 async def _published_at_once(
     gateway: Gateway, topic: str, columns: pa.RecordBatch | pa.Table, partition: int | None
-) -> list[PieceOutcome] | None:
+) -> list[ChunkOutcome] | None:
     """Publish columns of one batch if no request waits in the topic's queue.
 
     Return None if the queue has to be used: they could not be accepted, or the topic was deleted and nothing is stored.
@@ -102,18 +104,20 @@ async def _published_at_once(
     if isinstance(columns, pa.Table):
         return None
     try:
-        pieces = await gateway.producers.store_at_once(topic, lambda appender: appender.put_columns(columns, partition))
+        outcomes = await gateway.producers.store_at_once(
+            topic, lambda appender: appender.put_columns(columns, partition)
+        )
     except UnknownTopicError:
         return None
-    return None if pieces and isinstance(pieces[0].error, UnknownTopicError) else pieces
+    return None if outcomes and isinstance(outcomes[0].error, UnknownTopicError) else outcomes
 
 
 async def _publish_once(
     place: QueuePlace, columns: pa.RecordBatch | pa.Table, partition: int | None
-) -> list[PieceOutcome]:
+) -> list[ChunkOutcome]:
     async with place.accepting() as producer:
         try:
             pending = await producer.enqueue_arrow(columns, partition=partition)
         except TidelogError as error:
-            return [PieceOutcome(partition or 0, columns.num_rows, error=error)]
+            return [ChunkOutcome(partition or 0, columns.num_rows, error=error)]
     return await pending.settled()

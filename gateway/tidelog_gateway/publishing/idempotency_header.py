@@ -31,27 +31,27 @@ _SHOWN_CHARS_MAX: Final = 40
 
 
 def key_in(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
-    """Return the key of a request; None where it has none.
+    """Return the key of a request; None if the header is missing.
 
     Raises:
         Problem: 400, the header is repeated or malformed.
     """
-    given = [value for name, value in headers if name == HEADER]
-    if not given:
+    values = [value for name, value in headers if name == HEADER]
+    if not values:
         return None
-    if len(given) > 1:
-        raise _no_key(f"the request has {len(given)} of them; send one")
-    key = given[0]
+    if len(values) > 1:
+        raise _no_key(f"the request has {len(values)} such headers; send one")
+    key = values[0]
     if len(key) > KEY_CHARS_MAX:
         raise _no_key(f"it must have at most {KEY_CHARS_MAX} characters, got {len(key)}")
     if _KEY.fullmatch(key) is None:
-        shown = printable(key.decode("latin-1"), _SHOWN_CHARS_MAX)
-        raise _no_key(f"it must consist of printable ASCII characters, got {shown!r}; use a UUID, for instance")
+        key_text = printable(key.decode("latin-1"), _SHOWN_CHARS_MAX)
+        raise _no_key(f"it must consist of printable ASCII characters, got {key_text!r}; use a UUID, for instance")
     return key
 
 
 def refuse_key(form: str) -> Problem:
-    """Return the 400 for a key with a form of body whose records are not published all at once."""
+    """Return the 400 for a key with a form of body whose records are published as they arrive."""
     return Problem(
         400,
         "idempotency_key_unsupported",
@@ -66,7 +66,7 @@ async def publish_keyed(
     """Publish the records of a request with an `Idempotency-Key`, unless they are stored already.
 
     Raises:
-        Problem: 422, the key belongs to another request; as the pace of the request.
+        Problem: 422, the key belongs to another request; errors of `pace`.
         TidelogError: all records failed with the same error.
     """
     caller = gateway.caller
@@ -92,7 +92,7 @@ async def publish_keyed(
 
 
 def _decides(name: bytes) -> bool:
-    """Whether a header is part of the published record: those of a CloudEvent in binary mode are."""
+    """Whether a header is part of the published record, as the headers of a CloudEvent in binary mode are."""
     return name.startswith(b"ce-")
 
 
@@ -101,8 +101,8 @@ def reused() -> Problem:
     return Problem(
         422,
         "idempotency_key_reused",
-        "this Idempotency-Key was used with another body, media type or query for this topic; nothing of this request "
-        "is stored. Use a new key for each request, and repeat a request unchanged",
+        "this Idempotency-Key was used with another body, media type or query for this topic; no record of this "
+        "request is stored. Use a new key for each request, and repeat a request unchanged",
     )
 
 

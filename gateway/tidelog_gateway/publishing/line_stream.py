@@ -1,10 +1,10 @@
 """Publishes a body of JSON lines of any length while it arrives, and answers each line when it is stored.
 
-The reader parses the lines that have arrived in the caller's turn and gives them to the producer. The writer waits for
-the outcomes in the order of the lines and sends them. Between the two are at most `PIECES_MAX` pieces. While the client
-does not read its answer, or the log does not answer, the body is not read further, so TCP flow control slows the client
-down. An invalid line is answered with its error, and the stream continues. The last line of the answer reports whether
-the whole body was processed.
+The reader task parses lines when the fair scheduler gives the caller a turn, and passes them to the producer. The
+writer task waits for the outcomes in the order of the lines and sends them. At most `GROUPS_MAX` groups of lines are
+between the two. While the client does not read its answer, or the log does not answer, the body is not read further, so
+TCP flow control slows the client down. An invalid line is answered with its error, and the stream continues. The last
+line of the answer reports whether the whole body was processed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 from tidelog.errors import TidelogError
 from tidelog_gateway.auth.credentials import credentials_refused
 from tidelog_gateway.bodies.content_type import JSON_LINES
-from tidelog_gateway.bodies.json_lines import PIECE_BYTES, Line, LineBuffer, ParsedLines, parse_lines
+from tidelog_gateway.bodies.json_lines import GROUP_BYTES, Line, LineBuffer, ParsedLines, parse_lines
 from tidelog_gateway.budget.connection_output import ConnectionOutput
 from tidelog_gateway.budget.request_budget import BodyReservation
 from tidelog_gateway.budget.response_reservation import ROOM_WAIT_S
@@ -31,18 +31,18 @@ from tidelog_gateway.problems import Problem, from_error
 from tidelog_gateway.publishing.publish import Outcome, publish_each
 from tidelog_gateway.publishing.trace_context import add_trace
 
-PIECES_MAX: Final = 8
-"""Pieces of one stream that are being stored at a time."""
+GROUPS_MAX: Final = 8
+"""Maximum number of groups of lines of one stream that are being stored."""
 ROOM_LOOK_S: Final = 0.05
 FAULTS_MAX: Final = 1_000
-"""Invalid lines after which a stream ends: reporting one costs more than storing a record, and a body in another form
-has only invalid lines."""
+"""Number of invalid lines after which a stream ends: reporting one costs more than storing a record, and a body in
+another form has only invalid lines."""
 
 Receipts = Literal["all", "errors"]
 _SendBody = Callable[[bytes], Awaitable[None]]
 
 
-class _Piece(NamedTuple):
+class _LineGroup(NamedTuple):
     parsed: ParsedLines
     outcomes: asyncio.Task[list[Outcome]] | None
     size_bytes: int
@@ -81,19 +81,19 @@ class LineStream(Response):
             gateway.outgoing, settings.ws_slow_timeout_s
         )
         self._lines = LineBuffer()
-        self._pieces: asyncio.Queue[_Piece | None] = asyncio.Queue()
-        self._free = asyncio.Semaphore(PIECES_MAX)
+        self._groups: asyncio.Queue[_LineGroup | None] = asyncio.Queue()
+        self._free = asyncio.Semaphore(GROUPS_MAX)
         self._over: asyncio.Future[Problem] = asyncio.get_running_loop().create_future()
         self._is_whole = False
         """Whether the whole body has arrived."""
         self._next_line = 1
         """The first line that was not accepted."""
-        self._piece_bytes = 0
+        self._group_bytes = 0
         self._arrived_bytes = 0
-        self._count = self._stored = self._faults = 0
+        self._count = self._stored_count = self._faults = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer until the body ends, or something ends the stream.
+        """Answer until the body or the stream ends.
 
         Raises:
             Problem: the stream ended before anything was answered.
@@ -112,7 +112,7 @@ class LineStream(Response):
         watching = asyncio.create_task(self._watch())
         try:
             problem = await self._read(receive, writing)
-            await self._pieces.put(None)
+            await self._groups.put(None)
             await writing
             if problem is not None and not self._count:
                 raise problem
@@ -122,10 +122,10 @@ class LineStream(Response):
         finally:
             for task in (writing, watching):
                 task.cancel()
-            while not self._pieces.empty():
-                piece = self._pieces.get_nowait()
-                if piece is not None and piece.outcomes is not None:
-                    piece.outcomes.cancel()
+            while not self._groups.empty():
+                group = self._groups.get_nowait()
+                if group is not None and group.outcomes is not None:
+                    group.outcomes.cancel()
             await asyncio.gather(writing, watching, return_exceptions=True)
 
     # ------------------------------------------------------------------------------------------------- the body
@@ -152,7 +152,7 @@ class LineStream(Response):
         """Return the next part of the body, None after its end.
 
         Raises:
-            Problem: the client is silent for too long, or something else ended the stream.
+            Problem: no data arrived for too long, or the stream was ended.
             _ClientGoneError: the client has gone.
         """
         if self._is_whole:
@@ -172,7 +172,7 @@ class LineStream(Response):
         if self._over.done():
             raise self._over.result()
         if writing.done():
-            writing.result()  # ends early only with an exception
+            writing.result()  # the task ends before the body only with an exception
         if not receiving.done():
             detail = f"no data arrived for {timeout_s:g} s; send an empty line to keep the stream open"
             raise Problem(408, "request_timeout", detail, retryable=True, headers={"Connection": "close"})
@@ -186,24 +186,24 @@ class LineStream(Response):
         return data
 
     async def _accept(self, lines: list[Line], writing: asyncio.Task[None]) -> None:
-        """Parse lines and start to publish them, after the lines before them."""
+        """Parse lines and start to publish them, in the order of the body."""
         await self._wait_for_turn()
         while lines:
-            some, lines = _up_to(lines, min(PIECE_BYTES, self._gateway.settings.body_bytes_max))
+            some, lines = _up_to(lines, min(GROUP_BYTES, self._gateway.settings.body_bytes_max))
             size_bytes = sum(len(line.text) for line in some)
             if size_bytes > self._gateway.settings.body_bytes_max:
                 raise self._too_long(some[0].number)
             await self._free.acquire()
             if writing.done():
                 writing.result()
-            self._piece_bytes += size_bytes
+            self._group_bytes += size_bytes
             await self._hold()
             parsed = await parse_lines(some, now_us=now_us, pace=self._wait_for_turn)
             outcomes = None
             if parsed.records is not None:
                 add_trace(parsed.records, self._trace)
                 outcomes = asyncio.create_task(publish_each(self._gateway, self._topic, parsed.records))
-            self._pieces.put_nowait(_Piece(parsed, outcomes, size_bytes))
+            self._groups.put_nowait(_LineGroup(parsed, outcomes, size_bytes))
             self._next_line = some[-1].number + 1
             self._faults += len(parsed.faults)
             if self._faults >= FAULTS_MAX:
@@ -211,18 +211,18 @@ class LineStream(Response):
                 raise Problem(422, "invalid_request", detail)
 
     async def _hold(self) -> None:
-        """Reserve room for the received part of the body; wait for it while earlier lines are being stored.
+        """Reserve room for the received part of the body; wait while earlier lines are being stored.
 
         Raises:
             Problem: 429, no room for `ROOM_WAIT_S`.
         """
-        size_bytes = self._piece_bytes + self._lines.held_bytes
+        size_bytes = self._group_bytes + self._lines.held_bytes
         if self._arrival.hold(size_bytes):
             return
         try:
             async with asyncio.timeout(ROOM_WAIT_S):
-                # Polled: other requests also free room, without a notification.
-                while not self._arrival.hold(self._piece_bytes + self._lines.held_bytes):  # noqa: ASYNC110
+                # Polled, because other requests free room without a notification.
+                while not self._arrival.hold(self._group_bytes + self._lines.held_bytes):  # noqa: ASYNC110
                     await asyncio.sleep(ROOM_LOOK_S)
         except TimeoutError as error:
             detail = "the request budget is used up by other bodies and messages; send the rest again later"
@@ -265,19 +265,19 @@ class LineStream(Response):
         try:
             await self._write_all(send_body)
         except BaseException:
-            # The reader may wait for a free piece; it looks at this task next.
-            for _ in range(PIECES_MAX):
+            # The reader may be waiting for this task to finish a group.
+            for _ in range(GROUPS_MAX):
                 self._free.release()
             raise
 
     async def _write_all(self, send_body: _SendBody) -> None:
-        while (piece := await self._pieces.get()) is not None:
-            outcomes = [] if piece.outcomes is None else await piece.outcomes
-            answer = self._answer(piece.parsed, outcomes)
+        while (group := await self._groups.get()) is not None:
+            outcomes = [] if group.outcomes is None else await group.outcomes
+            answer = self._answer(group.parsed, outcomes)
             if answer:
                 await self._outlet.room()
                 await send_body(answer)
-            self._piece_bytes -= piece.size_bytes
+            self._group_bytes -= group.size_bytes
             self._free.release()
 
     def _answer(self, parsed: ParsedLines, outcomes: list[Outcome]) -> bytes:
@@ -290,7 +290,7 @@ class LineStream(Response):
             if fault is None:
                 outcome = next(stored)
                 if not isinstance(outcome, TidelogError):
-                    self._stored += 1
+                    self._stored_count += 1
                     if is_whole:
                         lines.append(_receipt(number, outcome.partition, outcome.offset))
                     continue
@@ -302,12 +302,12 @@ class LineStream(Response):
         return b"".join(lines)
 
     def _end_line(self, problem: Problem | None) -> bytes:
-        """Return the last line: whether the whole body was processed, and if not, why."""
+        """Return the last line of the answer: whether the whole body was processed, or the error."""
         end: dict[str, Any] = {
             "done": problem is None,
             "records": self._count,
-            "stored": self._stored,
-            "failed": self._count - self._stored,
+            "stored": self._stored_count,
+            "failed": self._count - self._stored_count,
         }
         if problem is not None:
             end |= {"next_line": self._next_line, "error": problem.brief()}
@@ -315,7 +315,7 @@ class LineStream(Response):
 
 
 def _receipt(number: int, partition: int, offset: int) -> bytes:
-    if offset < 0:  # dropped as a duplicate
+    if offset < 0:  # the node dropped the record as a duplicate
         return b'{"line":%d,"partition":%d}\n' % (number, partition)
     return b'{"line":%d,"partition":%d,"offset":%d}\n' % (number, partition, offset)
 

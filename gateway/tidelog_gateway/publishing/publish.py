@@ -1,9 +1,9 @@
 """Publishing of records from requests and messages, and their outcomes as the API represents them.
 
-The status is 200 when every record is stored, 207 when some are not, and the error's own when all fail with the same
-error. Requests share the caller's producer of the topic: their records join its open batch as lists, so that many
-requests gather in one native batch. Records that exceed a batch, or arrive while the buffer is full, are sent as
-columns, or one by one if only some of them name a partition, to keep their order.
+The status is 200 when every record is stored, 207 when some records are not, and the status of the error when all
+records fail with the same error. Requests share the caller's producer of the topic: their records join its open batch
+as lists, so that many requests gather in one native batch. Records that exceed a batch, or arrive while the buffer is
+full, are sent as columns, or one by one if only some of them name a partition, to keep their order.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from tidelog_gateway.records.json_decoding import Records
 from tidelog_proto.names import check_topic_name
 
 LOOSE_RECORDS_MAX: Final = 64
-"""Up to this many records that cannot join the open batch at once are passed to the producer one by one."""
+"""Maximum number of records that are passed to the producer one by one if they cannot join the open batch at once."""
 
 Outcome = Receipt | TidelogError
 """A record's receipt, or its error."""
 
 
 class RecordError(BaseModel):
-    """Why one record failed, or why its outcome is unknown."""
+    """The reason why a record failed, or why its outcome is unknown."""
 
     code: str
     status: int
@@ -120,8 +120,8 @@ def judged(gateway: Gateway, outcomes: list[Outcome], *, surface: Literal["http"
 async def publish_at_once(gateway: Gateway, topic: str, records: Records) -> tuple[bytes, int] | None:
     """Publish records that share the open batch of the topic, and return the answer (a `PublishView`) and its status.
 
-    Return None if `publish` has to be used: the records could not join the batch at once, and nothing was done; or the
-    topic was deleted, and nothing was stored.
+    Return None if `publish` has to be used: the records cannot join the batch at once, or the topic was deleted; in
+    both cases nothing was stored.
 
     Raises:
         TidelogError, ProtocolError: as `publish`.
@@ -157,7 +157,7 @@ async def _publish_once(place: QueuePlace, records: Records) -> list[Outcome]:
     accept = _accept_loose if is_mixed or len(records) <= LOOSE_RECORDS_MAX else _accept_columns
     async with place.accepting() as producer:
         try:
-            pending = producer.rows.put(records.rows())
+            pending = producer.bulk_appender.put(records.rows())
         except TidelogError as error:
             return [error] * len(records)
         outcomes = _rows_outcomes(pending) if pending is not None else await accept(producer, records)

@@ -83,7 +83,10 @@ _REQUEST: Final[dict[str, Any]] = {
             },
             forms.RAW: {"schema": _BINARY},
             forms.JSON_LINES: {
-                "schema": {"type": "string", "description": "A `JsonRecord` on each line; a body of any length."},
+                "schema": {
+                    "type": "string",
+                    "description": "A `JsonRecord` on each line; the body may have any length.",
+                },
                 "example": '{"key": "UA", "value": "1545"}\n{"key": "AA", "value": "1141"}\n',
             },
             forms.CSV: {
@@ -126,25 +129,35 @@ async def publish_records(  # noqa: PLR0917 # query parameters are parameters
     gateway: GatewayDep,
     topic: TopicPath,
     request: Request,
-    key: Annotated[str | None, Query(max_length=KEY_CHARS_MAX, description="Of a raw body.")] = None,
-    key_encoding: Annotated[KeyEncoding, Query(description="Of the key of a raw body.")] = "utf8",
-    tag: Annotated[str | None, Query(max_length=TAG_BYTES_MAX, description="Of a raw body.")] = None,
+    key: Annotated[str | None, Query(max_length=KEY_CHARS_MAX, description="Key of a raw body's record.")] = None,
+    key_encoding: Annotated[KeyEncoding, Query(description="Encoding of `key`, for a raw body.")] = "utf8",
+    tag: Annotated[str | None, Query(max_length=TAG_BYTES_MAX, description="Tag of a raw body's record.")] = None,
     partition: Annotated[
-        int | None, Query(ge=0, lt=PARTITIONS_MAX, description="Of a raw body, or of all rows of an Arrow stream.")
+        int | None,
+        Query(
+            ge=0, lt=PARTITIONS_MAX, description="Partition of a raw body's record, or of all rows of an Arrow stream."
+        ),
     ] = None,
-    timestamp_ms: Annotated[int | None, Query(ge=0, le=TIMESTAMP_MS_MAX, description="Of a raw body.")] = None,
+    timestamp_ms: Annotated[
+        int | None, Query(ge=0, le=TIMESTAMP_MS_MAX, description="Timestamp of a raw body's record.")
+    ] = None,
     header: Annotated[
         list[Annotated[str, Field(max_length=HEADER_CHARS_MAX)]] | None,
-        Query(max_length=HEADERS_PER_RECORD_MAX, description="Of a raw body: NAME:VALUE, or NAME:base64:VALUE."),
+        Query(
+            max_length=HEADERS_PER_RECORD_MAX,
+            description="Header of a raw body's record: NAME:VALUE, or NAME:base64:VALUE; may be repeated.",
+        ),
     ] = None,
     empty_value: Annotated[
-        EmptyValue, Query(description="Of CSV: the meaning of an unquoted empty field in the column value.")
+        EmptyValue, Query(description="For CSV: the meaning of an unquoted empty field in the column value.")
     ] = "error",
     receipts: Annotated[
-        Receipts, Query(description="Of JSON lines: whether stored lines are answered as well.")
+        Receipts, Query(description="For JSON lines: whether the answer has a line for each stored record, too.")
     ] = "all",
 ) -> Response:
-    """Publish records. When its result is sent, each is durable as the topic's configuration requires.
+    """Publish records.
+
+    When the result of a record is sent, the record is durable as the topic's configuration requires.
 
     With an `Idempotency-Key` a retry stores nothing twice and returns the first answer, also through another gateway.
     """
@@ -202,7 +215,7 @@ async def _whole_body(request: Request) -> bytes:
 
 
 async def _parsed(gateway: Gateway, request: Request, form: str, body: bytes, empty_value: EmptyValue) -> Records:
-    """Return the records of a body in a form of several records, or of CloudEvents."""
+    """Return the records of a body in a form for several records, or for CloudEvents."""
     records_max, pace = gateway.settings.records_per_request_max, pace_of(gateway, request)
     if form == forms.JSON:
         return await records_in(body, records_max=records_max, now_us=now_us(), pace=pace)
@@ -228,5 +241,9 @@ def _refuse_parameters(request: Request, form: str) -> None:
     wrong = [name for name in dict.fromkeys(request.query_params.keys()) if name not in allowed]
     if not wrong:
         return
-    takes = f"takes {', '.join(sorted(allowed))}" if allowed else "takes no query parameters; set them in its records"
+    takes = (
+        f"takes {', '.join(sorted(allowed))}"
+        if allowed
+        else "takes no query parameters; set these fields in its records"
+    )
     raise invalid([{"parameter": name, "detail": f"does not belong to {form}, which {takes}"} for name in wrong])

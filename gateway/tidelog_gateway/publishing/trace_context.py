@@ -1,4 +1,4 @@
-"""W3C trace context of a request: `traceparent` and `tracestate`, which become headers of the records it publishes.
+"""W3C trace context of a request (`traceparent`, `tracestate`), which becomes headers of the published records.
 
 A record with its own `traceparent` keeps it, and gets no `tracestate` either. As the W3C recommends, an invalid
 `traceparent` is ignored, and so is a `tracestate` without a valid `traceparent`.
@@ -30,8 +30,8 @@ def trace_in(headers: Iterable[tuple[bytes, bytes]]) -> TraceHeaders | None:
     parents = [value.strip() for name, value in headers if name == HEADER]
     if len(parents) != 1 or len(parents[0]) > _PARENT_CHARS_MAX:
         return None
-    found = _PARENT.fullmatch(parents[0])
-    if found is None or (found[1] is not None and parents[0].startswith(b"00")):
+    match = _PARENT.fullmatch(parents[0])
+    if match is None or (match[1] is not None and parents[0].startswith(b"00")):
         return None
     context: TraceHeaders = [(HEADER.decode(), parents[0])]
     state = b",".join(value.strip() for name, value in headers if name == STATE_HEADER)

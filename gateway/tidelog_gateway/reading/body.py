@@ -1,8 +1,8 @@
-"""Response body with records, encoded piece by piece from fetched batches.
+"""Response body with records, encoded slice by slice from fetched batches.
 
-Decoded and encoded bytes are counted in the budget for outgoing data before they are produced, except those of one
-piece, whose size is known only afterwards. Pieces take turns with those of other callers. Encoding stops when the
-client has disconnected.
+Decoded and encoded bytes are counted in the response budget before they are produced, except those of one slice, whose
+size is known only afterwards. Slices take turns with the work of other callers. Encoding stops when the client has
+disconnected.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tidelog_gateway.budget.response_reservation import ResponseReservation
 from tidelog_gateway.callers.turns import Pace
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.reading.formats import RecordFormat
-from tidelog_gateway.reading.text_columns import PIECE_BYTES
+from tidelog_gateway.reading.text_columns import SLICE_BYTES
 from tidelog_gateway.reading.values import FAULT_TEXTS, ValueEncoding, first_fault
 from tidelog_gateway.records.json_encoding import payload_sizes
 from tidelog_proto.batch.header import Codec
@@ -28,7 +28,7 @@ from tidelog_proto.batch.record_schema import columns_at
 from tidelog_proto.limits import MIB
 
 DECODED_APART_BYTES: Final = 1 * MIB
-"""Larger compressed batches are decoded in a thread, because Arrow releases the GIL while it decodes."""
+"""Size from which compressed batches are decoded in a thread, because Arrow releases the GIL while it decodes."""
 
 
 class Fault(NamedTuple):
@@ -56,7 +56,7 @@ class RecordsBody:
         record_format: format of the body.
         encoding: encoding of all values; None: chosen for each value.
         answer: counts held bytes in the budget.
-        pace: waits for the turn of the next piece.
+        pace: waits for the turn of the next slice.
         records_max: limit of the number of records.
         bytes_max: limit of the payload; the first record may exceed it.
         written_max: approximate limit of the encoded bytes; the first record may exceed it.
@@ -64,7 +64,7 @@ class RecordsBody:
     Attributes:
         records: number of encoded records.
         fault: the record that ended the body; None if no value was refused.
-        pace: waits for the turn of the next piece.
+        pace: waits for the turn of the next slice.
     """
 
     def __init__(
@@ -129,7 +129,8 @@ class RecordsBody:
         Raises:
             Problem: 503.
         """
-        await self.reserve(self._written_bytes)  # the parts and the joined body exist at the same time
+        # Twice the size, because the parts and the joined body exist at the same time.
+        await self.reserve(self._written_bytes)
         return b"".join([*self._parts, self._format.end(members)])
 
     async def _take_batch(self, partition: int, batch: RecordBatch, held_bytes: int) -> int:
@@ -141,7 +142,7 @@ class RecordsBody:
         ends = np.cumsum(payload_sizes(columns).to_numpy(zero_copy_only=False))
         fitting = int(np.searchsorted(ends, self.bytes_left, side="right"))
         count = min(columns.num_rows, self.records_left, max(fitting, 0 if self.records else 1))
-        for first, end in self._pieces(ends, count):
+        for first, end in self._slices(ends, count):
             await self.pace()
             written = await self._write(columns.slice(first, end - first))
             self.records += written
@@ -157,17 +158,17 @@ class RecordsBody:
                 count = end
                 break
         if count < columns.num_rows:
-            self.bytes_left = 0  # the next record does not fit
+            self.bytes_left = 0  # the limits allow no further record
             return int(columns.column("offset")[count].as_py())
         return batch.end_offset
 
-    def _pieces(self, ends: Any, count: int) -> Iterator[tuple[int, int]]:
-        """Yield the bounds of pieces of the first `count` rows; a row larger than a piece is a piece of its own."""
+    def _slices(self, ends: Any, count: int) -> Iterator[tuple[int, int]]:
+        """Yield the bounds of slices of the first `count` rows; a row larger than a slice is a slice of its own."""
         first = 0
         while first < count:
             before = int(ends[first - 1]) if first else 0
-            end = int(np.searchsorted(ends[:count], before + self._format.piece_bytes, side="right"))
-            end = min(count, max(end, first + 1), first + self._format.piece_records)
+            end = int(np.searchsorted(ends[:count], before + self._format.slice_bytes, side="right"))
+            end = min(count, max(end, first + 1), first + self._format.slice_records)
             yield first, end
             first = end
 
@@ -177,7 +178,7 @@ class RecordsBody:
         if fault is not None:
             columns = columns.slice(0, fault)
         if columns.num_rows:
-            is_large = columns.num_rows == 1 and columns.nbytes > PIECE_BYTES
+            is_large = columns.num_rows == 1 and columns.nbytes > SLICE_BYTES
             # Arrow releases the GIL, so one large record is encoded in a thread.
             part = await asyncio.to_thread(self._format.rows, columns) if is_large else self._format.rows(columns)
             self._parts.append(part)

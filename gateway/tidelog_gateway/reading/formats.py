@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from tidelog_gateway.reading.json_rows import header_texts, json_rows, milliseconds
-from tidelog_gateway.reading.text_columns import PIECE_BYTES, PIECE_RECORDS, bytes_of, joined, text_of
+from tidelog_gateway.reading.text_columns import SLICE_BYTES, SLICE_RECORDS, bytes_of, joined, text_of
 from tidelog_gateway.reading.values import ValueEncoding, texts_of
 from tidelog_gateway.requests.content_negotiation import ARROW, CSV, JSON, NDJSON
 from tidelog_proto.batch.columns import with_tight_headers
@@ -37,12 +37,12 @@ class RecordFormat(Protocol):
 
     Attributes:
         media_type: media type of the body.
-        piece_bytes, piece_records: limits of one call of `rows`.
+        slice_bytes, slice_records: limits of one call of `rows`.
     """
 
     media_type: str
-    piece_bytes: int
-    piece_records: int
+    slice_bytes: int
+    slice_records: int
 
     def begin(self) -> bytes:
         """Return the part before the records."""
@@ -61,8 +61,8 @@ class JsonFormat:
     """A JSON object whose first member is the list of records."""
 
     media_type = JSON
-    piece_bytes = PIECE_BYTES
-    piece_records = PIECE_RECORDS
+    slice_bytes = SLICE_BYTES
+    slice_records = SLICE_RECORDS
 
     def __init__(self, encoding: ValueEncoding | None, *, numbered: bool) -> None:
         self._encoding: ValueEncoding | None = encoding
@@ -88,8 +88,8 @@ class NdjsonFormat:
     """One JSON object per line and record."""
 
     media_type = NDJSON
-    piece_bytes = PIECE_BYTES
-    piece_records = PIECE_RECORDS
+    slice_bytes = SLICE_BYTES
+    slice_records = SLICE_RECORDS
 
     def __init__(self, encoding: ValueEncoding | None) -> None:
         self._encoding: ValueEncoding | None = encoding
@@ -113,8 +113,8 @@ class CsvFormat:
     """A header row, then one row per record (RFC 4180). Null is an empty field, empty text a pair of quotes."""
 
     media_type = CSV
-    piece_bytes = PIECE_BYTES
-    piece_records = PIECE_RECORDS
+    slice_bytes = SLICE_BYTES
+    slice_records = SLICE_RECORDS
 
     def __init__(self, encoding: ValueEncoding | None) -> None:
         self._encoding: ValueEncoding | None = encoding
@@ -161,9 +161,9 @@ class ArrowFormat:
     media_type = ARROW
 
     def __init__(self, encoding: ValueEncoding | None) -> None:
-        assert encoding != "base64", "the caller refuses it"
-        self.piece_bytes = MIB if encoding is None else PIECE_BYTES
-        self.piece_records = BATCH_RECORDS_MAX if encoding is None else PIECE_RECORDS
+        assert encoding != "base64", "the caller refuses base64 for Arrow"
+        self.slice_bytes = MIB if encoding is None else SLICE_BYTES
+        self.slice_records = BATCH_RECORDS_MAX if encoding is None else SLICE_RECORDS
         self._is_text = encoding is not None
         self._value_at = RECORDS_SCHEMA.get_field_index("value")
         schema = RECORDS_SCHEMA

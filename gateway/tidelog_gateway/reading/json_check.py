@@ -32,8 +32,8 @@ async def first_not_json(texts: Any, pace: Pace) -> int | None:
     """Return the number of the first row that is not JSON, None if all are; null is accepted.
 
     Args:
-        texts: a column of text of at most `PIECE_BYTES`, or a single row.
-        pace: waits for the turn of the next piece.
+        texts: a column of text of at most `SLICE_BYTES`, or a single row.
+        pace: waits for the turn of the next slice.
     """
     rows = pc.fill_null(texts, "null")
     if not len(rows) or await _are_json(rows, pace):
@@ -52,13 +52,13 @@ async def _are_json(rows: Any, pace: Pace) -> bool:
     ends = 2 + np.cumsum(lengths_of(rows) + 1)
     commas: list[Any] = []
     quotes: list[Any] = []
-    for stretch, found in enumerate(marks(text)):
+    for stretch, stretch_marks in enumerate(marks(text)):
         if stretch:
             await pace()
-        if len(found.depths) and found.depths.max() > JSON_DEPTH_MAX + 1:
+        if len(stretch_marks.depths) and stretch_marks.depths.max() > JSON_DEPTH_MAX + 1:
             return False
-        quotes.append(found.quotes)
-        commas.append(found.places[(found.kinds == COMMA) & (found.depths == 1)])
+        quotes.append(stretch_marks.quotes)
+        commas.append(stretch_marks.places[(stretch_marks.kinds == COMMA) & (stretch_marks.depths == 1)])
     if not np.array_equal(np.concatenate(commas), np.concatenate(([2], ends))):
         return False
     if b"\\u" in text and await _has_half_pair(text, pace):
@@ -74,15 +74,15 @@ async def _are_json(rows: Any, pace: Pace) -> bool:
 
 async def _has_half_pair(text: bytes, pace: Pace) -> bool:
     """Return whether a text that is otherwise JSON has the escape of an unpaired surrogate."""
-    text += b" " * _PAIR_BYTES  # padding, so that the pattern can look for a low surrogate after the last escape
+    text += b" " * _PAIR_BYTES  # padding, so that the pattern can search for a low surrogate after the last escape
     at = 0
     while len(text) - at >= _PAIR_BYTES:
         end = min(len(text), at + STRETCH_BYTES)
-        found = _WHOLE_PAIRS.match(text, at, end)
-        assert found is not None, "no escapes match as well"
-        if end - found.end() >= _PAIR_BYTES:
+        match = _WHOLE_PAIRS.match(text, at, end)
+        assert match is not None, "the pattern also matches a text without escapes"
+        if end - match.end() >= _PAIR_BYTES:
             return True
-        at = found.end()
+        at = match.end()
         await pace()
     return False
 

@@ -20,7 +20,7 @@ def json_rows(columns: pa.RecordBatch, encoding: ValueEncoding | None, *, number
 
     Args:
         columns: columns of `tidelog_proto.batch.record_schema.RECORDS_SCHEMA`.
-        encoding: encoding of all values; each value fits it.
+        encoding: encoding of all values, which each value must fit.
         numbered: whether a record has the member `partition`.
         one_line: whether records must not contain line breaks; JSON values with line breaks are then encoded as text.
     """

@@ -18,7 +18,7 @@ from tidelog_gateway.requests.parameters import ANY_TEXT, KEY_CHARS_MAX, KeyEnco
 from tidelog_proto.limits import KIB, PARTITIONS_MAX
 
 _RESERVED_BYTES: Final = 64 * KIB
-"""Reserved while the node is asked; a larger record needs more when its size is known."""
+"""Bytes that are reserved while the node is asked; for a larger record more are reserved when its size is known."""
 
 router = APIRouter(prefix="/v1", tags=["records"])
 
@@ -43,7 +43,8 @@ async def newest_of_key(  # noqa: PLR0917 # query parameters are parameters
     key: Annotated[str, Path(max_length=KEY_CHARS_MAX, description="The key; percent-encoded, or in base64.")],
     key_encoding: KeyEncodingQuery = "utf8",
     partition: Annotated[
-        int | None, Query(ge=0, lt=PARTITIONS_MAX, description="Where to look; by default the partition of the key.")
+        int | None,
+        Query(ge=0, lt=PARTITIONS_MAX, description="The partition to search; by default the partition of the key."),
     ] = None,
 ) -> Response:
     """Return the newest committed record with a key; a deleted key answers with its tombstone, whose value is null."""
@@ -51,7 +52,7 @@ async def newest_of_key(  # noqa: PLR0917 # query parameters are parameters
     await answer.reserve(_RESERVED_BYTES)
     record = await gateway.client.get(topic, parse_key(key, key_encoding), partition=partition)
     if record is None:
-        raise Problem(404, "not_found", f"{topic!r} has no record with this key")
+        raise Problem(404, "not_found", f"topic {topic!r} has no record with this key")
     response = json_response({"partition": record.partition, "record": row_of(record)})
     await answer.reserve(len(response.body))
     gateway.metrics.http_records_out.inc()

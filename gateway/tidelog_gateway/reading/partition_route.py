@@ -52,11 +52,11 @@ RECORDS_DEFAULT: Final = 500
 
 NATIVE_BYTES_MIN: Final = 64 * KIB
 NATIVE_BYTES_PER_RECORD: Final = 2 * KIB
-"""How much to request from the node for each record that may be returned: an estimate, so that a reader of few records
-does not transfer megabytes each time. If it is too low, the answer only has fewer records."""
+"""Bytes to request from the node for each record that may be returned: an estimate, so that a request for few records
+does not transfer megabytes. If it is too low, the answer has fewer records."""
 
 WAITING_BYTES: Final = 16 * KIB
-"""How much a request that waits for records asks of the node and reserves in the response budget."""
+"""Bytes that a request that waits for records requests from the node and reserves in the response budget."""
 
 LOOK_S: Final = 1.0
 """How long a request without `wait_ms` scans the log for matching records."""
@@ -66,14 +66,14 @@ router = APIRouter(prefix="/v1", tags=["records"])
 T = TypeVar("T")
 
 
-class Wanted(NamedTuple):
+class RecordFilter(NamedTuple):
     """The filter of a fetch; None matches any record."""
 
     key: bytes | None
     tag: str | None
 
 
-NO_FILTER: Final = Wanted(None, None)
+NO_FILTER: Final = RecordFilter(None, None)
 
 
 class RecordView(BaseModel):
@@ -121,8 +121,12 @@ async def fetch_records(  # noqa: PLR0917 # query parameters are parameters
     timestamp: TimestampQuery = None,
     from_: Annotated[Literal["earliest", "latest"] | None, Query(alias="from")] = None,
     max_records: Annotated[int | None, Query(ge=1)] = None,
-    max_bytes: Annotated[int | None, Query(ge=1, description="Payload bytes; a single record may exceed it.")] = None,
-    wait_ms: Annotated[int, Query(ge=0, description="How long to wait for a record at the end of the log.")] = 0,
+    max_bytes: Annotated[
+        int | None, Query(ge=1, description="Maximum payload in bytes; a single record may exceed it.")
+    ] = None,
+    wait_ms: Annotated[
+        int, Query(ge=0, description="Longest wait for a record at the end of the log, in milliseconds.")
+    ] = 0,
     key: KeyQuery = None,
     key_encoding: KeyEncodingQuery = "utf8",
     tag: TagQuery = None,
@@ -136,21 +140,26 @@ async def fetch_records(  # noqa: PLR0917 # query parameters are parameters
     media_type = media_type_of(request, value_encoding)
     if sum(start is not None for start in (offset, timestamp, from_)) > 1:
         raise invalid(
-            [{"parameter": "offset", "detail": "is one of several starts; send only offset, timestamp or from"}]
+            [
+                {
+                    "parameter": "offset",
+                    "detail": "is one of several start positions; send only one of offset, timestamp and from",
+                }
+            ]
         )
     start = offset if offset is not None else await _start(gateway, topic, partition, timestamp, from_)
-    wanted = Wanted(parse_key(key, key_encoding) if key is not None else None, tag)
+    record_filter = RecordFilter(parse_key(key, key_encoding) if key is not None else None, tag)
     place = topic, partition, start
     answer = reservation_of(request)
     if media_type == JSON and value_encoding is None:
         data = await fetch_json(
-            gateway, answer, place, wanted, max_records=max_records, max_bytes=max_bytes, wait_ms=wait_ms
+            gateway, answer, place, record_filter, max_records=max_records, max_bytes=max_bytes, wait_ms=wait_ms
         )
         return Response(data, headers=VARY, media_type=JSON)
     limits = limits_of(gateway, max_records, max_bytes)
     body = body_of(gateway, request, media_type, value_encoding, numbered=False, limits=limits)
     size_bytes = native_bytes(*limits)
-    read = await fetch_wanted(gateway, answer, place, wanted, size_bytes=size_bytes, wait_ms=wait_ms)
+    read = await fetch_matching(gateway, answer, place, record_filter, size_bytes=size_bytes, wait_ms=wait_ms)
     fetched = read.fetched
     next_offset = await body.take(partition, fetched)
     if body.fault is not None and not body.records:
@@ -168,7 +177,7 @@ async def fetch_json(
     gateway: Gateway,
     answer: ResponseReservation,
     place: tuple[str, int, int],
-    wanted: Wanted,
+    record_filter: RecordFilter,
     *,
     max_records: int | None,
     max_bytes: int | None,
@@ -183,7 +192,7 @@ async def fetch_json(
     check_limits(gateway, max_records, max_bytes, wait_ms)
     records_max, bytes_max = limits_of(gateway, max_records, max_bytes)
     size_bytes = native_bytes(records_max, bytes_max)
-    read = await fetch_wanted(gateway, answer, place, wanted, size_bytes=size_bytes, wait_ms=wait_ms)
+    read = await fetch_matching(gateway, answer, place, record_filter, size_bytes=size_bytes, wait_ms=wait_ms)
     return await _json(gateway, answer, read, records_max, bytes_max)
 
 
@@ -217,7 +226,7 @@ async def _json(
         if answer.fits(held_bytes + size_bytes):
             gateway.metrics.http_records_out.inc(written.records)
             return written.data
-        # The size is known only now: it is discarded, and built again when there is room for it.
+        # The answer's size is known only now: the answer is discarded, and built again when there is room for it.
         read.written.pop(limits, None)
         del written
         await answer.reserve(held_bytes + size_bytes)
@@ -247,11 +256,11 @@ async def _start(
     return (await gateway.client.list_offsets(topic, at, [partition]))[partition].offset
 
 
-async def fetch_wanted(
+async def fetch_matching(
     gateway: Gateway,
     answer: ResponseReservation,
     place: tuple[str, int, int],
-    wanted: Wanted,
+    record_filter: RecordFilter,
     *,
     size_bytes: int,
     wait_ms: int,
@@ -266,7 +275,7 @@ async def fetch_wanted(
             credentials have ended; 499, the client has disconnected.
     """
     try:
-        return await _fetch(gateway, answer, place, wanted, size_bytes=size_bytes, wait_ms=wait_ms)
+        return await _fetch(gateway, answer, place, record_filter, size_bytes=size_bytes, wait_ms=wait_ms)
     except OffsetOutOfRangeError as error:
         raise _out_of_range(place[2], error) from error
 
@@ -275,15 +284,15 @@ async def _fetch(
     gateway: Gateway,
     answer: ResponseReservation,
     place: tuple[str, int, int],
-    wanted: Wanted,
+    record_filter: RecordFilter,
     *,
     size_bytes: int,
     wait_ms: int,
 ) -> ReadResult:
-    fetch = partial(gateway.client.fetch, key=wanted.key, tag=wanted.tag)
-    look_until = time.monotonic() + (LOOK_S if wanted != NO_FILTER else math.inf)
+    fetch = partial(gateway.client.fetch, key=record_filter.key, tag=record_filter.tag)
+    look_until = time.monotonic() + (LOOK_S if record_filter != NO_FILTER else math.inf)
     await answer.reserve(2 * size_bytes)
-    if wanted == NO_FILTER:
+    if record_filter == NO_FILTER:
         read = await gateway.reads.fetch(ReadPosition(*place, size_bytes))
     else:
         read = ReadResult(await fetch(*place, max_bytes=size_bytes))
@@ -337,10 +346,10 @@ def _written(fetched: Fetched, records_max: int, bytes_max: int) -> Written:
             next_offset = batch.base_offset
             break
         reader = BatchReader(batch)
-        taken = reader.take(records_max - count, bytes_max)
-        parts.append(taken.data[1:-1])
-        count += taken.records
-        bytes_max -= taken.payload_bytes
+        rows = reader.take(records_max - count, bytes_max)
+        parts.append(rows.data[1:-1])
+        count += rows.records
+        bytes_max -= rows.payload_bytes
         if len(reader):
             next_offset = reader.next_offset
             break

@@ -28,10 +28,10 @@ PARTITION_HEADERS: Final[tuple[str, ...]] = (
 NEXT_CURSOR_HEADER: Final = "Tidelog-Next-Cursor"
 CAUGHT_UP_HEADER: Final = "Tidelog-Caught-Up"
 PLACE_HEADERS: Final = (*PARTITION_HEADERS, NEXT_CURSOR_HEADER, CAUGHT_UP_HEADER)
-"""Headers with the position of the next read, for formats whose body cannot have it."""
+"""Headers with the position of the next read, for formats whose body cannot contain it."""
 
 WRITTEN_SHARE: Final = 4
-"""The body has at most a quarter of a connection's budget: it exists twice at the end, in addition to the batches."""
+"""Divisor of a connection's budget that gives the limit of a body, which at the end exists twice, besides batches."""
 
 ValueEncodingQuery = Annotated[
     ValueEncoding | None,

@@ -1,6 +1,6 @@
 """Vectorized conversion of columns of bytes to text, base64 and JSON strings, without a Python object per record.
 
-All functions take columns of at most `PIECE_BYTES`, or of a single larger record.
+All functions take columns of at most `SLICE_BYTES`, or of a single larger record.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 
 from tidelog_proto.limits import KIB
 
-PIECE_BYTES: Final = 128 * KIB
-"""Payload that is encoded in one turn of the event loop, about 2 to 8 ms."""
-PIECE_RECORDS: Final = 2_000
+SLICE_BYTES: Final = 128 * KIB
+"""Maximum payload of a slice, which is encoded at once, in about 2 to 8 ms."""
+SLICE_RECORDS: Final = 2_000
 
 _SHORT_ESCAPES: Final = {8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r"}
 _ESCAPES: Final = {
@@ -24,7 +24,7 @@ _ESCAPES: Final = {
     ord('"'): '\\"',
     **{code: _SHORT_ESCAPES.get(code, f"\\u{code:04x}") for code in range(32)},
 }
-"""Character -> its escape in a JSON string; the backslash must be replaced first."""
+"""Character -> its escape in a JSON string; in the order of replacement: the backslash is first."""
 
 
 def lengths_of(column: Any) -> Any:

@@ -16,7 +16,7 @@ from tidelog_gateway.protocol.resume_tokens import ResumeTokens, Scope, position
 from tidelog_proto.limits import KIB, PARTITIONS_MAX
 
 CURSOR_CHARS_MAX: Final = HEAD_BYTES_MAX - 8 * KIB
-"""Limit of a cursor in a request's URL: leaves 8 KiB of the head to everything else."""
+"""Limit of a cursor in a request's URL: leaves 8 KiB of the head for the other fields."""
 HEADER_CHARS_MAX: Final = 6_000
 """Limit of a cursor in a response header: clients and proxies accept lines of 8 KiB."""
 
@@ -41,10 +41,10 @@ def cursor_in(text: str, scope: Scope) -> Cursor:
     Raises:
         Problem: 422 `invalid_cursor`; 410 `topic_recreated`.
     """
-    found = _CURSOR.fullmatch(text)
-    first = int(found[2] or 0) if found else 0
+    match = _CURSOR.fullmatch(text)
+    first = int(match[2] or 0) if match else 0
     try:
-        positions = positions_in(found[1], scope) if found and first < PARTITIONS_MAX else None
+        positions = positions_in(match[1], scope) if match and first < PARTITIONS_MAX else None
     except Problem as problem:
         if problem.status == 410:
             detail = (

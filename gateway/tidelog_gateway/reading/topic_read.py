@@ -17,11 +17,11 @@ from tidelog_gateway.context import Gateway
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.protocol.resume_tokens import Scope
 from tidelog_gateway.reading.body import RecordsBody
-from tidelog_gateway.reading.partition_route import LOOK_S, Wanted, native_bytes
+from tidelog_gateway.reading.partition_route import LOOK_S, RecordFilter, native_bytes
 from tidelog_gateway.reading.topic_cursor import Cursor, cursor_in, cursor_text
 
 FETCHES_MAX: Final = 256
-"""Fetches for one response, which ends at the limit."""
+"""Maximum number of fetches for one response."""
 GAPS_SHOWN_MAX: Final = 20
 
 
@@ -52,7 +52,7 @@ class TopicRead:
         self._check_bounds()
 
     @classmethod
-    async def opened(cls, gateway: Gateway, topic: str, wanted: Wanted, begin: Begin) -> TopicRead:
+    async def opened(cls, gateway: Gateway, topic: str, record_filter: RecordFilter, begin: Begin) -> TopicRead:
         """Look up the bounds of all partitions.
 
         Raises:
@@ -60,7 +60,7 @@ class TopicRead:
             TidelogError: as `Client.topic`, `Client.list_offsets`.
         """
         described = await gateway.client.topic(topic)
-        scope = Scope(topic, described.topic_id, *wanted)
+        scope = Scope(topic, described.topic_id, *record_filter)
         cursor = None if begin.cursor is None else cursor_in(begin.cursor, scope)
         is_timed = isinstance(begin.at, int) and cursor is None
         numbers = [partition.partition for partition in described.partitions]
@@ -175,9 +175,9 @@ class TopicRead:
         ]
         number, offset = next(iter(gone.items()))
         detail = (
-            f"partition {number}: offset {offset} is gone, the log begins at {beyond[number]}"
+            f"partition {number}: offset {offset} was deleted, the log begins at {beyond[number]}"
             + (f"; the same applies to {len(gone) - 1} more partitions" if len(gone) > 1 else "")
-            + "; to skip the lost records, continue with next_cursor"
+            + "; to skip the deleted records, continue with next_cursor"
         )
         cursor = cursor_text(self.scope, beyond, self.first)
         raise Problem(410, "offset_out_of_range", detail, extra={"gaps": gaps, "next_cursor": cursor})

@@ -23,8 +23,8 @@ from tidelog_gateway.offsets import TimestampQuery, parse_timestamp
 from tidelog_gateway.problems import Problem, invalid
 from tidelog_gateway.reading.partition_route import (
     WAITING_BYTES,
+    RecordFilter,
     TopicRecordView,
-    Wanted,
     check_limits,
     limits_of,
     while_wanted,
@@ -73,7 +73,9 @@ async def read_topic(  # noqa: PLR0917 # query parameters are parameters
     timestamp: TimestampQuery = None,
     from_: Annotated[Literal["earliest", "latest"] | None, Query(alias="from")] = None,
     max_records: Annotated[int | None, Query(ge=1)] = None,
-    max_bytes: Annotated[int | None, Query(ge=1, description="Payload bytes; the first record may exceed it.")] = None,
+    max_bytes: Annotated[
+        int | None, Query(ge=1, description="Maximum payload in bytes; the first record may exceed it.")
+    ] = None,
     wait_ms: Annotated[int, Query(ge=0, description="Longest wait for a record at the end of the log.")] = 0,
     key: KeyQuery = None,
     key_encoding: KeyEncodingQuery = "utf8",
@@ -89,13 +91,14 @@ async def read_topic(  # noqa: PLR0917 # query parameters are parameters
     media_type = media_type_of(request, value_encoding)
     if sum(start is not None for start in (cursor, timestamp, from_)) > 1:
         raise invalid([{"parameter": "cursor", "detail": "cursor, timestamp and from exclude each other: send one"}])
-    wanted = Wanted(parse_key(key, key_encoding) if key is not None else None, tag)
+    record_filter = RecordFilter(parse_key(key, key_encoding) if key is not None else None, tag)
     begin = Begin(cursor, parse_timestamp(timestamp) if timestamp is not None else from_ or "earliest")
     limits = limits_of(gateway, max_records, max_bytes)
     body = body_of(gateway, request, media_type, value_encoding, numbered=True, limits=limits)
-    if gateway.caller is not None:  # an empty topic is not fetched, so no node would check the permission
+    # Checked here, because an empty topic is not fetched, and only a fetch makes a node check the permission.
+    if gateway.caller is not None:
         await gateway.client.security.check("consume", "topic", topic)
-    read = await TopicRead.opened(gateway, topic, wanted, begin)
+    read = await TopicRead.opened(gateway, topic, record_filter, begin)
     await read.take(body)
     wait_until = time.monotonic() + wait_ms / 1000
     while not body.records and read.caught_up and time.monotonic() < wait_until and not gateway.stopping.is_set():
@@ -126,7 +129,7 @@ async def _wait(gateway: Gateway, request: Request, read: TopicRead, wait_s: flo
         nonlocal arrived
         del size_bytes
         arrived = True
-        return False  # the record is dropped here and read again after memory was reserved for it
+        return False  # the record is dropped, and read again after memory was reserved for it
 
     async def first_batch() -> None:
         scope = read.scope

@@ -5,8 +5,8 @@ times that) and reports each fault with a JSON pointer. Whether a value fits its
 decoded. A body with a fault is not published at all.
 
 A JSON value is stored as the bytes that the client sent: digits, escapes, order and repeats of members, white space.
-The validator's Python values have lost these, so a second pass that skips over values without decoding them finds the
-bytes.
+The validator's Python values do not have these, so a second pass, which skips over values without decoding them, finds
+the bytes.
 
 A value of null is a tombstone in every encoding, `json` included; a missing value is an error. With `key_encoding` and
 the third item of a header, every fetched record can be published again unchanged.
@@ -45,7 +45,7 @@ from tidelog_proto.text.json_text import check_limits
 
 HEADERS_PER_RECORD_MAX: Final = 256
 HEADERS_PER_REQUEST_MAX: Final = 100_000
-"""For bodies in which a header takes two bytes, and a hundred when it is decoded."""
+"""Limits the memory for headers, which take two bytes in a body and a hundred when decoded."""
 
 _STRICT: Final = ConfigDict(extra="forbid", strict=True)
 HeaderItem = Annotated[list[str | None], Field(min_length=2, max_length=3, fail_fast=True)]
@@ -165,9 +165,9 @@ def _record_adapter() -> TypeAdapter[JsonRecord]:
 
 def _body_faults(body: bytes, error: ValidationError) -> list[dict[str, str]]:
     """Return the first faults of a body; validation has stopped at the first invalid record."""
-    found = error.errors(include_url=False, include_context=False) if error.error_count() <= ERRORS_LISTED_MAX else []
-    others = [each for each in found if each["loc"][1:2] == () or each["loc"][0] != "records"]
-    if not found or len(others) < len(found):
+    faults = error.errors(include_url=False, include_context=False) if error.error_count() <= ERRORS_LISTED_MAX else []
+    others = [each for each in faults if each["loc"][1:2] == () or each["loc"][0] != "records"]
+    if not faults or len(others) < len(faults):
         parsed = from_json(body)
         items = parsed.get("records") if isinstance(parsed, dict) else None
         in_records = list_faults(items, _record_adapter(), ["records"]) if isinstance(items, list) else []
@@ -298,7 +298,7 @@ def _from_json(raw: msgspec.Raw) -> bytes:
     """Return the bytes of a validated JSON value; check its limits.
 
     Raises:
-        ValueError: it exceeds a limit.
+        ValueError: the value exceeds a limit.
     """
     data = bytes(raw)
     # Most values are too small to exceed a limit, and the validator has refused unpaired surrogates.
@@ -308,7 +308,7 @@ def _from_json(raw: msgspec.Raw) -> bytes:
 
 
 _SMALL_BYTES: Final = min(2 * JSON_DEPTH_MAX, JSON_NUMBER_CHARS_MAX)
-"""A value of this size exceeds neither limit."""
+"""A value of at most this size exceeds neither limit."""
 
 
 def _raw_records(

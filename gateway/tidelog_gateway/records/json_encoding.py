@@ -1,8 +1,8 @@
-"""Records in JSON answers: columns cut to a limit, and one JSON array of the rest.
+"""Records in JSON answers: columns are sliced to the limits and encoded as one JSON array.
 
 A batch is sliced as columns first, so that small limits do not convert a large batch repeatedly. Columns of text are
 written by one template for all records (`json_array`). Other records are converted to rows of Python objects: bytes
-that are not UTF-8 become base64, with the encoding in a member beside them.
+that are not UTF-8 become base64, with the encoding in a separate member.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from tidelog.model import Record
 from tidelog_proto.batch.record_batch import RecordBatch
 
 JSON_BYTES_PER_BYTE: Final = 6
-"""A control character is written as \\u and four digits."""
+"""Maximum factor by which a byte grows in JSON: a control character is written as \\u and four digits."""
 JSON_BYTES_PER_RECORD: Final = 300
 JSON_MEMBERS_BYTES: Final = 100
-"""The names and numbers of one record, on average."""
+"""Average size of the names and numbers of one record, in bytes."""
 
 _ZERO: Final[Any] = pa.scalar(0, pa.int64())
 
@@ -41,7 +41,7 @@ _TEXT_COLUMNS: Final = ("key", "value", "tag")
 _TEMPLATE_COLUMNS: Final = frozenset({"timestamp", *_TEXT_COLUMNS})
 
 
-class TakenJson(NamedTuple):
+class JsonRecords(NamedTuple):
     """Records as a JSON array, with their number and payload in bytes."""
 
     data: bytes
@@ -54,7 +54,7 @@ class Rows(NamedTuple):
 
     Attributes:
         timestamp_us: timestamp of records without one.
-        payload_ends: running total of their payload, in bytes.
+        payload_ends: running total of the payload of the records, in bytes.
     """
 
     columns: pa.RecordBatch
@@ -64,7 +64,7 @@ class Rows(NamedTuple):
 
 
 class BatchReader:
-    """Returns one batch's records piece by piece, in order.
+    """Returns the records of one batch in order, some at a time.
 
     Raises (in the constructor):
         ProtocolError: CORRUPT_BATCH when the body does not decode.
@@ -78,7 +78,7 @@ class BatchReader:
         self._timestamp_us = batch.header.base_timestamp_us
         self._at = 0
         self._json_ratio = 1.0
-        """Ratio of the last array's length to its estimate."""
+        """Ratio of the length of the last array to its estimate."""
 
     @cached_property
     def _ends(self) -> Any:
@@ -107,7 +107,7 @@ class BatchReader:
         count = max(1, bisect_right(sizes, bytes_max))
         return Rows(*self._next(count), sizes[:count])
 
-    def take(self, records_max: int, bytes_max: int) -> TakenJson:
+    def take(self, records_max: int, bytes_max: int) -> JsonRecords:
         """Return the next records as a JSON array.
 
         At most `records_max` (>= 1) of them and at most `bytes_max` bytes of payload, but always one record.
@@ -119,9 +119,9 @@ class BatchReader:
             payload_bytes = sizes[count - 1]
         data = json_array(*self._next(count))
         self.advance(count)
-        return TakenJson(data, count, payload_bytes)
+        return JsonRecords(data, count, payload_bytes)
 
-    def take_json(self, records_max: int, bytes_max: int, json_bytes_max: int) -> TakenJson:
+    def take_json(self, records_max: int, bytes_max: int, json_bytes_max: int) -> JsonRecords:
         """Return the next records as a JSON array.
 
         At most `records_max` (>= 1) of them, with at most `bytes_max` bytes of payload, in an array of at most
@@ -129,18 +129,20 @@ class BatchReader:
         """
         sizes = self._payload_ends(records_max)
         count = max(1, bisect_right(sizes, bytes_max))
-        # Escapes and base64 expand a payload. The ratio of the last array predicts this one, so few rows are discarded.
+        # Escapes and base64 expand a payload. The ratio of the last array is used as an estimate, so that few rows are
+        # discarded.
         likely_bytes = json_bytes_max / self._json_ratio
         count = max(1, bisect_right(range(count), likely_bytes, key=lambda at: _json_estimate(sizes[at], at + 1)))
         data = json_array(*self._next(count))
         self._json_ratio = len(data) / _json_estimate(sizes[count - 1], count)
         if len(data) > json_bytes_max and count > 1:
             rows = rows_of(*self._next(count))
-            ends = list(accumulate(len(orjson.dumps(row)) + 1 for row in rows))  # each with its comma or bracket
+            # Each length includes the comma or bracket.
+            ends = list(accumulate(len(orjson.dumps(row)) + 1 for row in rows))
             count = max(1, bisect_right(ends, json_bytes_max - 1))
             data = orjson.dumps(rows[:count])
         self.advance(count)
-        return TakenJson(data, count, sizes[count - 1])
+        return JsonRecords(data, count, sizes[count - 1])
 
     def _payload_ends(self, records_max: int) -> list[int]:
         """Return the running total of the payload of the next records, in bytes."""
@@ -264,7 +266,7 @@ def _json_texts(column: Any) -> tuple[bytes, list[bytes]]:
 
 def is_literal(text: bytes) -> bool:
     """Whether JSON needs no escape for a text: ASCII without quotes, backslashes and control characters."""
-    return text.isascii() and len(orjson.dumps(text.decode())) == len(text) + 2  # its quotes
+    return text.isascii() and len(orjson.dumps(text.decode())) == len(text) + 2  # the two quotes around the text
 
 
 def rows_of(columns: pa.RecordBatch, offsets: Sequence[int], timestamp_us: int) -> list[dict[str, Any]]:
@@ -351,7 +353,7 @@ def _texts(column: Any) -> list[str | None] | None:
 
 
 def _text_bytes(columns: pa.RecordBatch) -> int | None:
-    """Return the payload of all records, from the offsets of their columns; None for layouts without them."""
+    """Return the payload bytes of all records, from the offsets of the columns; None for layouts without offsets."""
     total_bytes = 0
     for name, column in zip(columns.schema.names, columns.columns, strict=True):
         if name == "timestamp":

@@ -16,7 +16,7 @@ RECORD_TYPES: Final = (JSON, NDJSON, CSV, ARROW)
 
 _QUALITY: Final = re.compile(r"q=(0(?:\.\d{0,3})?|1(?:\.0{0,3})?)", re.ASCII)
 RANGES_MAX: Final = 100
-"""Media ranges of an Accept header that are evaluated; further ones are ignored."""
+"""Maximum number of media ranges of an Accept header that are evaluated; further ones are ignored."""
 
 
 def preferred(accept: str, offered: Sequence[str]) -> str | None:
@@ -42,15 +42,15 @@ def _range(part: str) -> tuple[str, float]:
     name, *parameters = (word.strip().lower() for word in part.split(";"))
     for parameter in parameters:
         if parameter.partition("=")[0].strip() == "q":
-            found = _QUALITY.fullmatch(parameter.replace(" ", ""))
-            return name, float(found[1]) if found else 1.0
+            match = _QUALITY.fullmatch(parameter.replace(" ", ""))
+            return name, float(match[1]) if match else 1.0
     return name, 1.0
 
 
 def _quality(ranges: Sequence[tuple[str, float]], media_type: str) -> float:
     kind = media_type.partition("/")[0]
-    for wanted in (media_type, f"{kind}/*", "*/*"):
-        found = [quality for name, quality in ranges if name == wanted]
-        if found:
-            return max(found)
+    for media_range in (media_type, f"{kind}/*", "*/*"):
+        qualities = [quality for name, quality in ranges if name == media_range]
+        if qualities:
+            return max(qualities)
     return 0.0

@@ -29,5 +29,7 @@ def name_in(cursor: str) -> str:
     try:
         name = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode()
     except (binascii.Error, ValueError) as error:
-        raise invalid([{"parameter": "cursor", "detail": "is not a cursor of this list; start without one"}]) from error
+        raise invalid(
+            [{"parameter": "cursor", "detail": "is not a cursor of this list; request the first page without a cursor"}]
+        ) from error
     return name

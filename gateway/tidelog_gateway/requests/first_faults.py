@@ -43,10 +43,10 @@ def first_faults(item: Any) -> WrapValidator:
         try:
             return handler(value)
         except ValidationError as error:
-            found = _lines(value, adapter) if isinstance(value, list) else []
-            if not found:
+            faults = _lines(value, adapter) if isinstance(value, list) else []
+            if not faults:
                 raise
-            raise ValidationError.from_exception_data(error.title, found) from error
+            raise ValidationError.from_exception_data(error.title, faults) from error
 
     return WrapValidator(validate)
 

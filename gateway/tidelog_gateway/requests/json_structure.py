@@ -1,9 +1,9 @@
 """The structure of a JSON text, found without parsing it: the ends of a list's elements and the number of values.
 
-A parser makes an object of each value without a break: a million of `{}` would block the event loop for 41 s and take
-1.4 GB. A large body is therefore first scanned, `STRETCH_BYTES` at a time, for the marks that separate values:
+A parser creates an object for each value without yielding: a million of `{}` would block the event loop for 41 s and
+take 1.4 GB. A large body is therefore first scanned, `STRETCH_BYTES` at a time, for the marks that separate values:
 brackets, braces and commas outside of strings. The scan uses array operations and takes at most some 10 ns a byte, for
-any input. It does not validate the text; the parser does, for each piece that is cut out of it.
+any input. It does not validate the text; the parser validates each part of it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _STEPS: Final = np.array([0, 0, 0, 1, -1, 0], np.int64)
 
 @dataclass(slots=True)
 class Marks:
-    """The marks of one stretch outside of strings, in order.
+    """The marks outside of strings in a stretch (`STRETCH_BYTES` of the text), in order.
 
     Attributes:
         places: positions in the text.
@@ -75,11 +75,11 @@ def _escaped(places: Any, kinds: Any, length: int, is_escape: int) -> tuple[Any,
     follows[1:] = is_backslash[:-1] & (places[1:] == places[:-1] + 1)
     begins = np.where(follows, 0, np.arange(count))
     if count and places[0] == 0 and is_escape:
-        begins[0] = -1  # the run began in the previous stretch; only its parity matters
+        begins[0] = -1  # the run of backslashes began in the previous stretch; only its parity is needed
     first = np.maximum.accumulate(begins) if count else begins
     if count and begins[0] == -1:
         first[np.cumprod(np.concatenate(([True], follows[1:])).astype(np.int64)).astype(bool)] = -1
-    runs = np.arange(count) - first  # backslashes before each mark
+    runs = np.arange(count) - first  # the number of backslashes before each mark
     ends_in_run = bool(count and is_backslash[-1] and places[-1] == length - 1)
     is_next = int((runs[-1] + 1) % 2) if ends_in_run else int(not length and is_escape)
     return runs % 2 == 1, is_next

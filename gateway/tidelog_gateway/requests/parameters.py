@@ -19,7 +19,7 @@ KeyEncodingQuery = Annotated[
     KeyEncoding, Query(description="The encoding of the key; base64 may use - and _ for + and /.")
 ]
 KEY_CHARS_MAX: Final = 32 * KIB
-"""Length of a key in a request; a longer one does not fit into a URL."""
+"""Maximum length of a key in a request, so that it fits into a URL."""
 
 KeyQuery = Annotated[str | None, Query(max_length=KEY_CHARS_MAX, description="Only records with this key.")]
 TagQuery = Annotated[
@@ -40,7 +40,7 @@ def parse_key(text: str, encoding: KeyEncoding) -> bytes:
     """Decode a key.
 
     Raises:
-        Problem: 422, it is not base64.
+        Problem: 422, the key is not base64.
     """
     if encoding == "utf8":
         return text.encode()

@@ -1,7 +1,7 @@
 """Refusal of objects with a repeated member, wherever the gateway interprets the object itself.
 
-Decoders keep the last of several members with one name and do not report the others, so the gateway would carry out a
-request with a repeated member in part and answer as if it had carried out all of it. A record's JSON value is not
+Decoders keep the last of several members with one name and do not report the others, so the gateway would execute only
+a part of a request with a repeated member and answer as if it had executed all of it. A record's JSON value is not
 interpreted: it is stored as it was sent, repeats included.
 
 The decoded object is encoded again and compared with the text: each member that the decoder dropped has a name, so the
@@ -41,8 +41,8 @@ Members = tuple[tuple[str, Any], ...]
 def may_repeat(text: bytes, decoded: object) -> bool:
     """Whether a text may have a repeated member in one of the decoded objects.
 
-    False is certain. True is not: a quote may be written as an escape, and a value that is not interpreted may have a
-    repeated member.
+    False is certain. True is possible without a repeated member: a quote may be written as an escape, and a value that
+    is not interpreted may have a repeated member.
 
     Args:
         text: JSON.
@@ -64,7 +64,7 @@ def _quotes(text: bytes) -> int:
 
 _QUOTE: Final = ord('"')
 _LARGE_BYTES: Final = 4_096
-"""From this size on, an array comparison counts quotes faster."""
+"""Size from which counting quotes with an array comparison is faster."""
 
 
 def refuse_repeats_in(text: bytes, decoded: object, *, opaque: Opaque) -> None:
@@ -87,7 +87,7 @@ def refuse_repeats_in(text: bytes, decoded: object, *, opaque: Opaque) -> None:
 
 
 def refuse_repeats(text: bytes, *, opaque: Opaque, place: Callable[[Path], str] = pointer) -> None:
-    """Refuse a text with a repeated member, like `refuse_repeats_in` but without the cheap check first.
+    """Refuse a text with a repeated member; as `refuse_repeats_in`, without the fast check first.
 
     Args:
         text: JSON that was validated.
@@ -156,5 +156,5 @@ def _repeats(document: Any, opaque: Opaque) -> Iterator[tuple[Path, int]]:
 
 def _is_opaque(path: Path, opaque: Opaque) -> bool:
     return len(path) == len(opaque) and all(
-        wanted is None or part == wanted for part, wanted in zip(path, opaque, strict=True)
+        expected is None or part == expected for part, expected in zip(path, opaque, strict=True)
     )

@@ -40,7 +40,7 @@ async def refuse_unsupported(request: Request) -> None:
         raise Problem(
             400,
             "idempotency_key_unsupported",
-            f"only POST {KEYED_ROUTE} supports Idempotency-Key; a retry of this request would be carried out again: "
+            f"only POST {KEYED_ROUTE} supports Idempotency-Key; a retry of this request would be executed again: "
             "leave the header out",
         )
     require_accepted(request, offered_by(route))
@@ -70,11 +70,11 @@ def require_accepted(request: Request, offered: tuple[str, ...]) -> None:
     """
     accepts = request.headers.getlist("accept")
     if any(accepts) and preferred(",".join(accepts), offered) is None:
-        asked = printable(accepts[0], _SHOWN_CHARS_MAX)
+        accepted = printable(accepts[0], _SHOWN_CHARS_MAX)
         raise Problem(
             406,
             "not_acceptable",
-            f"answers are {' or '.join(offered)}, which Accept: {asked} excludes",
+            f"answers are {' or '.join(offered)}, which Accept: {accepted} excludes",
             extra={"offered": list(offered)},
             headers={"Vary": "Accept"} if len(offered) > 1 else {},
         )
@@ -97,7 +97,7 @@ def _is_integer(field: ModelField) -> bool:
     return annotation is int or int in get_args(annotation)
 
 
-def _refuse_unusual_integers(names: Collection[str], given: Mapping[str, str]) -> None:
+def _refuse_unusual_integers(names: Collection[str], parameters: Mapping[str, str]) -> None:
     """Refuse integer parameters that are not plain decimal digits.
 
     Raises:
@@ -105,7 +105,7 @@ def _refuse_unusual_integers(names: Collection[str], given: Mapping[str, str]) -
     """
     errors = [
         {"parameter": name, "detail": f"{INTEGER_DETAIL}, got {shown(text)}"}
-        for name, text in given.items()
+        for name, text in parameters.items()
         if name in names and not is_integer(text)
     ]
     if errors:
@@ -118,7 +118,7 @@ def refuse_unknown(given: QueryParams, known: set[str], lists: Collection[str] =
     Args:
         given: by the request.
         known: all names.
-        lists: names of those that may be repeated.
+        lists: names of parameters that may be repeated.
 
     Raises:
         Problem: 422, with their names.
@@ -127,7 +127,7 @@ def refuse_unknown(given: QueryParams, known: set[str], lists: Collection[str] =
     errors = [
         {
             "parameter": name,
-            "detail": _unknown(name, known) if name not in known else "is given more than once; send one",
+            "detail": _unknown(name, known) if name not in known else "is given more than once; send it once",
         }
         for name, count in counts.items()
         if name not in known or (count > 1 and name not in lists)

@@ -10,14 +10,14 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 TELEMETRY_SDK: Final = "opentelemetry.sdk"
-"""Without this module no framework spans or metrics are exported."""
+"""Module of the telemetry SDK; without it the framework exports no spans and metrics."""
 
 
 def direct_entry(app: FastAPI) -> ASGIApp:
     """Return an application that calls the middlewares of `app` directly.
 
-    The framework's own entry point looks up the process's telemetry for each request, also in the environment, which
-    takes a twentieth of a small publish. It is bypassed where no telemetry SDK is loaded.
+    The framework's own entry point looks up the process's telemetry, also in the environment, for each request, which
+    takes 5 % of the time of a small publish. So it is bypassed if no telemetry SDK is loaded.
     """
     stack = app.middleware_stack
     assert stack is not None, "the application has built its middlewares"

@@ -36,7 +36,7 @@ from tidelog_gateway.settings import GatewaySettings
 from tidelog_proto.process.garbage_collection import calm_garbage_collection
 
 BODIES_SHARE: Final = 0.5
-"""The share of a stop's time in which bodies may still arrive; the rest is for handling them."""
+"""Share of the time limit of a stop during which bodies may still arrive; the remaining time is for handling them."""
 
 
 class GatewayServer(uvicorn.Server):
@@ -142,9 +142,9 @@ def make_server(settings: GatewaySettings, app: FastAPI, listener: socket.socket
         slow_timeout_s=settings.ws_slow_timeout_s,
     )
 
-    def encrypted(**named: Any) -> asyncio.BaseProtocol:
+    def encrypted(**options: Any) -> asyncio.BaseProtocol:
         assert tls is not None
-        return tls.entrance.admit(protocol(**named))
+        return tls.entrance.admit(protocol(**options))
 
     config = uvicorn.Config(
         direct_entry(app),
@@ -153,7 +153,7 @@ def make_server(settings: GatewaySettings, app: FastAPI, listener: socket.socket
         http=protocol if tls is None else cast("type[asyncio.Protocol]", encrypted),
         ws=bounded_websocket(handshake_timeout_s=settings.head_timeout_s),
         ws_max_size=settings.ws_message_bytes_max,
-        ws_per_message_deflate=False,  # costs more time than the saved bytes are worth, and memory for each client
+        ws_per_message_deflate=False,  # compression is off: it costs CPU time, and memory for each client
         ws_ping_interval=settings.ws_ping_interval_s,
         ws_ping_timeout=settings.ws_ping_timeout_s,
         timeout_keep_alive=settings.keep_alive_timeout_s,

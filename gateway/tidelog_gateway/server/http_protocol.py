@@ -1,11 +1,11 @@
 """An HTTP/1.1 connection under uvicorn's server, with a deadline for each head, limited connections, and problems.
 
-uvicorn's own protocols limit neither the time of a head nor the number of connections: a few thousand sockets that send
-a byte a minute would hold its descriptors forever. The deadline runs from the first byte of a head until the head is
+uvicorn's own protocols limit neither the time of a head nor the number of connections: a few thousand clients that send
+a byte a minute would occupy its descriptors forever. The deadline runs from the first byte of a head until the head is
 complete, and while the rest of a refused body is discarded. A connection over the limit replaces an idle one, see
 `connection_slots.py`.
 
-One request is read at a time: later bytes of the client stay unread until the request is answered.
+One request is read at a time: bytes of later requests are not parsed until it is answered.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tidelog_gateway.http1.exchange import Exchange
 from tidelog_gateway.http1.head import CHUNKED, HEAD_BYTES_MAX, Head, HeadError, HeadParser, early_fault, upgrade_fault
 from tidelog_gateway.http1.raw_responses import response_bytes, tls_log
 from tidelog_gateway.problems import Problem
-from tidelog_proto.process.log_rate_limit import SeldomLog
+from tidelog_proto.process.log_rate_limit import RateLimitedLog
 from tidelog_proto.tls.stream import SNIFFED_BYTES, begins_tls
 
 
@@ -64,7 +64,7 @@ class HttpConnection(asyncio.Protocol):
     incoming: RequestBudget
     outgoing: ResponseBudget
     slow_timeout_s: float
-    tls_log: SeldomLog
+    tls_log: RateLimitedLog
     transport: asyncio.Transport
     flow: FlowControl
 
@@ -81,7 +81,7 @@ class HttpConnection(asyncio.Protocol):
         self._server_state = server_state
         self._loop = _loop or asyncio.get_running_loop()
         self._outlet = ConnectionOutput(self.outgoing, self.slow_timeout_s)
-        # Each request has these in its scope, and so has the WebSocket that the connection may become.
+        # In the scope of each request, and of the WebSocket that the connection may become.
         self._state = {
             **app_state,
             "incoming": self.incoming,
@@ -94,7 +94,7 @@ class HttpConnection(asyncio.Protocol):
         self._looked_bytes = 0
         self._heads = HeadParser()
         self._length = 0
-        """Missing bytes of a body with a length."""
+        """Number of missing bytes of a body with Content-Length."""
         self._chunks: ChunkedBody | None = None
         self._receiver: BodyReceiver | None = None
         """The transport's protocol in place of this one, once a body was received into memory."""
@@ -124,7 +124,7 @@ class HttpConnection(asyncio.Protocol):
         self._slot = self.slots.take(self._client[0] if self._client else "", self._give_way)
         if self._slot is None:
             self._answer_and_close(
-                Problem(503, "overloaded", "too many connections are open; try again", retryable=True)
+                Problem(503, "overloaded", "too many connections are open; try again later", retryable=True)
             )
             return
         self._arm()
@@ -135,7 +135,7 @@ class HttpConnection(asyncio.Protocol):
             return
         if self._first is not None and self._begins_tls(data):
             self.tls_log.say("a client speaks TLS to this port, which is plain HTTP: tls_cert_file is not set")
-            plain = "this port does not use TLS; begin the URL with http:// or ws://"
+            plain = "this port does not use TLS; use a URL with http:// or ws://"
             self._answer_and_close(Problem(400, "malformed_request", plain))
             return
         self._idle_since_s = None
@@ -148,7 +148,7 @@ class HttpConnection(asyncio.Protocol):
         self._report_idle()
 
     def eof_received(self) -> None:
-        """Let the transport close: a client that has closed its sending side is not answered."""
+        """Let the transport close, because a client that has closed its sending side is not answered."""
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - as the event loop calls it
         """Cancel all timers of the connection, and release its slot."""
@@ -185,7 +185,7 @@ class HttpConnection(asyncio.Protocol):
         return self._server_state.default_headers
 
     def resume_reading(self) -> None:
-        """Resume reading, unless the bytes read last begin the next request, which waits for this one."""
+        """Resume reading, unless the last received bytes begin the next request, which waits for this one."""
         if not self._pending or self._body_is_coming():
             self.flow.resume_reading()
 
@@ -226,7 +226,8 @@ class HttpConnection(asyncio.Protocol):
             problem = Problem(400, "malformed_request", str(error), headers={"Connection": "close"})
             if self._exchange is None or not self._body_is_coming():
                 self._answer_and_close(problem)
-            elif self._exchange.response_complete:  # refused: a second answer would be taken for the next request's
+            # Refused already: the client would take a second answer for the answer to its next request.
+            elif self._exchange.response_complete:
                 self.transport.close()
             else:
                 self._length, self._chunks, self._pending = 0, None, b""
@@ -275,7 +276,7 @@ class HttpConnection(asyncio.Protocol):
         if length == CHUNKED:
             self._chunks = ChunkedBody()
         elif length <= len(self._pending):
-            # A body that has arrived completely is passed on in one piece.
+            # A body that has arrived completely is passed on as one message.
             state["body"], self._pending = self._pending[:length], self._pending[length:]
             is_whole = True
         else:
@@ -308,7 +309,7 @@ class HttpConnection(asyncio.Protocol):
             is_last = not self._length
         exchange = self._exchange
         assert exchange is not None
-        if exchange.response_complete:  # refused: the rest is discarded
+        if exchange.response_complete:  # the request was refused, so the rest of its body is discarded
             return
         if exchange.body_came(part, is_last=is_last) > HIGH_WATER_LIMIT:
             self.flow.pause_reading()
@@ -346,7 +347,7 @@ class HttpConnection(asyncio.Protocol):
                 self._set_protocol(self)
 
     def _set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        self.transport.pause_reading()  # the event loop checks the kind of protocol when reading begins
+        self.transport.pause_reading()  # pausing and resuming makes the event loop notice the protocol's type
         self.transport.set_protocol(protocol)
         if not self.flow.read_paused:
             self.transport.resume_reading()
@@ -402,8 +403,8 @@ class HttpConnection(asyncio.Protocol):
     def _give_way(self) -> None:
         """Close because another connection takes the slot; answer 503 if a request was begun and nothing was changed.
 
-        Without a request an answer would be taken for that of the next one. A streamed body gets no answer, since parts
-        of it may be stored, which a 503 would deny.
+        Without a request, the client would take the answer for the answer to its next request. A request with a
+        streamed body gets no answer, because a 503 means that nothing was stored, and parts of the body may be.
         """
         exchange = self._exchange if self._answering() else None
         is_unanswered = exchange is not None and not exchange.response_started
@@ -414,7 +415,7 @@ class HttpConnection(asyncio.Protocol):
             self._disarm()
             self.transport.close()
         if self.transport.get_write_buffer_size():
-            self.transport.abort()  # the client does not even read the answer
+            self.transport.abort()  # the client does not read the answer
 
     def _arm(self) -> None:
         self._head_timer = self._loop.call_later(self.head_timeout_s, self._head_is_late)
@@ -430,7 +431,10 @@ class HttpConnection(asyncio.Protocol):
             self._idle_timer = None
 
     def _look_idle(self) -> None:
-        """Close if no request has come for too long. Moving the timer with each request would cost more."""
+        """Close if no request has come for too long.
+
+        The timer is not moved with each request, which would cost more, but set again here.
+        """
         self._idle_timer = None
         if self._idle_since_s is None:
             return
@@ -442,7 +446,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _head_is_late(self) -> None:
         self._head_timer = None
-        if self._body_is_coming():  # the rest of a refused body
+        if self._body_is_coming():  # the timer was set for the rest of a refused body
             self.transport.close()
         else:
             detail = f"the head did not arrive within {self.head_timeout_s:g} s"

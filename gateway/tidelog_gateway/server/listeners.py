@@ -58,7 +58,7 @@ def _socket(settings: GatewaySettings) -> socket.socket:
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    # Accepted sockets inherit it: the kernel drops a peer that does not read for too long.
+    # Accepted sockets inherit the option, with which the kernel drops a peer that does not read for too long.
     unread_ms = int(1000 * 2 * settings.ws_slow_timeout_s)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, unread_ms)
     return listener

@@ -50,12 +50,12 @@ class GatewayTls:
 
     def _not_encrypted(self, error: TlsError) -> None:
         seldom = self._seldom.get(type(error))
-        if seldom is not None:  # other failures are usual: health checks, for instance, close during the handshake
-            seldom.say("TLS handshake failed: %s", error)
+        if seldom is not None:  # other failures are normal: health checks, for instance, close during the handshake
+            seldom.say("TLS handshake with a client failed: %s; check the client's trusted CAs and TLS version", error)
 
     @classmethod
     def of(cls, settings: GatewaySettings, turns: Turns | None = None) -> Self | None:
-        """Return the TLS of some settings; None without a certificate.
+        """Return the TLS of the settings; None without a certificate.
 
         Raises:
             SettingsError: the files cannot be used.

@@ -1,10 +1,10 @@
 """uvicorn's WebSocket protocol, extended by handshake errors, deadlines and bounds.
 
-uvicorn does not answer a handshake that its second parser refuses, and never closes the connection. It does not limit
-the fragments of a message, and it parses all received bytes at once, which can be tens of thousands of pings or
-messages. This class ends a connection's turn after a few of them: reading is paused, and the remaining bytes wait until
-the application has taken the messages or a short time has passed. Waiting bytes and incomplete messages are counted in
-the budget for incoming data.
+uvicorn neither answers a handshake that its second parser refuses nor closes the connection. It does not limit the
+fragments of a message, and it parses all received bytes at once, which can be tens of thousands of pings or messages.
+This class stops parsing after a few pings or messages: reading is paused, and the remaining bytes wait until the
+application has taken the messages or a short time has passed. Waiting bytes and incomplete messages are counted in the
+request budget.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from tidelog_gateway.problems import Problem
 from tidelog_proto.limits import KIB
 
 SLICE_BYTES: Final = 4096
-"""Bytes to parse before the next check whether the turn is over."""
+"""Number of bytes that are parsed between two checks of the limits of a turn."""
 
 PINGS_PER_TURN: Final = 16
 PINGS_PAUSE_S: Final = 0.05
 """Pause of reading after `PINGS_PER_TURN` pings, as a rate limit."""
 
 UNCOUNTED_BYTES: Final = 16 * KIB
-"""Fewer waiting bytes are not counted in the budget: many connections have so few for a moment."""
+"""Minimum number of waiting bytes that is counted in the budget, because many connections have a few for a moment."""
 
 FRAGMENTS_MAX: Final = 1024
-"""Limit of the fragments of one message; browsers send a few per megabyte."""
+"""Maximum number of fragments of one message; browsers send a few per megabyte."""
 
 
 def bounded_websocket(*, handshake_timeout_s: float) -> type[asyncio.Protocol]:
@@ -125,7 +125,10 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         if self.conn.parser_exc is None:
             self.handle_events()
         if not self.handshake_initiated:
-            self._refuse("the WebSocket's handshake is not valid: too many headers, too long ones, or not ASCII")
+            self._refuse(
+                "the WebSocket's handshake is invalid: it has too many headers, too long ones, or headers that are "
+                "not ASCII"
+            )
 
     async def receive(self) -> ASGIReceiveEvent:
         """Return the next message, and resume reading if the queue is empty."""
@@ -146,9 +149,9 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
             if self._pings >= PINGS_PER_TURN:
                 self._turn_timer = self.loop.call_later(PINGS_PAUSE_S, self._take_turn)
                 break
-            piece = bytes(self._received[:SLICE_BYTES])
+            part = bytes(self._received[:SLICE_BYTES])
             del self._received[:SLICE_BYTES]
-            super().data_received(piece)
+            super().data_received(part)
         if self.transport.is_closing():
             self._received.clear()
         elif self._received or self.read_paused:
@@ -177,7 +180,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
             self._arrival.received(self._taken_bytes)
 
     def _give_way(self) -> None:
-        """Close the connection, because the budget for incoming data needs its share."""
+        """Close the connection, because the request budget needs its share."""
         self._arrival.end()
         if self.transport.is_closing():
             return
@@ -201,7 +204,10 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         if len(self.frames) < FRAGMENTS_MAX:
             super().handle_cont(event)
         elif not self.transport.is_closing():
-            self.conn.fail(CloseCode.MESSAGE_TOO_BIG, f"a message has at most {FRAGMENTS_MAX} fragments")
+            self.conn.fail(
+                CloseCode.MESSAGE_TOO_BIG,
+                f"a message may have at most {FRAGMENTS_MAX} fragments: send larger fragments",
+            )
             self.frames = []
             self.handle_parser_exception()
 

@@ -1,9 +1,9 @@
-"""Sender of one event stream: pieces of a shared feed, batches that the subscription reads, and heartbeats.
+"""Sender of one event stream: messages of a shared feed, batches that the subscription reads, and heartbeats.
 
-A feed writes pieces to the connection as chunks of the response. Other events go through an outbox, which one task
-writes; the feed pushes no piece until the outbox is empty. The outbox is bounded: the subscription waits while it is
-full. Events in the outbox are counted in the budget for outgoing data; written events are counted by the response until
-the kernel has taken them.
+A feed writes its messages to the connection as chunks of the response. Other events go through an outbox, which one
+task writes; the feed pushes nothing until the outbox is empty. The outbox is bounded: the subscription waits while it
+is full. Events in the outbox are counted in the response budget; written events are counted by the response until the
+kernel has taken them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from tidelog_gateway.budget.connection_output import UNSENT_BYTES, ConnectionOutput
 from tidelog_gateway.budget.response_reservation import ResponseReservation
-from tidelog_gateway.feed.ring import PieceEncoder
+from tidelog_gateway.feed.ring import EntryEncoder
 from tidelog_gateway.sse.events import HEARTBEAT, EventEncoder, event_of
 
 OUTBOX_BYTES: Final = UNSENT_BYTES
@@ -64,7 +64,7 @@ class EventSender:
             self._put(event)
 
     async def send_made(self, size_bytes_max: int, make: Callable[[], Mapping[str, Any]]) -> None:
-        """Call `make` when there is room for its message, and put the message into the outbox."""
+        """Wait for room, call `make`, and put the message that it returns into the outbox."""
         async with self._turn:
             await self._has_room()
             await self.outlet.wait_for_room(size_bytes_max)
@@ -80,8 +80,8 @@ class EventSender:
                 self.outlet.take_anyway(-surplus_bytes)
             self._put(event)
 
-    def piece_encoder(self, sid: int) -> PieceEncoder:
-        """Return the encoding of pieces for this connection."""
+    def entry_encoder(self, sid: int) -> EntryEncoder:
+        """Return the encoder of a feed's messages for this connection."""
         del sid
         return EventEncoder()
 
@@ -97,7 +97,7 @@ class EventSender:
                 if loop.time() < self._heartbeat_at():
                     continue
                 self._written_at = loop.time()
-                if not self.outlet.unsent_bytes:  # unsent bytes serve as a heartbeat
+                if not self.outlet.unsent_bytes:  # bytes that are still being sent serve as a heartbeat
                     await send_body(HEARTBEAT)
                 continue
             await self.outlet.room()
@@ -129,7 +129,7 @@ class EventSender:
         self._outbox_bytes = 0
 
     def _put(self, event: bytes) -> None:
-        """Put a counted event into the outbox; pieces of a feed must not overtake it."""
+        """Put a counted event into the outbox; messages of a feed must not overtake it."""
         self.outlet.direct_writes(allowed=False)
         self._outbox.append(event)
         self._outbox_bytes += len(event)

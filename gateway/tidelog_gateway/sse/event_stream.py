@@ -25,7 +25,7 @@ from tidelog_proto.errors import ProtocolError
 
 HEADERS = {
     "Cache-Control": "no-store",
-    "X-Accel-Buffering": "no",  # nginx must forward each event at once
+    "X-Accel-Buffering": "no",  # makes nginx forward each event at once
 }
 
 
@@ -93,7 +93,8 @@ class EventStream(Response):
             await asyncio.wait(tasks)
             for task in tasks:
                 if not task.cancelled():
-                    task.exception()  # mark as retrieved: only one of several simultaneous causes is reported
+                    # Marks the errors as retrieved: only one of several simultaneous causes is reported.
+                    task.exception()
         return await self._why(delivering, writing, leaving, slow)
 
     async def _why(

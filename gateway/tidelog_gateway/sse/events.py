@@ -1,6 +1,6 @@
 """Encoding of server-sent events (HTML standard, section 9.2).
 
-The data of an event is one JSON object on one line. It never contains a line break: JSON escapes them, and bytes that
+The data of an event is one JSON object on one line. It contains no line break: JSON escapes line breaks, and bytes that
 are not UTF-8 are encoded as base64.
 """
 
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import orjson
 
-from tidelog_gateway.feed.ring import Piece
+from tidelog_gateway.feed.ring import RingEntry
 
 RETRY_MS: Final = 1000
 """Delay before a browser reconnects."""
@@ -45,14 +45,14 @@ def batch_event(partition: int, records: Any, next_offset: int, token: str | Non
 
 @dataclass(frozen=True, slots=True)
 class EventEncoder:
-    """Encodes a piece of a shared feed as an event in a chunk of its own (RFC 9112, 7.1)."""
+    """Encodes a message of a shared feed as an event in a chunk of its own (RFC 9112, 7.1)."""
 
     surface: str = "stream"
     always_token: bool = True
 
-    def encode(self, piece: Piece, token: str | None) -> bytes:
+    def encode(self, entry: RingEntry, token: str | None) -> bytes:
         """Return the chunk."""
-        body = batch_event(piece.partition, orjson.Fragment(piece.data), piece.next_offset, token)
+        body = batch_event(entry.partition, orjson.Fragment(entry.data), entry.next_offset, token)
         return b"%x\r\n%b\r\n" % (len(body), body)
 
 

@@ -30,7 +30,8 @@ from tidelog_proto.batch.header import OFFSET_MAX
 from tidelog_proto.limits import GROUP_NAME_BYTES_MAX, PARTITIONS_MAX
 
 ID_CHARS_MAX: Final = 6_000
-"""Limit of an event's id, about 1,000 partitions: the client returns it in a header, and proxies accept 8 KiB."""
+"""Maximum length of an event's id, enough for about 1,000 partitions: the client returns it in a header, and proxies
+accept 8 KiB."""
 
 _SID: Final = 0
 _OFFSETS: Final = re.compile(r"\d{1,5}:\d{1,19}(,\d{1,5}:\d{1,19})*", re.ASCII)
@@ -78,7 +79,7 @@ async def stream(  # noqa: PLR0917 # query parameters are parameters
         str | None,
         Query(
             max_length=TOKEN_CHARS_MAX,
-            description="Same as the header, for clients that cannot set headers; `offsets` take precedence.",
+            description="As the header Last-Event-ID, for clients that cannot set headers; `offsets` take precedence.",
         ),
     ] = None,
     last_event_id_header: Annotated[
@@ -115,7 +116,8 @@ async def _opened(gateway: Gateway, request: Request, sub: Sub) -> EventStream:
     if gateway.stopping.is_set():
         raise Problem(503, "shutting_down", "this gateway is stopping: connect again", retryable=True)
     _check_room(application, gateway)
-    if gateway.caller is not None:  # a node would refuse the read only after the response has begun
+    # Checked now, because a node would refuse the read only after the response has begun.
+    if gateway.caller is not None:
         await gateway.client.security.check("consume", "topic", sub.topic)
     answer = reservation_of(request)
     outlet = request.scope["state"].get("outlet") or ConnectionOutput(
@@ -124,7 +126,7 @@ async def _opened(gateway: Gateway, request: Request, sub: Sub) -> EventStream:
     protocol = WsProtocol(gateway.settings, always_token=True)
     credit = sub.credit.records
     protocol.subscriptions[_SID] = Subscription(_SID, sub.topic, sub.group, credit, None)
-    is_chunked = "outlet" in request.scope["state"]  # the gateway's server writes a body without a length in chunks
+    is_chunked = "outlet" in request.scope["state"]  # the gateway's own server writes a body without a length in chunks
     sender = EventSender(answer, outlet, heartbeat_s=gateway.settings.stream_heartbeat_s, is_chunked=is_chunked)
     delivery = Delivery(gateway, protocol, sub, sender, surface="stream")
     try:

@@ -1,8 +1,8 @@
 """Delivery of one subscription: resolves its start offsets, then sends batches as credit allows.
 
 A delivery reads from a consumer of the client only while the subscription has credit, and reads ahead only as far as
-credit and the budget for outgoing data allow (`read_ahead.py`). Positions advance when records are sent; records that
-were read ahead and dropped are read again.
+credit and the response budget allow (`read_ahead.py`). Positions advance when records are sent; records that were read
+ahead and dropped are read again.
 
 A subscription at the end of the log follows a shared feed (`feed_reader.py`), unless it has a group, whose committed
 offsets determine the start of partitions that are added later. A subscription with a consumer of its own looks for a
@@ -42,13 +42,13 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.names import check_group_name, check_topic_name
 
 NEW_US: Final = 1_000_000
-"""A subscription that has sent a record younger than this is regarded as being at the end of the log."""
+"""A subscription that has sent a record younger than this counts as at the end of the log."""
 
 QUIET_S: Final = 0.02
-"""A subscription that receives no record for this time is regarded as being at the end of the log."""
+"""A subscription that receives no record for this time counts as at the end of the log."""
 
 QUIET_AGAIN_S: Final = 1.0
-"""As `QUIET_S`, if a feed exists to which this subscription cannot attach yet."""
+"""As `QUIET_S`, if a feed exists to which the subscription cannot attach yet."""
 
 
 _EXPECTED: Final = (
@@ -69,7 +69,7 @@ def _without_traceback(error: BaseException) -> BaseException:
 
 
 def _no_room() -> Problem:
-    detail = "the gateway's budget for outgoing data has no room for the records of this member: subscribe again later"
+    detail = "the gateway's response budget has no room for the records of this member: subscribe again later"
     return Problem(503, "overloaded", detail, retryable=True)
 
 
@@ -200,8 +200,8 @@ class Delivery:
     async def _run_member(self, membership: Membership) -> None:
         """Deliver as a member of the group until cancelled.
 
-        If the budget is exhausted, the subscription ends: reading again later, as other subscriptions do, would mean to
-        leave the group and join it again.
+        If the budget is exhausted, the subscription ends. It cannot read again later, as other subscriptions do,
+        because that would require leaving the group and joining it again.
 
         Raises:
             Problem: the budget is exhausted, or the client has given no credit for too long.
@@ -238,7 +238,7 @@ class Delivery:
     async def _read(self, window: Window) -> None:
         """Deliver from the positions until reading has to be restarted with other parameters."""
         starts = dict(self._protocol.subscriptions[self._sub.sid].positions)
-        # All partitions, also those added later, which begin at the group's offset or at their log start offset.
+        # All partitions, including those added later, which begin at the group's offset or at their log start offset.
         async with self._gateway.client.consumer(
             self._sub.topic,
             group=self._sub.group,
@@ -252,7 +252,8 @@ class Delivery:
         ) as consumer:
             if consumer.topic_ids.get(self._sub.topic) != self._topic_id:  # the topic was deleted and created again
                 raise deleted_topic_error(self._sub.topic)
-            # A local variable would keep a batch alive after it is no longer counted in the budget.
+            # The batch is not kept in a local variable, which would keep it alive after it is no longer counted in the
+            # budget.
             while await self._deliver(await self._next(consumer)) and await self._credit():
                 if self._ahead.window(self._protocol.credit(self._sub.sid)).is_much_more_than(window):
                     return
@@ -279,7 +280,7 @@ class Delivery:
             coming.cancel()
             await asyncio.wait({coming})
             if not coming.cancelled():
-                coming.exception()  # the next read runs into the same error
+                coming.exception()  # the next read raises the same error
 
     async def _deliver(self, consumed: ConsumedBatch | None) -> bool:
         """Send one batch, split by credit and limits; return False if reading must end or restart.
@@ -349,13 +350,13 @@ class Delivery:
         """Take as many records as credit and limits allow, and return their message."""
         sid = self._sub.sid
         allowance, first_offset = self._protocol.allowance(sid), reader.first_offset
-        taken = self._codec.take(reader, allowance.records, allowance.bytes, self._protocol.records_bytes_max(sid))
+        encoded = self._codec.take(reader, allowance.records, allowance.bytes, self._protocol.records_bytes_max(sid))
         subscription = self._protocol.subscriptions[sid]
-        if not subscription.accepts(taken.records, len(taken.data)):
-            raise too_large(subscription, partition, first_offset, len(taken.data))
+        if not subscription.accepts(encoded.records, len(encoded.data)):
+            raise too_large(subscription, partition, first_offset, len(encoded.data))
         self._protocol.delivered(
-            sid, partition, records=taken.records, payload_bytes=taken.payload_bytes, next_offset=reader.next_offset
+            sid, partition, records=encoded.records, payload_bytes=encoded.payload_bytes, next_offset=reader.next_offset
         )
-        token = self._protocol.batch_token(sid, size_bytes=len(taken.data))
-        self._gateway.metrics.records_out.labels(self._surface).inc(taken.records)
-        return batch_message(sid, partition, self._codec.records_member(taken.data), reader.next_offset, token)
+        token = self._protocol.batch_token(sid, size_bytes=len(encoded.data))
+        self._gateway.metrics.records_out.labels(self._surface).inc(encoded.records)
+        return batch_message(sid, partition, self._codec.records_member(encoded.data), reader.next_offset, token)

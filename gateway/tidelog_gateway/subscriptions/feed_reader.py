@@ -1,6 +1,6 @@
-"""Reader of a shared feed for one subscription, which takes pieces by itself while it is behind the feed.
+"""Reader of a shared feed for one subscription, which takes entries of the ring by itself while it is behind.
 
-Each message spends credit. Pieces are never split: if the credit does not cover the next piece, the subscription leaves
+Each message spends credit. Entries are not split: if the credit does not cover the next entry, the subscription leaves
 the feed and reads by itself.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from tidelog_gateway.context import Gateway
-from tidelog_gateway.feed.ring import Follower, Piece
+from tidelog_gateway.feed.ring import Follower, RingEntry
 from tidelog_gateway.feed.shared_feed import SharedFeed
 from tidelog_gateway.protocol.messages import INTEGER_MAX
 from tidelog_gateway.protocol.resume_tokens import ResumeTokens, Scope
@@ -83,7 +83,7 @@ class FeedReader:
             create: whether to create a feed if none can serve the subscription, which is at the end of its topic.
         """
         subscription = self._subscription
-        encoder = self._sender.piece_encoder(self._sid)
+        encoder = self._sender.entry_encoder(self._sid)
         watch = None if self._lag is None else self
         follower = Follower(
             subscription.positions, subscription, self._sender.outlet, encoder, self._ring_woke, watch=watch
@@ -95,20 +95,22 @@ class FeedReader:
         try:
             while not follower.lost:
                 if self._lag is not None and (not follower.wants() or await self._lag.is_due()):
-                    return  # a feed whose followers have no credit does not read, so the topic's end may be beyond it
-                piece = feed.ring.next_for(follower)
+                    # A feed whose followers have no credit does not read, so the end of the topic may be beyond its
+                    # position.
+                    return
+                entry = feed.ring.next_for(follower)
                 self._take_positions(follower)
-                if piece is None:
+                if entry is None:
                     feed.stir()
                     await self._wait(follower)
-                elif not subscription.accepts(piece.records, len(piece.data)):
-                    raise too_large(subscription, piece.partition, first_offset_in(piece.data), len(piece.data))
-                elif subscription.fits(piece.records, piece.payload_bytes):
-                    size_bytes = len(piece.data) + subscription.token_chars + BATCH_MEMBERS_BYTES
-                    await self._sender.send_made(size_bytes, partial(self._made, piece))
-                    feed.ring.taken(follower, piece)
+                elif not subscription.accepts(entry.records, len(entry.data)):
+                    raise too_large(subscription, entry.partition, first_offset_in(entry.data), len(entry.data))
+                elif subscription.fits(entry.records, entry.payload_bytes):
+                    size_bytes = len(entry.data) + subscription.token_chars + BATCH_MEMBERS_BYTES
+                    await self._sender.send_made(size_bytes, partial(self._message_of, entry))
+                    feed.ring.taken(follower, entry)
                 elif follower.wants():
-                    return  # the credit covers a part of the piece
+                    return  # the credit covers a part of the entry
                 else:
                     await self._wait(follower)
         finally:
@@ -118,7 +120,7 @@ class FeedReader:
             self._make_tokens()
 
     async def _wait(self, follower: Follower) -> None:
-        """Wait for a piece to take, or for credit."""
+        """Wait for an entry of the ring, or for credit."""
         self._woken.clear()
         if not follower.lost:
             await self._woken.wait()
@@ -129,7 +131,7 @@ class FeedReader:
         self._woken.set()
 
     def _take_positions(self, follower: Follower) -> None:
-        """Share the positions of the follower: its own, or those of the ring, which advance with each piece."""
+        """Use the positions of the follower: its own, or those of the ring, which advance with each entry."""
         self._subscription.positions = follower.positions
         if follower.in_step:
             self._has_own_tokens = False
@@ -143,15 +145,15 @@ class FeedReader:
         if self._follower is not None and not self._follower.wants():
             self._woken.set()
 
-    def _made(self, piece: Piece) -> Mapping[str, Any]:
-        """Return the message of a piece, and advance the position past it."""
+    def _message_of(self, entry: RingEntry) -> Mapping[str, Any]:
+        """Return the message of an entry, and advance the position to its end."""
         self._make_tokens()
-        sid, size_bytes = self._sid, len(piece.data)
-        self._subscription.spend(piece.records, piece.payload_bytes)
-        self._protocol.passed(sid, piece.partition, next_offset=piece.next_offset)
+        sid, size_bytes = self._sid, len(entry.data)
+        self._subscription.spend(entry.records, entry.payload_bytes)
+        self._protocol.passed(sid, entry.partition, next_offset=entry.next_offset)
         token = self._protocol.batch_token(sid, size_bytes=size_bytes)
-        self._records_out.inc(piece.records)
-        return batch_message(sid, piece.partition, orjson.Fragment(piece.data), piece.next_offset, token)
+        self._records_out.inc(entry.records)
+        return batch_message(sid, entry.partition, orjson.Fragment(entry.data), entry.next_offset, token)
 
     def _make_tokens(self) -> None:
         """Create resume tokens from the current positions, which advanced with the ring."""
@@ -159,4 +161,4 @@ class FeedReader:
             return
         self._has_own_tokens = True
         self._subscription.tokens = ResumeTokens(self._scope, self._subscription.positions)
-        self._subscription.since_token_bytes = INTEGER_MAX  # unknown, so the next message has a token
+        self._subscription.since_token_bytes = INTEGER_MAX  # the newest token is unknown, so the next message has one

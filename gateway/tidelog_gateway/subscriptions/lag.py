@@ -6,7 +6,7 @@
 - `close`: the subscription gets `end` with its position, and its connection is closed with 4408.
 
 The lag in a partition is the number of offsets between the position and the high watermark. High watermarks are
-requested from the nodes, so the subscriptions of a caller share an answer for `CHECK_S`. With `skip` the lag is checked
+requested from the nodes; the subscriptions of a caller share an answer for `CHECK_S`. With `skip` the lag is checked
 after a wait for credit and before a message is sent; with `close` it is checked periodically, also while nothing is
 sent.
 """
@@ -90,7 +90,7 @@ class Lag:
         return bool(behind)
 
     async def until_too_far(self) -> Problem:
-        """Wait until the subscription lags too much, and return the error with the partition that lags most."""
+        """Wait until the subscription lags too much; return the error, which names the partition that lags most."""
         while True:
             await asyncio.sleep(CHECK_S)
             behind = await self._behind(CHECK_S)

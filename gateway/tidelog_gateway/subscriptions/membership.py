@@ -29,7 +29,7 @@ COMMIT_WAIT_S: Final = 3.0
 
 
 class Membership:
-    """Membership of one subscription; its delivery creates and reads the consumer.
+    """Group membership of one subscription; the subscription's delivery creates and reads the consumer.
 
     Args:
         protocol: the connection's protocol.
@@ -68,7 +68,7 @@ class Membership:
         )
 
     def reads_with(self, consumer: Consumer) -> None:
-        """Set the consumer, which commits go through."""
+        """Set the consumer, through which offsets are committed."""
         self._consumer = consumer
 
     def end(self) -> None:
@@ -84,8 +84,8 @@ class Membership:
         """
         if self._consumer is None:
             raise MemberFencedError("this subscription has not joined its group yet: commit after `assigned`")
-        wanted = {TopicPartition(self._topic, number): offset for number, offset in offsets.items()}
-        held = await self._consumer.commit(wanted, note=note)
+        positions = {TopicPartition(self._topic, number): offset for number, offset in offsets.items()}
+        held = await self._consumer.commit(positions, note=note)
         self._committed.update(offsets)
         self._has_committed.set()
         return {where.partition: position for where, position in held.items()}
@@ -94,7 +94,7 @@ class Membership:
         if self._is_over or self._consumer is None:
             return
         positions = self._consumer.position()
-        # Partitions that were revoked while another callback was awaited are left out, here and in `_stop`.
+        # Here and in `_stop`, partitions that were revoked while another callback was awaited are left out.
         offsets = {where.partition: positions[where] for where in sorted(partitions) if where in positions}
         if not offsets:
             return

@@ -1,4 +1,4 @@
-"""Sender of a WebSocket's messages, one at a time, each counted in the budget for outgoing data.
+"""Sender of a WebSocket's messages, one at a time, each counted in the response budget.
 
 A message is built only after most of the previous ones have left the transport, so a connection holds one message,
 regardless of the number of its subscriptions. The maximum size of a message is reserved before it is built; its actual
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from tidelog_gateway.budget.connection_output import ConnectionOutput
-from tidelog_gateway.feed.ring import Piece, PieceEncoder
+from tidelog_gateway.feed.ring import EntryEncoder, RingEntry
 from tidelog_gateway.protocol.codecs import Codec
 from tidelog_gateway.protocol.json_codec import JSON
 from tidelog_gateway.protocol.ws_protocol import batch_frame
@@ -42,22 +42,22 @@ class MessageSender(Protocol):
         """Reserve room for a message, then call `make` and send the message that it returns."""
         ...
 
-    def piece_encoder(self, sid: int) -> PieceEncoder:
-        """Return the encoding of a feed's pieces for a subscription of this connection."""
+    def entry_encoder(self, sid: int) -> EntryEncoder:
+        """Return the encoding of a feed's entries for a subscription of this connection."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class FrameEncoder:
-    """Encodes a piece as the WebSocket frame of a batch message, without masking and compression."""
+    """Encodes a message of a shared feed as a WebSocket frame, without masking and compression."""
 
     sid: int
     surface: str = "websocket"
     always_token: bool = False
 
-    def encode(self, piece: Piece, token: str | None) -> bytes:
+    def encode(self, entry: RingEntry, token: str | None) -> bytes:
         """Return the frame."""
-        return batch_frame(self.sid, piece.partition, piece.data, piece.next_offset, token)
+        return batch_frame(self.sid, entry.partition, entry.data, entry.next_offset, token)
 
 
 class Sender:
@@ -90,8 +90,8 @@ class Sender:
         """
         await self._send(size_bytes_max, lambda: self._codec.encode(make()))
 
-    def piece_encoder(self, sid: int) -> PieceEncoder:
-        """Return the encoding of a feed's pieces for a subscription of this connection."""
+    def entry_encoder(self, sid: int) -> EntryEncoder:
+        """Return the encoding of a feed's entries for a subscription of this connection."""
         return FrameEncoder(sid)
 
     async def close(self, code: int, reason: str) -> None:

@@ -13,7 +13,7 @@ from tidelog_gateway.protocol.messages import AtTime, Sub
 from tidelog_gateway.protocol.resume_tokens import Scope, positions_in
 
 PARTITIONS_SHOWN_MAX: Final = 20
-"""Limit of the partitions in an error message."""
+"""Maximum number of partitions that an error message lists."""
 
 
 class StartPositions(NamedTuple):
@@ -72,25 +72,26 @@ async def _missing_positions(gateway: Gateway, sub: Sub, missing: list[int]) -> 
         raise _incomplete(missing)
     else:
         start = sub.start
-    found = await gateway.client.list_offsets(sub.topic, _at(start), missing)
-    positions = {number: found[number].offset for number in missing}
+    offsets = await gateway.client.list_offsets(sub.topic, _at(start), missing)
+    positions = {number: offsets[number].offset for number in missing}
     if sub.group is not None and start != "earliest":
-        # Best effort: the caller may lack the permission, and a group with members accepts commits of members only.
+        # Errors are ignored: the caller may lack the permission, and a group with members accepts commits of members
+        # only.
         with contextlib.suppress(GroupNotEmptyError, ForbiddenError):
             await gateway.client.commit(sub.group, sub.topic, positions)
     return positions
 
 
 def _incomplete(missing: list[int]) -> Problem:
-    shown = ", ".join(map(str, missing[:PARTITIONS_SHOWN_MAX])) + (
+    listing = ", ".join(map(str, missing[:PARTITIONS_SHOWN_MAX])) + (
         ", ..." if len(missing) > PARTITIONS_SHOWN_MAX else ""
     )
     text = (
-        f'resume has no offset for partitions {shown}, and "from":"latest" would skip records published there since '
+        f'resume has no offset for partitions {listing}, and "from":"latest" would skip records published there since '
         "the client was last connected; send the newest resume_token instead, add the offsets of `ok`, or send "
         '"from":"earliest" for those partitions'
     )
-    errors = [{"pointer": "/sub/resume", "detail": f"has no offset for partitions {shown}"}]
+    errors = [{"pointer": "/sub/resume", "detail": f"has no offset for partitions {listing}"}]
     return Problem(422, "incomplete_resume", text, extra={"errors": errors})
 
 
@@ -102,8 +103,8 @@ def _check_start(number: int, offset: int, log: Offset) -> None:
     bounds = {"log_start_offset": log.log_start_offset, "high_watermark": log.high_watermark}
     if offset < log.log_start_offset:
         text = (
-            f"partition {number}: offset {offset} is gone, the log begins at {log.log_start_offset}; to skip the lost "
-            f'records, continue with "resume":{{"{number}":{log.log_start_offset}}}'
+            f"partition {number}: offset {offset} was deleted, the log begins at {log.log_start_offset}; to skip the "
+            f'deleted records, continue with "resume":{{"{number}":{log.log_start_offset}}}'
         )
         raise Problem(410, "offset_out_of_range", text, extra={**bounds, "partition": number})
     if offset > log.high_watermark:

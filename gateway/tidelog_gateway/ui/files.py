@@ -1,7 +1,7 @@
 """`/ui`: the page and its files, which are part of this package.
 
 Paths are relative, so that the page works under a prefix that a proxy removes. Browsers revalidate each file by its
-`ETag`, so that a newer gateway never runs with the older page's modules.
+`ETag`, so that after an upgrade no browser uses modules of the older page.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class _File(NamedTuple):
 @cache
 def _files() -> dict[str, _File]:
     """Return all files of the page by name; no other names are served."""
-    found: dict[str, _File] = {}
+    by_name: dict[str, _File] = {}
     for entry in files("tidelog_gateway.ui").joinpath("static").iterdir():
         suffix = "." + entry.name.rpartition(".")[2]
         if suffix in _MEDIA_TYPES:
             data = entry.read_bytes()
-            found[entry.name] = _File(data, f'"{hashlib.sha256(data).hexdigest()[:32]}"', _MEDIA_TYPES[suffix])
-    return found
+            by_name[entry.name] = _File(data, f'"{hashlib.sha256(data).hexdigest()[:32]}"', _MEDIA_TYPES[suffix])
+    return by_name
 
 
 @router.get("/")
@@ -76,26 +76,26 @@ async def file(gateway: GatewayDep, name: str, if_none_match: Annotated[str | No
     """Return one of the page's files."""
     _refuse_switched_off(gateway)
     if name not in _files():
-        raise Problem(404, "not_found", f"the page has no file {name!r}")
+        raise Problem(404, "not_found", f"the page has no file {name!r}; open /ui")
     return _answer(name, if_none_match)
 
 
 def _answer(name: str, if_none_match: str | None) -> Response:
-    found = _files()[name]
-    headers = {"ETag": found.etag, "Cache-Control": "no-cache"}
+    page_file = _files()[name]
+    headers = {"ETag": page_file.etag, "Cache-Control": "no-cache"}
     if name == _PAGE:
         headers["Content-Security-Policy"] = POLICY
-    if if_none_match is not None and _is_current(if_none_match, found.etag):
+    if if_none_match is not None and _is_current(if_none_match, page_file.etag):
         return Response(status_code=304, headers=headers)
-    return Response(found.data, media_type=found.media_type, headers=headers)
+    return Response(page_file.data, media_type=page_file.media_type, headers=headers)
 
 
 def _is_current(held: str, etag: str) -> bool:
-    """Compare weakly, as RFC 9110 (13.1.2) requires."""
+    """Return whether `If-None-Match` matches the file, by the weak comparison that RFC 9110 (13.1.2) requires."""
     tags = {tag.strip().removeprefix("W/") for tag in held.split(",")}
     return "*" in tags or etag in tags
 
 
 def _refuse_switched_off(gateway: GatewayDep) -> None:
     if gateway.settings.ui == "off":
-        raise Problem(404, "not_found", "this gateway serves no page; its operator has set ui = off")
+        raise Problem(404, "not_found", "this gateway serves no page, because ui = off in its settings; set ui = on")

@@ -1,7 +1,7 @@
 """Authentication of a WebSocket's caller, by the headers of the handshake or by the first message.
 
-Browsers cannot set headers of a handshake. Without `Authorization` it is therefore accepted, and the client has
-`head_timeout_s` to send `auth`; any other message is refused.
+Browsers cannot set headers of a handshake. A handshake without `Authorization` is therefore accepted, and the client
+has `head_timeout_s` to send `auth`; any other message is refused.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _AUTH_REQUIRED = 'the first message must have credentials: {"id":0,"auth":{"toke
 
 
 async def authenticate_handshake(socket: WebSocket, own: Gateway, using: AsyncExitStack) -> Gateway | None:
-    """Return the caller's gateway by the credentials in the handshake's headers; None if they have none.
+    """Return the caller's gateway by the credentials in the handshake's headers; None without credentials.
 
     Args:
         socket: a WebSocket that was not accepted yet.
@@ -81,7 +81,7 @@ def _credentials_of(auth: Auth) -> CallerCredentials:
     """Return the credentials in an `auth` message.
 
     Raises:
-        Problem: 401, they are malformed.
+        Problem: 401, the credentials are malformed.
     """
     return user_password(auth.user or "", auth.password or "") if auth.token is None else credentials_of(auth.token)
 
@@ -92,7 +92,7 @@ async def _authenticated(socket: WebSocket, credentials: CallerCredentials, usin
 
 
 async def _refuse(socket: WebSocket, own: Gateway, codec: Codec, number: int | None, problem: Problem) -> None:
-    """Send an error and close the WebSocket; nothing was sent before, so sending does not block."""
+    """Send an error and close the WebSocket; sending does not block, because nothing was sent before."""
     await codec.send(socket, codec.encode(error_message(number, problem)))
     code = CLOSE_UNAUTHENTICATED if problem.status == 401 else CLOSE_AGAIN
     own.metrics.websocket_closes.labels(str(code)).inc()

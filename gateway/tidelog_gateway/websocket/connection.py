@@ -1,7 +1,7 @@
 """One WebSocket connection: reads messages, executes the actions of the protocol, and closes with a code.
 
-One task reads; each subscription and each publish has a task of its own. All are in one task group, so none outlives
-the connection and no exception is lost.
+One task reads; each subscription and each publish has a task of its own. All tasks are in one task group, so no task
+outlives the connection and no exception is lost.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Connection:
         self._codec = codec
         self._gateway = gateway
         slow_timeout_s = gateway.settings.ws_slow_timeout_s
-        # Only the gateway's own server bounds the bytes in a connection's transport.
+        # Other ASGI servers do not bound the bytes in a connection's transport.
         self._outlet = socket.scope["state"].get("outlet") or ConnectionOutput(gateway.outgoing, slow_timeout_s)
         self._sender = Sender(socket, self._outlet, slow_timeout_s=slow_timeout_s, codec=codec)
         self._protocol = WsProtocol(gateway.settings, codec=codec)
@@ -116,7 +116,7 @@ class Connection:
 
     async def _close(self, close: Close) -> None:
         self._gateway.metrics.websocket_closes.labels(str(close.code)).inc()
-        # A client that does not read does not read a close frame either: the connection is aborted after a timeout.
+        # A client that does not read does not read a close frame, either: the connection is aborted after a timeout.
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._outlet.room()
@@ -129,7 +129,7 @@ class Connection:
     async def _read(self, group: asyncio.TaskGroup) -> Close | None:
         """Handle messages one by one; return how to close, None if the client has disconnected."""
         while True:
-            await asyncio.sleep(0)  # give other connections a turn even if more messages were received
+            await asyncio.sleep(0)  # yields to other connections even if more messages were received
             event = await self._socket.receive()
             if event["type"] == "websocket.disconnect":
                 return None
@@ -158,18 +158,21 @@ class Connection:
                 ending.task.cancel()
                 await asyncio.wait({ending.task})
                 if not ending.delivery.answered:
-                    problem = Problem(409, "subscription_ended", f"subscription {sid} was ended before it was open")
+                    problem = Problem(
+                        409, "subscription_ended", f"subscription {sid} was ended before it was open; send sub again"
+                    )
                     await self._send(error_message(ending.request_id, problem))
                 await self._send(ok_message(request_id, {"sid": sid}))
             case CommitOffsets():
                 await self._send(await self._answer(action.id, self._commit(action)))
             case FetchCommitted():
-                # Awaited here, like a commit: the client sees its own commits, and one such answer is held at a time.
+                # Awaited here, like a commit, so that the client reads its own commits, and memory holds one such
+                # answer at a time.
                 await self._send(await self._answer(action.id, positions(self._gateway, action.query)))
             case Publish():
                 await self._publish(group, action, len(payload))
             case Close():
-                raise AssertionError("a message never closes the connection by itself")
+                raise AssertionError("`receive` returned Close, which only `receive_other` returns")
 
     def _open(self, group: asyncio.TaskGroup, request_id: int, sub: Sub) -> None:
         delivery = Delivery(self._gateway, self._protocol, sub, self._sender, codec=self._codec)
@@ -193,7 +196,7 @@ class Connection:
             await delivery.run()
         except (Problem, TidelogError, ProtocolError) as error:
             if self._deliveries.pop(sid, None) is None:
-                return  # the client has ended the subscription meanwhile
+                return  # the client has ended the subscription before it was open
             problem = await self._problem_of(error)
             self._protocol.ended(sid)
             await self._send(end_message(sid, problem) if delivery.answered else error_message(request_id, problem))

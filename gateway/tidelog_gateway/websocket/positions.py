@@ -39,11 +39,11 @@ def page_of(committed: Iterable[Committed], query: CommittedQuery, *, bytes_max:
         query: selects positions.
         bytes_max: limit of the positions as JSON; the first one may exceed it.
     """
-    wanted = None if query.partitions is None else frozenset(query.partitions)
+    numbers = None if query.partitions is None else frozenset(query.partitions)
     views: list[dict[str, Any]] = []
     size_bytes = 0
     for position in committed:
-        if position.partition < query.from_partition or (wanted is not None and position.partition not in wanted):
+        if position.partition < query.from_partition or (numbers is not None and position.partition not in numbers):
             continue
         view = committed_view(position)
         size_bytes += len(orjson.dumps(view))

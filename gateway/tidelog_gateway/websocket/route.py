@@ -55,7 +55,7 @@ async def without_upgrade() -> Response:
 @router.websocket("/v1/ws")
 async def websocket(socket: WebSocket) -> None:
     """Serve one WebSocket."""
-    with contextlib.suppress(WebSocketDisconnect):  # the client has disconnected before it got an answer
+    with contextlib.suppress(WebSocketDisconnect):  # the client has disconnected before the answer was sent
         await _serve(socket, gateway_of(socket))
 
 
@@ -83,7 +83,7 @@ async def _accept(
     authenticated = authenticated or await _await_auth(socket, gateway, codec, using)
     if authenticated is None:
         return
-    socket.scope["state"]["gateway"] = authenticated  # the access log gets the caller's name from here
+    socket.scope["state"]["gateway"] = authenticated  # the access log reads the caller's name from the scope
     why = no_room(gateway, authenticated)
     if why:
         await _too_many(socket, gateway, why)
@@ -97,8 +97,8 @@ async def _await_auth(
 ) -> Gateway | None:
     """Authenticate the caller by the first message; None if that failed and the WebSocket was closed.
 
-    Unauthenticated WebSockets have a limit of their own. At the limit the oldest one of the address with the most is
-    closed, so they cannot keep out callers with credentials.
+    Unauthenticated WebSockets have a limit of their own. At the limit, the oldest one of the address with the most
+    unauthenticated WebSockets is closed, so that callers with credentials can connect.
     """
     slot: ConnectionSlot | None = None
     try:
@@ -141,8 +141,8 @@ def _refusal(socket: WebSocket, gateway: Gateway) -> Problem | None:
         return problem
     if _codec_of(socket) is None:
         offered = socket.scope["subprotocols"]
-        shown = f"got {', '.join(offered)[:_SHOWN_CHARS]!r}" if offered else "the handshake has none"
-        detail = f"Sec-WebSocket-Protocol: {shown}; offer {' or '.join(CODECS)}"
+        offer_text = f"got {', '.join(offered)[:_SHOWN_CHARS]!r}" if offered else "the handshake has none"
+        detail = f"Sec-WebSocket-Protocol: {offer_text}; offer {' or '.join(CODECS)}"
         return Problem(400, "unsupported_subprotocol", detail)
     if gateway.stopping.is_set():
         return Problem(503, "shutting_down", "this gateway is stopping: connect again", retryable=True)

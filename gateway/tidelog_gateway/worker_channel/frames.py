@@ -11,7 +11,7 @@ from tidelog_proto.limits import MIB
 HEADER: Final = struct.Struct(">cI")
 PAYLOAD_BYTES_MAX: Final = 64 * MIB
 UNSENT_BYTES_MAX: Final = 16 * MIB
-"""Limit of unsent bytes to one process; further frames to it are dropped until it reads again."""
+"""Maximum number of unsent bytes to one process; further frames to it are dropped until it reads again."""
 
 BEGIN: Final = b"B"
 """Parent to worker, first: its settings and context, as JSON."""
@@ -52,7 +52,7 @@ def frame_length(header: bytes) -> tuple[bytes, int]:
     """
     kind, length = HEADER.unpack(header)
     if length > PAYLOAD_BYTES_MAX:
-        raise FrameError(f"a frame of {length} bytes is longer than {PAYLOAD_BYTES_MAX}")
+        raise FrameError(f"a frame has {length} bytes, and the limit is {PAYLOAD_BYTES_MAX}")
     return kind, length
 
 

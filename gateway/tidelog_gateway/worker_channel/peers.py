@@ -19,7 +19,7 @@ from tidelog_gateway.worker_channel import frames
 
 HEARTBEAT_S: Final = 1.0
 METRICS_EVERY: Final = 5
-"""The metrics are sent with every fifth heartbeat; counts of a killed worker since then are lost."""
+"""Heartbeats between two reports of the metrics; counts of a killed worker since its last report are lost."""
 MERGED_TIMEOUT_S: Final = 3.0
 FINAL_TIMEOUT_S: Final = 2.0
 """Longest wait of a stopping worker until its final metrics are sent."""
@@ -68,7 +68,7 @@ class Peers:
         """Report to the parent that this worker is ready; exchange frames until it ends or this is cancelled."""
         reader, self._writer = await asyncio.open_unix_connection(sock=self._control)
         self._send(frames.READY)
-        if self._merged is not None:  # a request for metrics came before the parent was connected
+        if self._merged is not None:  # metrics were requested before the parent was connected
             self._send(frames.REQUEST_METRICS)
         heartbeats = asyncio.create_task(self._send_heartbeats(), name="send heartbeats")
         try:
@@ -76,7 +76,7 @@ class Peers:
                 kind, length = frames.frame_length(await reader.readexactly(frames.HEADER.size))
                 self._take(kind, await reader.readexactly(length))
         except (asyncio.IncompleteReadError, ConnectionError):
-            return  # the lifeline ends the process
+            return  # the parent has ended, and the lifeline ends this process, too
         finally:
             heartbeats.cancel()
             self._writer.close()
@@ -120,8 +120,8 @@ class Peers:
     def _take(self, kind: bytes, payload: bytes) -> None:
         match kind:
             case frames.DUTIES:
-                told = json.loads(payload)
-                self.duties = Duties(tuple(told["accepts"]), told["samples"], told["serving"])
+                document = json.loads(payload)
+                self.duties = Duties(tuple(document["accepts"]), document["samples"], document["serving"])
                 self.on_duties(self.duties)
             case frames.COLLECT:
                 self._send_metrics()

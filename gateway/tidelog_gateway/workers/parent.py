@@ -35,16 +35,16 @@ from tidelog_gateway.workers.worker_settings import worker_settings_of
 log = logging.getLogger(__name__)
 
 READY_TICKS_MAX: Final = 60
-"""Seconds that a worker may take to start."""
+"""Maximum number of seconds that a worker takes to start."""
 HANG_TICKS: Final = 20
 """Seconds without a heartbeat after which a worker is killed. They are counted while the parent runs, so a suspension
 of the machine counts as one."""
 BACK_OFF_S: Final = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
-"""Pause before a worker is replaced, by the number of consecutive early failures."""
+"""Pauses before a worker is replaced, by the number of consecutive early ends."""
 STEADY_TICKS: Final = 60
 """Seconds of serving after which the failures are reset."""
 COLLECT_S: Final = 1.0
-"""Longest wait for the metrics of workers; for a late worker the last ones are used."""
+"""Longest wait for the metrics of workers; for a late worker its previous metrics are used."""
 STOP_EXTRA_S: Final = 5.0
 """Time after `stop_timeout_s` at which the remaining workers are killed."""
 SECOND_SIGNAL_S: Final = 2.0
@@ -219,7 +219,7 @@ class Parent:
         try:
             worker = WorkerProcess(slot.number, self._listeners, self._lifeline)
         except OSError as error:  # out of processes, descriptors or memory
-            log.error("worker %d cannot be started: %s", slot.number, error.strerror)  # noqa: TRY400 - one line
+            log.error("worker %d cannot be started, trying again: %s", slot.number, error.strerror)  # noqa: TRY400 - one line
             if not self._serving():
                 self._stop(1)
             self._wait_longer(slot)
@@ -347,7 +347,7 @@ class Parent:
                 self._stop(0)
             else:
                 for worker in self._running():
-                    worker.signal(signal.SIGINT)  # after a SIGTERM it stops at once
+                    worker.signal(signal.SIGINT)  # after a SIGTERM the parent stops at once
                 self._kill_at = min(self._kill_at, time.monotonic() + SECOND_SIGNAL_S)
 
     def _stop(self, code: int) -> None:

@@ -31,7 +31,7 @@ ORPHAN_EXTRA_S: Final = 5.0
 def main(arguments: Sequence[str]) -> int:
     """Serve until the parent stops the worker, or has ended; return the exit code."""
     number, control_fd, lifeline, *listener_fds = map(int, arguments)
-    signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # so that it may write to the parent's terminal
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # the worker shares the parent's terminal
     leave_no_core_files()
     control = socket.socket(fileno=control_fd)
     begin = _begin(control)
@@ -56,18 +56,18 @@ def _begin(control: socket.socket) -> dict[str, Any]:
     control.setblocking(True)
     kind, length = frames.frame_length(_exactly(control, frames.HEADER.size))
     assert kind == frames.BEGIN, kind
-    found: dict[str, Any] = json.loads(_exactly(control, length))
+    document: dict[str, Any] = json.loads(_exactly(control, length))
     control.setblocking(False)
-    return found
+    return document
 
 
 def _exactly(control: socket.socket, size: int) -> bytes:
     received = b""
     while len(received) < size:
-        piece = control.recv(size - len(received))
-        if not piece:
+        chunk = control.recv(size - len(received))
+        if not chunk:
             sys.exit(1)  # the parent has ended
-        received += piece
+        received += chunk
     return received
 
 

@@ -31,13 +31,13 @@ class WorkerServer:
         self._listeners = listeners
         self._own = own
         self._others: dict[int, asyncio.AbstractServer] = {}
-        self._wanted: asyncio.Queue[Duties] = asyncio.Queue()
+        self._duties: asyncio.Queue[Duties] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
         server.on_started = calm_garbage_collection
         server.on_ready = self._begin
         server.on_stopping = self._end
         server.on_stopped = peers.send_final_metrics
-        peers.on_duties = self._wanted.put_nowait
+        peers.on_duties = self._duties.put_nowait
 
     def run(self) -> None:
         """Serve until a signal."""
@@ -51,7 +51,7 @@ class WorkerServer:
 
     async def _follow(self) -> None:
         while True:
-            duties = await self._wanted.get()
+            duties = await self._duties.get()
             for index in self._others.keys() - set(duties.accepts):
                 self._others.pop(index).close()
             for index in set(duties.accepts) - self._others.keys() - {self._own}:

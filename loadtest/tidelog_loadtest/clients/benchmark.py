@@ -40,7 +40,7 @@ LOOPS: Final = (*PUBLISHING, ONE_BY_ONE, *READING)
 TOPIC: Final = "loops"
 READ_TOPIC: Final = "read"
 KEEP_BYTES: Final = 128 * MIB
-"""Retention of the topic that the loops write to: the node then reuses segment files."""
+"""Retention of the topic that the loops write to, so that the node reuses segment files."""
 FILL_AT_A_TIME: Final = 10_000
 
 

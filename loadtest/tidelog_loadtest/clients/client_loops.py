@@ -19,9 +19,9 @@ from tidelog.errors import BufferFullError
 from tidelog_loadtest.measure.product import WrongCountError
 
 TOGETHER: Final = 1_000
-"""The number of sends per `asyncio.gather`."""
+"""Number of sends per `asyncio.gather`."""
 ONE_BY_ONE_MAX: Final = 2_000
-"""Number of records for loops that wait for each record; all records would take too long."""
+"""Number of records for loops that wait for each record, which are too slow for all records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Timed:
 
     @property
     def per_s(self) -> float:
-        """Records a second."""
+        """Records per second."""
         return self.records / max(1e-9, self.elapsed_s)
 
     @property
@@ -87,7 +87,7 @@ async def _put_keyed(producer: Producer, records: Records) -> None:
 
 
 def _noted(receipt: Receipt | None, error: TidelogError | None) -> None:
-    """Count a delivery, with as little work as a callback can do."""
+    """Count a delivery with minimal work in the callback."""
 
 
 async def _put_with_callback(producer: Producer, records: Records) -> None:
@@ -114,7 +114,7 @@ def _many(count: int, *, keyed: bool) -> Loop:
     async def loop(producer: Producer, records: Records) -> None:
         for at in range(0, len(records.values), count):
             keys = records.keys[at : at + count] if keyed else None
-            # The next list is accepted while the previous one is pending, as with two tasks that call send_many.
+            # The next list is accepted while the previous one is pending, as if two tasks called send_many.
             await producer.enqueue_many(records.values[at : at + count], keys=keys)
 
     return loop
@@ -122,7 +122,7 @@ def _many(count: int, *, keyed: bool) -> Loop:
 
 async def _arrow(producer: Producer, records: Records) -> None:
     for at in range(0, len(records.values), 10_000):
-        # Not one array of all values: allocating its pages takes longer than publishing the records.
+        # In several arrays, because allocating the pages of a single one takes longer than publishing the records.
         values: Any = pa.array(records.values[at : at + 10_000], pa.binary())
         await producer.enqueue_arrow(pa.record_batch({"value": values}))
 
@@ -171,27 +171,27 @@ async def read(client: Client, topic: str, how: str, expected: int) -> Timed:
     Raises:
         WrongCountError: the number of records read differs from the number stored.
     """
-    seen = 0
+    count = 0
     async with client.consumer(topic) as consumer:
         clock = Clock()
         if how == "async for record":
             async for record in consumer:
-                seen += record.value is not None
-                if seen == expected:
+                count += record.value is not None
+                if count == expected:
                     break
         else:
             async for batch in consumer.batches():
                 if how == "columns":
-                    seen += batch.batch.columns().num_rows
+                    count += batch.batch.columns().num_rows
                 elif how == "to_arrow":
-                    seen += batch.to_arrow().num_rows
+                    count += batch.to_arrow().num_rows
                 else:
-                    seen += len(batch.batch.values())
-                if seen >= expected:
+                    count += len(batch.batch.values())
+                if count >= expected:
                     break
-        timed = clock.stop(seen)
-    if seen != expected:
-        raise WrongCountError(f"{seen} records read, {expected} acknowledged")
+        timed = clock.stop(count)
+    if count != expected:
+        raise WrongCountError(f"{count} records read, {expected} acknowledged")
     return timed
 
 

@@ -80,14 +80,14 @@ class KafkaLoops:
         give_up = time.monotonic() + ANSWER_S
         while True:
             try:
-                found = admin.list_topics(name, timeout=ANSWER_S).topics[name]
+                topic = admin.list_topics(name, timeout=ANSWER_S).topics[name]
             except Exception as error:
                 raise CommandFailed(f"the broker at {self._bootstrap} does not respond: {error}") from error
-            if found.partitions:
+            if topic.partitions:
                 return name
             if time.monotonic() >= give_up:  # right after its start, a broker may not list its topics yet
                 raise CommandFailed(
-                    f"the broker at {self._bootstrap} did not create the topic: {refused or found.error}"
+                    f"the broker at {self._bootstrap} did not create the topic: {refused or topic.error}"
                 )
             time.sleep(LOOK_S)
 
@@ -111,7 +111,7 @@ class KafkaLoops:
         )
         producer.list_topics(
             topic, timeout=ANSWER_S
-        )  # load the topic's metadata before the clock starts, as our loops do
+        )  # loads the topic's metadata before the clock starts, as the loops on Tidelog do
         if loop == ONE_BY_ONE:
             return self._one_by_one(producer, topic, records)
         keyed = loop.endswith("keys")
@@ -146,19 +146,19 @@ class KafkaLoops:
         beginning = self._library.OFFSET_BEGINNING
         partitions = consumer.list_topics(topic, timeout=ANSWER_S).topics[topic].partitions
         consumer.assign([self._library.TopicPartition(topic, number, beginning) for number in partitions])
-        seen = 0
+        count = 0
         clock = Clock()
         quiet_at = time.monotonic() + ANSWER_S
-        while seen < expected and time.monotonic() < quiet_at:
+        while count < expected and time.monotonic() < quiet_at:
             messages = consumer.consume(READ_AT_A_TIME, 0.1)
             values = [message.value() for message in messages if message.error() is None]
-            seen += len(values)
+            count += len(values)
             if values:
                 quiet_at = time.monotonic() + ANSWER_S
-        timed = clock.stop(seen)
+        timed = clock.stop(count)
         consumer.close()
-        if seen != expected:
-            raise WrongCountError(f"{seen} records read from the Kafka broker, {expected} acknowledged")
+        if count != expected:
+            raise WrongCountError(f"{count} records read from the Kafka broker, {expected} acknowledged")
         return timed
 
     @staticmethod

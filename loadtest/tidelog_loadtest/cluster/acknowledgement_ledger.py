@@ -98,14 +98,14 @@ async def audit(client: Client, topic: str, ledger: Ledger, starts: Mapping[int,
         WrongCountError: offsets are missing between two batches.
         TidelogError: the cluster rejected a fetch.
     """
-    found, ends = Audit(), dict(starts)
+    counts, ends = Audit(), dict(starts)
     for partition, start in starts.items():
         acked = ledger.of(partition, start)
         end = max((each.base_offset + each.count for each in acked), default=start)
         numbers = await _read(client, topic, partition, start, end)
-        found += compare(acked, numbers, start)
+        counts += compare(acked, numbers, start)
         ends[partition] = start + len(numbers)
-    return found, ends
+    return counts, ends
 
 
 def compare(acked: Iterable[Acked], numbers: Numbers, start: int) -> Audit:
@@ -122,7 +122,7 @@ def compare(acked: Iterable[Acked], numbers: Numbers, start: int) -> Audit:
 
 async def _read(client: Client, topic: str, partition: int, start: int, end: int) -> Numbers:
     """Return the record numbers of a partition from `start` to its end, which is at least `end` if nothing is lost."""
-    pieces: list[Numbers] = []
+    numbers: list[Numbers] = []
     at = start
     loop = asyncio.get_running_loop()
     deadline = loop.time() + PROGRESS_S
@@ -132,11 +132,11 @@ async def _read(client: Client, topic: str, partition: int, start: int, end: int
         for batch in fetched.batches:
             if batch.base_offset != at:
                 raise WrongCountError(f"{topic}/{partition}: got offset {batch.base_offset}, expected {at}")
-            pieces.append(numbers_of(batch.columns().column("value")))
+            numbers.append(numbers_of(batch.columns().column("value")))
             at = batch.end_offset
             deadline = loop.time() + PROGRESS_S
         if not fetched.batches and (at >= end or loop.time() > deadline):
-            return np.concatenate([np.empty(0, np.uint64), *pieces])
+            return np.concatenate([np.empty(0, np.uint64), *numbers])
 
 
 def numbers_of(values: pa.Array[Any]) -> Numbers:

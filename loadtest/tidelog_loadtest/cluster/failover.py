@@ -205,7 +205,7 @@ class _Rounds:
                 )
             await asyncio.sleep(LOAD_GOES_ON_S)
         self._tell(f"round {number + 1}: reading back", number)
-        found, self._read_to = await audit(self._client, _TOPIC, self.ledger, self._read_to)
+        counts, self._read_to = await audit(self._client, _TOPIC, self.ledger, self._read_to)
         self._tell(f"round {number + 1}: {owner.node_id} restarts", number)
         healing_ns = time.perf_counter_ns()
         await self._mend(owner)
@@ -218,7 +218,7 @@ class _Rounds:
             all_partitions_ms=(moved_ns - began_ns) / _NS_PER_MS,
             healed_s=(time.perf_counter_ns() - healing_ns) / 1e9,
             sends_failed=load.failed,
-            audit=found,
+            audit=counts,
         )
 
     async def heal(self, view: View) -> None:
@@ -233,11 +233,11 @@ class _Rounds:
 
         Call it right before the fault: a cluster that just recovered may still move a partition.
         """
-        told: list[pb.PartitionInfo] = []
+        reported: list[pb.PartitionInfo] = []
         for node in self._nodes.by_id.values():
             async with view_of(node.address) as view:
-                told += (await view.routes(_TOPIC)).partitions
-        owners = newest_owners(told)
+                reported += (await view.routes(_TOPIC)).partitions
+        owners = newest_owners(reported)
         return self._nodes.by_id[owners[MEASURED]], list(owners.values()).count(owners[MEASURED])
 
     async def _harm(self, node: NodeProcess) -> None:
@@ -260,9 +260,9 @@ class _Rounds:
             ) from None
 
 
-def newest_owners(told: Iterable[pb.PartitionInfo]) -> dict[int, str]:
+def newest_owners(reported: Iterable[pb.PartitionInfo]) -> dict[int, str]:
     """Return the owner of each partition by the newest epoch that any node reports."""
-    newest = {info.partition: info for info in sorted(told, key=lambda info: info.epoch)}
+    newest = {info.partition: info for info in sorted(reported, key=lambda info: info.epoch)}
     return {partition: info.owner for partition, info in newest.items()}
 
 

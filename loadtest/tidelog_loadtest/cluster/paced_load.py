@@ -1,7 +1,7 @@
 """A paced load on some partitions that stores acknowledgements and lets callers wait for them.
 
-It is paced because the benchmark measures the time without publishes, not the throughput: at full speed a restarted
-node would catch up during the whole next round, and twenty rounds would fill the disk.
+The load is paced because the benchmark measures the time without publishes, not the throughput: at full speed a
+restarted node would catch up during the whole next round, and twenty rounds would fill the disk.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tidelog_loadtest.cluster.acknowledgement_ledger import Ledger
 
 BATCH_RECORDS: Final = 50
 SENDS_UNDER_WAY: Final = 4
-"""Per partition."""
+"""Maximum number of pending sends per partition."""
 
 
 class Load:

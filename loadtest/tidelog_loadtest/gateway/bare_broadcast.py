@@ -1,7 +1,7 @@
 """The probes of live delivery: a WebSocket server that writes frames to all clients and does nothing else.
 
-It is uvicorn with the event loop and the protocol of the gateway. A feed decides what is written; there is no credit,
-no position and no bound.
+It is uvicorn with the event loop and the protocol of the gateway. A connection, the feed, determines the frames,
+without credits, positions or limits.
 
 - A client of `/feed` sends `relay TEXT`: the text is broadcast once.
 - It sends `repeat RATE COUNT TEXT`: the text is broadcast COUNT times, RATE times a second, from memory.
@@ -36,10 +36,10 @@ _TRANSPORTS: Final[set[asyncio.Transport]] = set()
 
 
 class BroadcastProtocol(WebSocketsSansIOProtocol):
-    """One WebSocket, whose transport is broadcast to unless it is the feed."""
+    """One WebSocket; if it is not the feed, it receives the broadcasts."""
 
     def handle_connect(self, event: Any) -> None:
-        """Take a handshake."""
+        """Add the transport of a WebSocket that begins its handshake."""
         super().handle_connect(event)
         if event.path != "/feed":
             _TRANSPORTS.add(self.transport)
@@ -51,7 +51,7 @@ class BroadcastProtocol(WebSocketsSansIOProtocol):
 
 
 class Translator(asyncio.Protocol):
-    """Broadcasts the records of each batch that a node sends as JSON, with the least work that this takes.
+    """Broadcasts the records of each batch that a node sends as JSON, with the least necessary work.
 
     The envelope is parsed, both checksums of the batch are compared, its Arrow message is read, and its values are
     written into a template. Values are ASCII text without escapes, and there are no other columns.
@@ -65,7 +65,7 @@ class Translator(asyncio.Protocol):
         self._broadcast = broadcast
 
     def data_received(self, data: bytes) -> None:
-        """Broadcast the whole frames among the bytes."""
+        """Broadcast the complete frames among the received bytes."""
         if self._received:
             data = self._received + data
         at = 0

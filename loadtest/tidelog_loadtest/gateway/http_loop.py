@@ -12,7 +12,7 @@ from typing import Final, cast
 from tidelog_cli.base.failures import CommandFailed
 
 ANSWER_TIMEOUT_S: Final = 60.0
-"""Timeout after the duration of a loop for the last response."""
+"""How long to wait for the last responses after the duration of a loop."""
 _SHOWN_BYTES: Final = 400
 
 

@@ -26,15 +26,15 @@ async def serve(port: int, connections: int) -> None:
     while line := await asyncio.to_thread(sys.stdin.readline):
         task = json.loads(line)
         began_s = time.process_time()
-        found: dict[str, Any]
+        result: dict[str, Any]
         try:
             run = await closed_loop(
                 port, base64.b64decode(task["request"]), connections=connections, seconds=task["seconds"]
             )
-            found = {"requests": run.requests, "seconds": run.seconds, "cpu_s": time.process_time() - began_s}
+            result = {"requests": run.requests, "seconds": run.seconds, "cpu_s": time.process_time() - began_s}
         except (CommandFailed, OSError, TimeoutError) as error:
-            found = {"failure": str(error)}
-        sys.stdout.write(json.dumps(found) + "\n")
+            result = {"failure": str(error)}
+        sys.stdout.write(json.dumps(result) + "\n")
         sys.stdout.flush()
 
 

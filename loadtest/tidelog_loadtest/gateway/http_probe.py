@@ -1,9 +1,10 @@
-"""The probes of `tidelog bench gateway`: routes that do the framework's part of a request and nothing else.
+"""The probes of `tidelog bench gateway`: routes that only do the framework's part of a request.
 
 A process of its own: FastAPI on uvicorn with the event loop and the settings of the gateway. `/empty` is a route
 without work, `/decode` decodes and validates a body of records with msgspec, `/bytes` returns bytes from memory.
 `/send-arrow` is the probe of an Arrow body: this process publishes the columns with the native client in a closed loop.
-`/receive-arrow` publishes the columns of a body that it receives, as an application does that is its own gateway.
+`/receive-arrow` publishes the columns of a body that it receives, as an application that receives HTTP requests itself
+would do.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def probe_app(when_ready: Callable[[], None], bootstrap: str = "") -> FastAPI:
         bootstrap: the node that `/send-arrow` publishes to.
     """
     decoder = msgspec.json.Decoder(_Body)
-    kept = b""
+    stored_body = b""
     exits, opening = AsyncExitStack(), asyncio.Lock()
 
     @asynccontextmanager
@@ -72,13 +73,13 @@ def probe_app(when_ready: Callable[[], None], bootstrap: str = "") -> FastAPI:
 
     @app.put(_BYTES)
     async def keep(request: Request) -> Response:
-        nonlocal kept
-        kept = await request.body()
+        nonlocal stored_body
+        stored_body = await request.body()
         return Response(status_code=204)
 
     @app.get(_BYTES)
     async def stored() -> Response:
-        return Response(kept, media_type=_JSON)
+        return Response(stored_body, media_type=_JSON)
 
     @app.post("/send-arrow/{topic}")
     async def send_arrow(topic: str, connections: int, seconds: float, request: Request) -> dict[str, float]:

@@ -35,20 +35,20 @@ def idle(
 ) -> None:
     """Measure the gateway's memory per idle WebSocket and per idle SSE stream."""
     raise_descriptor_limit()
-    found: list[IdleResult] = []
+    results: list[IdleResult] = []
     for surface in SURFACES:
         sys.stderr.write(f"opening {connections} idle connections ({surface}) ...\n")
         with tempfile.TemporaryDirectory(prefix="tidelog-bench-") as directory:
-            found.append(uvloop.run(measure_idle(surface, connections, seconds, Path(directory))))
+            results.append(uvloop.run(measure_idle(surface, connections, seconds, Path(directory))))
     if as_json:
-        sys.stdout.write(json.dumps([each.document() for each in found]) + "\n")
+        sys.stdout.write(json.dumps([each.document() for each in results]) + "\n")
     else:
-        Console().print(_table(found))
+        Console().print(_table(results))
 
 
-def _table(found: list[IdleResult]) -> Table:
+def _table(results: list[IdleResult]) -> Table:
     table = Table("connections", "memory", "for each", "CPU a second", title="Idle connections of the gateway")
-    for each in found:
+    for each in results:
         figures = (f"{each.memory_bytes / 2**20:.0f} MiB", f"{each.per_connection_bytes / 1024:.1f} KiB")
         table.add_row(f"{each.connections} {each.surface}", *figures, f"{each.cpu_ms_s} ms")
     return table

@@ -27,7 +27,7 @@ OPEN_AT_ONCE: Final = 50
 OPEN_S: Final = 60.0
 SETTLE_S: Final = 1.0
 WARM_UP: Final = 20
-"""Number of connections opened and closed first, so that loaded code and filled caches are not counted."""
+"""Number of connections that are opened and closed first, so that loading code and filling caches is not measured."""
 SPARE: Final = 100
 
 
@@ -37,7 +37,7 @@ class IdleResult:
 
     Attributes:
         memory_bytes: growth of the gateway's private memory.
-        per_connection_bytes: the same per connection.
+        per_connection_bytes: that growth divided by the number of connections.
         cpu_ms_s: processor time of the idle gateway in ms per second.
     """
 
@@ -63,7 +63,8 @@ class _Idle(asyncio.Protocol):
         self._head = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport is not declared as one
+        # Uvloop's transports are not subclasses of `asyncio.Transport`.
+        self._transport = cast(asyncio.Transport, transport)
         self._transport.write(self._requests[0])
 
     def data_received(self, data: bytes) -> None:
@@ -81,7 +82,12 @@ class _Idle(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost = True
         if not self.begun.done():
-            self.begun.set_exception(exc or CommandFailed(f"the gateway closed: {self._head[-300:]!r}"))
+            self.begun.set_exception(
+                exc
+                or CommandFailed(
+                    f"the gateway closed a connection before the subscription began; it had sent: {self._head[-300:]!r}"
+                )
+            )
 
 
 async def measure_idle(surface: Surface, connections: int, seconds: float, directory: Path) -> IdleResult:
@@ -99,7 +105,7 @@ async def measure_idle(surface: Surface, connections: int, seconds: float, direc
     limits = {
         "CONNECTIONS_MAX": str(connections + SPARE),
         "ADDRESS_CONNECTIONS_MAX": "0",
-        "WS_CONNECTIONS_MAX": str(2 * connections + SPARE),  # one caller may have half of them
+        "WS_CONNECTIONS_MAX": str(2 * connections + SPARE),  # one caller may open half of all WebSockets and streams
         "WS_PING_INTERVAL_S": "600",
         "STREAM_HEARTBEAT_S": "600",
     }
@@ -157,6 +163,6 @@ def _client_of(surface: Surface, port: int) -> Any:
         "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: tidelog.v1.json\r\n\r\n"
     )
     sub = json.dumps({"id": 1, "sub": {"sid": 1, "topic": TOPIC, "credit": {"records": CREDIT}}}).encode()
-    assert len(sub) < 126, "the length of the frame is one byte"
+    assert len(sub) < 126, "the frame's length fits one byte"
     frame = b"\x81" + bytes([0x80 | len(sub)]) + bytes(4) + sub  # masked with zeros
     return lambda: _Idle([handshake.encode(), frame], [b"\r\n\r\n", b'"ok"'])

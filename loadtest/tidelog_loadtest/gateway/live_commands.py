@@ -20,7 +20,7 @@ SOCKETS: Final = (1, 100)
 
 
 class SurfaceName(StrEnum):
-    """Over what is subscribed."""
+    """Protocol of the subscriptions."""
 
     WEBSOCKET = "websocket"
     SSE = "sse"
@@ -34,33 +34,42 @@ def register(group: typer.Typer) -> None:
 def live(
     *,
     sockets: Annotated[
-        int | None, typer.Option("--sockets", min=1, max=5_000, help="Subscribers; 1 and 100 unless given.")
+        int | None,
+        typer.Option(
+            "--sockets", min=1, max=5_000, help="Number of subscribers; by default one run with 1 and one with 100."
+        ),
     ] = None,
-    surface: Annotated[SurfaceName, typer.Option("--surface", help="Over what.")] = SurfaceName.WEBSOCKET,
-    size: Annotated[int, typer.Option("--size", min=1, max=100_000, help="Bytes of a value.")] = 100,
-    batch_records: Annotated[int, typer.Option("--batch-records", min=1, max=1_000, help="Records of a frame.")] = 10,
-    rate: Annotated[float, typer.Option("--rate", min=1, max=10_000, help="Frames a second.")] = 100.0,
-    seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="How long a round lasts.")] = 4.0,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, max=99, help="Rounds; the medians are shown.")] = 3,
+    surface: Annotated[
+        SurfaceName, typer.Option("--surface", help="Protocol of the subscriptions.")
+    ] = SurfaceName.WEBSOCKET,
+    size: Annotated[int, typer.Option("--size", min=1, max=100_000, help="Size of a value in bytes.")] = 100,
+    batch_records: Annotated[
+        int, typer.Option("--batch-records", min=1, max=1_000, help="Number of records in a frame.")
+    ] = 10,
+    rate: Annotated[float, typer.Option("--rate", min=1, max=10_000, help="Frames per second.")] = 100.0,
+    seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="Duration of a round in seconds.")] = 4.0,
+    rounds: Annotated[
+        int, typer.Option("--rounds", min=1, max=99, help="Number of rounds; the output shows medians.")
+    ] = 3,
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of JSON objects.")] = False,
 ) -> None:
-    """Measure what live delivery costs the gateway for each frame and socket, beside bare broadcasts of the frames."""
-    found: list[LiveResult] = []
+    """Measure the gateway's CPU time per delivered frame and socket, compared with broadcasts of the same frames."""
+    results: list[LiveResult] = []
     for count in SOCKETS if sockets is None else (sockets,):
         plan = LivePlan(count, batch_records, size, rate, seconds, rounds, surface=surface.value)
         sys.stderr.write(f"measuring {rounds} rounds of {count} subscribers and of the probe ...\n")
         with tempfile.TemporaryDirectory(prefix="tidelog-bench-") as directory:
-            found.append(uvloop.run(measure_live(plan, Path(directory))))
+            results.append(uvloop.run(measure_live(plan, Path(directory))))
     if as_json:
-        sys.stdout.write(json.dumps([each.document() for each in found]) + "\n")
+        sys.stdout.write(json.dumps([each.document() for each in results]) + "\n")
     else:
-        Console().print(_table(found))
+        Console().print(_table(results))
 
 
-def _table(found: list[LiveResult]) -> Table:
+def _table(results: list[LiveResult]) -> Table:
     heads = ("subscribers", "frame", "gateway", "translator", "ratio", "relay", "ratio", "from memory", "ratio")
-    table = Table(*heads, title="CPU a frame and subscriber")
-    for each in found:
+    table = Table(*heads, title="CPU per frame and subscriber")
+    for each in results:
         figures = [f"{each.gateway_us:.1f} us", f"{each.translator_us:.1f} us", f"{each.translator_ratio:.2f}"]
         figures += [f"{each.relay_us:.1f} us", f"{each.relay_ratio:.2f}"]
         figures += [f"{each.memory_us:.1f} us", f"{each.memory_ratio:.2f}"]

@@ -1,15 +1,15 @@
-"""`tidelog bench live`: the cost of live delivery to the gateway for each frame and socket, beside a bare broadcast.
+"""`tidelog bench live`: the gateway's cost of live delivery per frame and socket, compared with a bare broadcast.
 
 Sockets subscribe to a topic at its end, a producer publishes a batch at a time at a steady rate, and each batch becomes
 one frame for each socket. The probe (`bare_broadcast.py`) broadcasts frames of the same length at the same rate in
 three ways:
 
 - *Translator*: it receives the batches of the node over TCP, reads their Arrow columns and writes them as JSON. This is
-  the least that a gateway has to do.
+  the minimal work of a gateway.
 - *Relay*: it receives finished frames over a WebSocket.
 - *Memory*: it repeats one frame and receives nothing.
 
-The runs alternate, and what is compared is processor time, which other processes do not change much. A stream of
+The runs alternate. Processor time is compared, because other processes influence it little. A stream of
 server-sent events (`--surface sse`) is read by plain HTTP; its probe is the broadcast of WebSocket frames.
 """
 
@@ -53,7 +53,7 @@ class LivePlan:
     Attributes:
         sockets: that subscribe.
         batch_records, size: records of a batch, and bytes of a value.
-        rate: batches a second.
+        rate: batches per second.
         seconds: of one run.
         rounds: runs of each side.
         partitions: of the topic; batches go to each in turn.
@@ -71,7 +71,7 @@ class LivePlan:
 
 @dataclass(frozen=True, slots=True)
 class LiveResult:
-    """Processor time in microseconds for each frame and socket, medians.
+    """Processor time in microseconds per frame and socket; medians of the rounds.
 
     Attributes:
         translator_us, relay_us, memory_us: of the probe, which receives batches or frames, or has a frame in memory.
@@ -91,12 +91,12 @@ class LiveResult:
     memory_ratio: float
 
     def document(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the JSON form of the result."""
         return asdict(self)
 
 
 class _Counter(asyncio.Protocol):
-    """A client that counts what it is sent by a mark in each frame, and keeps nothing."""
+    """A client that counts the received frames by a mark in each frame, and discards them."""
 
     def __init__(self, request: bytes, begin: bytes, mark: bytes, after: bytes = b"") -> None:
         self.frames = 0
@@ -109,7 +109,8 @@ class _Counter(asyncio.Protocol):
         self._tail = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport is not declared as one
+        # Uvloop's transports are not subclasses of `asyncio.Transport`.
+        self._transport = cast(asyncio.Transport, transport)
         self._transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
@@ -127,7 +128,12 @@ class _Counter(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.begun.done():
-            self.begun.set_exception(exc or CommandFailed(f"the server closed: {self._head[-300:]!r}"))
+            self.begun.set_exception(
+                exc
+                or CommandFailed(
+                    f"the server closed a connection before the subscription began; it had sent: {self._head[-300:]!r}"
+                )
+            )
 
 
 def _handshake(port: int, path: str, protocol: str = "") -> bytes:
@@ -146,7 +152,7 @@ def _masked(text: str) -> bytes:
 
 
 async def measure_live(plan: LivePlan, directory: Path) -> LiveResult:
-    """Measure gateway and probe in turns.
+    """Run the benchmark, alternating between gateway and probe.
 
     Raises:
         CommandFailed: a process did not start, or not every frame arrived.
@@ -199,7 +205,7 @@ def _ratio(probe_us: list[float], gateway_us: list[float]) -> float:
 
 class _Source(Protocol):
     async def send(self, rate: float, count: int) -> None:
-        """Have so many frames sent, at a rate a second."""
+        """Send `count` frames, `rate` per second."""
         ...
 
 
@@ -221,7 +227,7 @@ class _Publisher:
 
 
 class _Translated:
-    """Sends the probe what a node sends for each batch, to each partition in turn."""
+    """Sends the probe the frames that a node sends for batches, for each partition in turn."""
 
     def __init__(self, plan: LivePlan, writer: asyncio.StreamWriter) -> None:
         self._columns = columns_of([b"x" * plan.size] * plan.batch_records)
@@ -270,7 +276,7 @@ async def _translated(port: int, plan: LivePlan) -> AsyncIterator[_Translated]:
 
 
 class _Relayed:
-    """Has the probe broadcast each frame that it is sent."""
+    """Makes the probe broadcast each frame that it receives."""
 
     def __init__(self, feed: ClientConnection, frame: str) -> None:
         self._feed = feed
@@ -281,7 +287,7 @@ class _Relayed:
 
 
 class _Repeated:
-    """Has the probe broadcast a frame from memory."""
+    """Makes the probe broadcast a frame from memory."""
 
     def __init__(self, feed: ClientConnection, frame: str) -> None:
         self._feed = feed
@@ -293,7 +299,7 @@ class _Repeated:
 
 
 async def _frame(port: int, plan: LivePlan, producer: Producer) -> str:
-    """Return a frame of the gateway's."""
+    """Return a frame as the gateway sends it."""
     protocols = [Subprotocol("tidelog.v1.json")]
     async with connect(f"ws://127.0.0.1:{port}/v1/ws", subprotocols=protocols, compression=None) as socket:
         await socket.send(_sub())
@@ -321,7 +327,7 @@ def _probe_client(port: int, frame: str) -> Any:
 
 @contextlib.asynccontextmanager
 async def _sockets(make: Any, port: int, plan: LivePlan) -> AsyncIterator[list[_Counter]]:
-    """Open all clients; they are subscribed when this begins."""
+    """Open all clients; yield when they are subscribed."""
     loop = asyncio.get_running_loop()
     opened: list[tuple[asyncio.Transport, _Counter]] = []
     try:
@@ -337,7 +343,7 @@ async def _sockets(make: Any, port: int, plan: LivePlan) -> AsyncIterator[list[_
 
 
 async def _run(plan: LivePlan, pid: int, sockets: list[_Counter], source: _Source) -> float:
-    """Send at the plan's rate and return what each frame cost the process for each socket, in us."""
+    """Send frames at the plan's rate; return the process's CPU time per frame and socket, in µs."""
     warm_up, before = int(plan.rate * WARM_UP_S), sockets[0].frames
     await source.send(plan.rate, warm_up)
     await _arrived(sockets, before + warm_up)
@@ -363,4 +369,4 @@ async def _arrived(sockets: list[_Counter], frames: int) -> None:
                 await asyncio.sleep(0.01)
     except TimeoutError:
         least = min(each.frames for each in sockets)
-        raise CommandFailed(f"{least} of {frames} frames arrived: publish at a lower --rate") from None
+        raise CommandFailed(f"only {least} of {frames} frames arrived: publish at a lower --rate") from None

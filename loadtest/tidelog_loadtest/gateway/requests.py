@@ -1,10 +1,10 @@
-"""`tidelog bench gateway`: the cost of a request to the gateway, beside a route of its own framework that does less.
+"""`tidelog bench gateway`: the cost of a request to the gateway, compared with a minimal route of its framework.
 
 Each workload has a request to the gateway and one to a probe (`http_probe`): a route without work, one that decodes the
-same body, one that returns the same bytes from memory. Beside an Arrow body the probe's process publishes the same
-columns with the native client: once from memory, and once from the body of the same request. In each round the two run
-in turns, every second round in the other order, in closed loops over the same number of connections. A ratio is the
-probe's figure divided by that of the gateway, medians over the rounds: at 1 the gateway costs as much as the framework.
+same body, one that returns the same bytes from memory. For an Arrow body, the probe's process also publishes the same
+columns with the native client: once from memory, and once from the body of the same request. In each round gateway and
+probe run one after the other, in alternating order, in closed loops over the same number of connections. A ratio is the
+probe's figure divided by the gateway's, as median over the rounds: at 1 the gateway costs as much as the framework.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ TARGETS: Final = {
     "fetch 100 as JSON": 0.6,
     "fetch 100 as JSON, each elsewhere": None,
 }
-"""Workload -> the ratio of processor time that is asked for, None for none."""
+"""Workload -> target of the ratio of processor time; None for no target."""
 _BATCH_RECORDS: Final = 100
 _RETENTION_BYTES: Final = 64 << 20
 _QUIET: Final = {"TIDELOG_NODE_IDLE_POLL_US": "0"}
 _ARROW_TYPE: Final = "application/vnd.apache.arrow.stream"
 _ARROW_RECORDS: Final = 10_000
 _WARM_SHARE: Final = 0.25
-"""Of a round, spent unmeasured before the first."""
+"""Share of a round that runs unmeasured before the first one."""
 
 ParserName = Literal["h11", "httptools"]
 
@@ -61,14 +61,14 @@ class GatewayPlan:
     """The parameters of a measurement of the gateway.
 
     Attributes:
-        connections: that send the next request once theirs is answered.
+        connections: number of connections, each of which sends the next request after the answer to the last one.
         rounds: how many.
         seconds: each side's share of a round, for each workload.
         size_bytes: of a value.
         parser: the HTTP parser of the probe's server.
         flush: of the topic.
-        data: where files are kept meanwhile.
-        only: the workloads whose name contains this.
+        data: directory for temporary files.
+        only: run only workloads with this text in their name.
         workers: of the gateway; more than one are compared with one, see `workers_bench`.
     """
 
@@ -85,7 +85,7 @@ class GatewayPlan:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One side's figures of one round: the server's processor time of a request, and requests a second."""
+    """One side's figures of one round: the server's processor time per request, and requests per second."""
 
     cpu_us: float
     requests_per_s: float
@@ -104,12 +104,12 @@ class GatewayResult:
         return statistics.median(values)
 
     def ratio(self, workload: str, what: str) -> float:
-        """Return how much of the probe's speed the gateway has."""
+        """Return the gateway's speed as a share of the probe's."""
         gateway, probe = (self.median(workload, side, what) for side in SIDES)
         return probe / gateway if what == "cpu_us" else gateway / probe
 
     def document(self, environment: Environment) -> dict[str, Any]:
-        """Return what --json prints."""
+        """Return the object that `--json` prints."""
         plan = asdict(self.plan)
         del plan["data"], plan["workers"]
         workloads = {
@@ -123,7 +123,7 @@ class GatewayResult:
         return {"benchmark": "gateway", **plan, "workloads": workloads, "environment": asdict(environment)}
 
     def table(self) -> Table:
-        """Return the same for people."""
+        """Return the figures as a table."""
         plan = self.plan
         table = Table(title=f"{plan.connections} connections, {plan.rounds} rounds of {plan.seconds:g} s")
         for column in ("workload", "", "gateway", "probe", "ratio", "target"):
@@ -145,11 +145,11 @@ class _Server:
 
 
 async def gateway(plan: GatewayPlan, tell: Tell = say_nothing) -> GatewayResult:
-    """Measure; see the module.
+    """Run the benchmark.
 
     Raises:
         CommandFailed: a child did not start, or answered with an error.
-        TidelogError: the node refused something.
+        TidelogError: the node rejected a request.
     """
     result = GatewayResult(plan)
     with tempfile.TemporaryDirectory(prefix="tidelog-bench-", dir=plan.data) as directory:
@@ -196,7 +196,7 @@ async def _figures(
 async def _workloads(
     plan: GatewayPlan, servers: dict[str, _Server], topics: dict[str, str]
 ) -> dict[str, dict[str, list[bytes] | _NativeSends]]:
-    """Return the requests of each workload, by side; records that are fetched are stored first."""
+    """Return the requests of each workload, by side; stores the records to fetch first."""
     requests = await gateway_requests(plan, servers["gateway"].port, topics)
     fetched = await answer_to(servers["gateway"].port, requests["fetch 100 as JSON"][0])
     await answer_to(servers["probe"].port, request_bytes("PUT", "/bytes", fetched))
@@ -218,9 +218,9 @@ async def _workloads(
 
 
 async def gateway_requests(plan: GatewayPlan, port: int, topics: Mapping[str, str]) -> dict[str, list[bytes]]:
-    """Return the requests to the gateway of each workload; records that are fetched are stored first.
+    """Return the requests to the gateway of each workload; stores the records to fetch first.
 
-    Each connection has the same request, except where it fetches records that no other one does.
+    All connections have the same request, except in the workload in which each fetches other records.
     """
     publish, fetch = (f"/v1/topics/{topics[what]}" for what in ("publish", "fetch"))
     hundred = _body(plan, _BATCH_RECORDS)
@@ -249,7 +249,11 @@ def _body(plan: GatewayPlan, records: int) -> bytes:
 async def node_with_topics(
     plan: GatewayPlan, directory: Path
 ) -> AsyncIterator[tuple[Child, IO[bytes], dict[str, str]]]:
-    """Run a node with a topic to publish to and one to fetch from; yield it, a log for others, and their names."""
+    """Run a node with a topic to publish to and one to fetch from.
+
+    Yields:
+        The node, a log file for other processes, and the topics' names.
+    """
     async with AsyncExitStack() as stack:
         log = stack.enter_context((directory / "log").open("ab"))
         arguments = ("node", "--data", str(directory / "node"), "--port", "0", "--management-port", "0")
@@ -275,9 +279,9 @@ async def _servers(
     plan: GatewayPlan, directory: Path, stack: AsyncExitStack
 ) -> tuple[dict[str, _Server], dict[str, str]]:
     node, log, topics = await stack.enter_async_context(node_with_topics(plan, directory))
-    asked = ("gateway", "--bootstrap", f"127.0.0.1:{node.ready['port']}", "--http-port", "0", "--workers", "1")
-    front = await stack.enter_async_context(running("gateway", asked, log=log))
-    probed = ("--parser", plan.parser, "--bootstrap", asked[2])
+    arguments = ("gateway", "--bootstrap", f"127.0.0.1:{node.ready['port']}", "--http-port", "0", "--workers", "1")
+    front = await stack.enter_async_context(running("gateway", arguments, log=log))
+    probed = ("--parser", plan.parser, "--bootstrap", arguments[2])
     probing = running("probe", probed, module="tidelog_loadtest.gateway.http_probe", log=log)
     probe = await stack.enter_async_context(probing)
     children = {"gateway": front, "probe": probe}

@@ -1,9 +1,9 @@
 """`tidelog bench gateway --workers N`: a gateway with N workers, compared with one process on the same node.
 
-In each round the two run one after the other, in alternating order. N processes create the load, so that a single load
-process does not limit a gateway with several workers. Processor time per request is summed over all processes of a
-gateway, including its parent; that of the node and of the clients is shown as well, because on a machine with few
-processors they compete with the workers.
+In each round the two gateways run one after the other, in alternating order. N processes create the load, so that a
+single load process does not limit a gateway with several workers. Processor time per request is summed over all
+processes of a gateway, including its parent; that of the node and of the clients is shown as well, because on a machine
+with few processors they compete with the workers.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ async def scaling(plan: GatewayPlan, tell: Tell = say_nothing) -> ScalingResult:
             port = 0
             for workers in (1, plan.workers):
                 address = f"127.0.0.1:{node.ready['port']}"
-                asked = ("gateway", "--bootstrap", address, "--http-port", "0", "--workers", str(workers))
-                child = await stack.enter_async_context(running("gateway", asked, log=log))
+                arguments = ("gateway", "--bootstrap", address, "--http-port", "0", "--workers", str(workers))
+                child = await stack.enter_async_context(running("gateway", arguments, log=log))
                 port, pid = child.ready["http_port"], child.process.pid
                 clients = await stack.enter_async_context(_clients(plan, port))
                 sides[workers] = _Side((pid, *descendants(pid, processes())), clients)
@@ -132,8 +132,8 @@ async def scaling(plan: GatewayPlan, tell: Tell = say_nothing) -> ScalingResult:
             for number in range(plan.rounds):
                 for name, figures in result.figures.items():
                     for workers in list(sides) if number % 2 else list(reversed(sides)):
-                        found = await _figures(sides[workers], node.process.pid, requests[name], plan.seconds)
-                        figures[workers].append(found)
+                        measured = await _figures(sides[workers], node.process.pid, requests[name], plan.seconds)
+                        figures[workers].append(measured)
                 tell("round", number + 1)
     return result
 
@@ -142,7 +142,7 @@ async def scaling(plan: GatewayPlan, tell: Tell = say_nothing) -> ScalingResult:
 async def _clients(plan: GatewayPlan, port: int) -> AsyncIterator[tuple[Process, ...]]:
     """Start one load process for each gateway worker of the larger side."""
     async with AsyncExitStack() as stack:
-        found = []
+        processes = []
         for number in range(plan.workers):
             connections = (plan.connections + number) // plan.workers or 1
             process = await asyncio.create_subprocess_exec(
@@ -150,8 +150,8 @@ async def _clients(plan: GatewayPlan, port: int) -> AsyncIterator[tuple[Process,
                 stdin=PIPE, stdout=PIPE,
             )  # fmt: skip
             stack.push_async_callback(_end, process)
-            found.append(process)
-        yield tuple(found)
+            processes.append(process)
+        yield tuple(processes)
 
 
 async def _end(process: Process) -> None:
@@ -184,7 +184,7 @@ async def _have_done(process: Process, task: bytes) -> dict[str, float]:
     assert process.stdout is not None, "stdout is a pipe"
     process.stdin.write(task)
     line = await process.stdout.readline()
-    found: dict[str, Any] = json.loads(line or b'{"failure": "the load process has ended"}')
-    if "failure" in found:
-        raise CommandFailed(found["failure"])
-    return found
+    result: dict[str, Any] = json.loads(line or b'{"failure": "the load process has ended"}')
+    if "failure" in result:
+        raise CommandFailed(result["failure"])
+    return result

@@ -54,7 +54,7 @@ class Watch:
         self.cpu_s: dict[str, float] = {}
         self.peak_rss_anon_bytes: dict[str, int] = dict.fromkeys(pids, 0)
         self._pids = dict(pids)
-        self._before: dict[str, float] = {}
+        self._cpu_s_at_start: dict[str, float] = {}
         self._sampler: asyncio.Task[None] | None = None
 
     def _sample(self) -> None:
@@ -67,7 +67,7 @@ class Watch:
             await asyncio.sleep(SAMPLE_INTERVAL_S)
 
     async def __aenter__(self) -> Self:
-        self._before = {name: cpu_s(pid) for name, pid in self._pids.items()}
+        self._cpu_s_at_start = {name: cpu_s(pid) for name, pid in self._pids.items()}
         self._sampler = asyncio.get_running_loop().create_task(self._sample_for_ever())
         return self
 
@@ -76,8 +76,8 @@ class Watch:
     ) -> None:
         assert self._sampler is not None
         self._sampler.cancel()
-        with suppress(asyncio.CancelledError):  # expected after cancel(); other exceptions are raised
+        with suppress(asyncio.CancelledError):  # `cancel` raises it; other exceptions are propagated
             await self._sampler
         if error is None:
             self._sample()
-            self.cpu_s = {name: cpu_s(pid) - self._before[name] for name, pid in self._pids.items()}
+            self.cpu_s = {name: cpu_s(pid) - self._cpu_s_at_start[name] for name, pid in self._pids.items()}

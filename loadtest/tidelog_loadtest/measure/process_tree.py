@@ -37,13 +37,13 @@ def parse_stat(text: str) -> Ticks:
 
 def processes() -> dict[int, Ticks]:
     """Return all current processes by id."""
-    found: dict[int, Ticks] = {}
+    by_id: dict[int, Ticks] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
-            found[int(path.parent.name)] = parse_stat(path.read_text(errors="replace"))
+            by_id[int(path.parent.name)] = parse_stat(path.read_text(errors="replace"))
         except (FileNotFoundError, ProcessLookupError):
             continue  # the process has ended
-    return found
+    return by_id
 
 
 def descendants(root: int, of: dict[int, Ticks]) -> list[int]:
@@ -51,10 +51,10 @@ def descendants(root: int, of: dict[int, Ticks]) -> list[int]:
     children: dict[int, list[int]] = defaultdict(list)
     for pid, ticks in of.items():
         children[ticks.parent].append(pid)
-    found = list(children[root])
-    for pid in found:  # the loop appends to the list
-        found += children[pid]
-    return found
+    ids = list(children[root])
+    for pid in ids:  # the loop appends to the list
+        ids += children[pid]
+    return ids
 
 
 class JavaWatch:
@@ -69,14 +69,14 @@ class JavaWatch:
         self.java_s = 0.0
         self.below_s = 0.0
         self._root = os.getpid() if root is None else root
-        self._seen: dict[tuple[int, int], Ticks] = {}
-        self._before: dict[tuple[int, int], int] = {}
+        self._ticks: dict[tuple[int, int], Ticks] = {}
+        self._ticks_at_start: dict[tuple[int, int], int] = {}
         self._over = threading.Event()
         self._looking = threading.Thread(target=self._look_on, name="java-watch", daemon=True)
 
     def __enter__(self) -> Self:
         self.look()
-        self._before = {process: ticks.used for process, ticks in self._seen.items()}
+        self._ticks_at_start = {process: ticks.used for process, ticks in self._ticks.items()}
         self._looking.start()
         return self
 
@@ -84,8 +84,8 @@ class JavaWatch:
         self._over.set()
         self._looking.join()
         self.look()
-        for process, ticks in self._seen.items():
-            used_s = (ticks.used - self._before.get(process, 0)) / _TICKS_PER_S
+        for process, ticks in self._ticks.items():
+            used_s = (ticks.used - self._ticks_at_start.get(process, 0)) / _TICKS_PER_S
             if ticks.name == _JAVA:
                 self.java_s += used_s
             else:
@@ -100,4 +100,4 @@ class JavaWatch:
         now = processes()
         java = next((pid for pid in descendants(self._root, now) if now[pid].name == _JAVA), None)
         for pid in [] if java is None else [java, *descendants(java, now)]:
-            self._seen[pid, now[pid].began] = now[pid]
+            self._ticks[pid, now[pid].began] = now[pid]

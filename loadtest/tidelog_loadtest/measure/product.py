@@ -1,4 +1,4 @@
-"""The product's half of a benchmark: the same batches through the public client.
+"""The product's side of a benchmark: publishes and reads the probe's batches through the public client.
 
 Only public calls are timed: `send_arrow`, `send` and `batches`. A throughput run keeps a fixed number of sends pending,
 as many as the probe keeps payloads in flight.

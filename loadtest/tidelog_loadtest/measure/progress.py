@@ -24,7 +24,7 @@ def shown(steps: int, *, console: Console | None = None) -> Iterator[Tell]:
     """Yield a progress callback for a benchmark; the progress line is removed at the end.
 
     Args:
-        steps: total number, at least 1.
+        steps: total number of steps, at least 1.
         console: defaults to standard error.
     """
     assert steps >= 1

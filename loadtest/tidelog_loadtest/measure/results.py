@@ -71,8 +71,8 @@ class Result:
         """The product's figure divided by the probe's: rates (1 is the limit), or median latencies."""
         if self.by_latency:
             mine, limit = latency_of(self.product.runs), latency_of(self.probe.runs)
-            assert mine is not None, "a latency run times every record"
-            assert limit is not None, "a latency run times every record"
+            assert mine is not None, "a latency run measures every record"
+            assert limit is not None, "a latency run measures every record"
             return mine.p50 / limit.p50
         return median_rate(self.product.runs) / median_rate(self.probe.runs)
 
@@ -126,8 +126,8 @@ def table_of(result: Result) -> Table:
     table.add_row("MB/s", *(f"{median_mb_rate(side.runs):,.1f}" for side in (result.product, result.probe)))
     mine, limit = (_latency_cells(side) for side in (result.product, result.probe))
     for at, name in enumerate(("p50", "p99", "p99.9", "max")):
-        shown = f"{result.ratio:.1f} x" if result.by_latency and name == "p50" else ""
-        table.add_row(f"latency {name}, ms", mine[at], limit[at], shown)
+        ratio_text = f"{result.ratio:.1f} x" if result.by_latency and name == "p50" else ""
+        table.add_row(f"latency {name}, ms", mine[at], limit[at], ratio_text)
     table.add_section()
     for label, cells in (("CPU s/M records", _cpu_cells), ("peak memory, MiB", _memory_cells)):
         client, server = zip(cells(result.product), cells(result.probe), strict=True)
@@ -153,7 +153,7 @@ def _cpu_cells(side: Side) -> tuple[str, str]:
 
 
 def _memory_cells(side: Side) -> tuple[str, str]:
-    """Return the same for memory; of several servers the largest."""
+    """Return the cells of the memory of client and server; of several servers the largest."""
     servers = dict(side.memory_bytes())
     client = servers.pop("client")
     return f"{client / _MIB:.0f}", f"{max(servers.values()) / _MIB:.0f}" if servers else "-"

@@ -19,10 +19,10 @@ class Budget:
     """The limit of a run: a number of batches, or a time in seconds."""
 
     def __init__(self, *, batches: int | None = None, seconds: float | None = None) -> None:
-        assert (batches is None) != (seconds is None), "a budget is batches or seconds"
+        assert (batches is None) != (seconds is None), "a budget must have either batches or seconds"
         self._batches = batches
         self._seconds = seconds
-        self._taken = 0
+        self._sent = 0
         self._deadline_ns = 0
 
     def begin(self) -> None:
@@ -31,12 +31,12 @@ class Budget:
             self._deadline_ns = time.perf_counter_ns() + int(self._seconds * _NS_PER_S)
 
     def take(self) -> bool:
-        """Return whether one more batch may be sent, and count it. The first always may."""
-        if self._taken and self._batches is None and time.perf_counter_ns() >= self._deadline_ns:
+        """Return whether one more batch may be sent, and count it; True for the first batch."""
+        if self._sent and self._batches is None and time.perf_counter_ns() >= self._deadline_ns:
             return False
-        if self._batches is not None and self._taken >= self._batches:
+        if self._batches is not None and self._sent >= self._batches:
             return False
-        self._taken += 1
+        self._sent += 1
         return True
 
 

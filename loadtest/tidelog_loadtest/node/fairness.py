@@ -3,7 +3,7 @@
 The measured principal publishes a few records per second to its own topic and waits for each: without load, while
 another principal floods the node over several connections and ignores throttling, and the same with a quota. In the
 last stage the flood goes to a second node on this machine, which shares only processors, memory and disk with the first
-one: that part of the cost is the machine's, which no node can prevent. The stages alternate in rounds, since a busy
+one: it shows the part of the cost that a node cannot prevent. The stages alternate in rounds, because other load on the
 machine changes the results of each; the output shows medians of the rounds' quantiles, and each p99 compared with the
 one without load.
 
@@ -223,9 +223,9 @@ async def _stretch(plan: FairnessPlan, node: _Node, quiet: Client) -> Stretch:
     times_ns = await _publish(quiet, plan)
     passed_s = time.monotonic() - began_s
     flooded = (await _stored_records(node) - stored) * VALUE_BYTES / passed_s
-    told = latency_of([Run(len(times_ns), 0, 0, times_ns)])
-    assert told is not None, "something was published"
-    return Stretch(told.p50, told.p99, flooded)
+    latency = latency_of([Run(len(times_ns), 0, 0, times_ns)])
+    assert latency is not None, "something was published"
+    return Stretch(latency.p50, latency.p99, flooded)
 
 
 async def _stored_records(node: _Node) -> int:

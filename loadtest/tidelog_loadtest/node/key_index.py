@@ -222,10 +222,10 @@ class _Measuring:
         for number in random.integers(first, self._next_key, plan.lookups).tolist():
             key = keys_of(range(number, number + 1))[0].as_py()
             began_s = time.perf_counter()
-            found = await self._client.get(INDEXED, key)
+            record = await self._client.get(INDEXED, key)
             times.append(time.perf_counter() - began_s)
-            assert found is not None, f"{key!r} was stored"
-            assert found.key == key
+            assert record is not None, f"{key!r} was stored"
+            assert record.key == key
         result.lookup = Times.of(times)
         self._say("looked up")
 

@@ -209,7 +209,8 @@ class _Measuring:
 
     async def _look(self, node: Child, step: str, seconds: float) -> None:
         pid = node.process.pid
-        await asyncio.sleep(min(1.0, self._plan.idle_s))  # work left over from the step does not count as idle
+        # Waits for remaining work of the step, which does not count as idle.
+        await asyncio.sleep(min(1.0, self._plan.idle_s))
         before_s, began_s = cpu_s(pid), time.monotonic()
         await asyncio.sleep(self._plan.idle_s)
         share = (cpu_s(pid) - before_s) / (time.monotonic() - began_s)

@@ -34,7 +34,7 @@ KINDS: Final = ("open", "asks")
 _PRINCIPAL: Final = "bench"
 _RETENTION_BYTES: Final = 64 << 20
 _QUIET: Final = {"TIDELOG_NODE_IDLE_POLL_US": "0"}
-"""Busy polling is disabled."""
+"""Busy polling is disabled, because it would count as processor time."""
 
 
 @dataclass(frozen=True, slots=True)

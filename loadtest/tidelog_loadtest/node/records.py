@@ -49,7 +49,7 @@ disk, on either side."""
 PROBE_KEEP_BYTES: Final = 2 * RETENTION_BYTES
 """Size of the product's log with that retention: the active segment and the previous one."""
 WARM_BYTES: Final = 6 * PROBE_KEEP_BYTES
-"""Bytes after which a log with retention reuses its files, and the probe has wrapped around."""
+"""Bytes after which a log with retention reuses its files and the probe's file has wrapped around."""
 WARM_ROUNDS_MAX: Final = 10
 
 _NODE_POLL: Final = "TIDELOG_NODE_IDLE_POLL_US"
@@ -57,9 +57,9 @@ LEAD: Final = 0.5
 """Unmeasured share of a round before each measured round."""
 
 ProductRound = Callable[[float], Awaitable[Run]]
-"""Called with a share of the plan's budget; a read always reads everything."""
+"""Runs the product, with a share of the plan's budget; a read ignores it and reads everything."""
 ProbeRound = Callable[[Run], Awaitable[Run]]
-"""Called with the product's run, to do the same amount of work."""
+"""Runs the probe, with the amount of work of the given product run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +196,8 @@ async def _running(
             secure=plan.secure,
         )
     else:
-        assert plan.bootstrap is None, "the benchmark starts the nodes of a cluster"
-        assert not plan.secure, "only a single node is secured"
+        assert plan.bootstrap is None, "with several nodes the benchmark starts the cluster"
+        assert not plan.secure, "secure is supported for one local node only"
         place = cluster_stand(
             nodes=plan.nodes,
             data=plan.data,

@@ -31,7 +31,7 @@ ReadName = Literal["mapped", "file"]
 READS: Final[tuple[ReadName, ...]] = ("mapped", "file")
 SEGMENT_BYTES: Final = 64 * MIB
 _NOBODY: Final = "127.0.0.1:1"
-"""This module starts the nodes, not the stand."""
+"""Placeholder for the node's address in the stand, because this module starts the nodes."""
 
 
 async def scan(plan: Plan, *, cold: bool) -> list[Result]:

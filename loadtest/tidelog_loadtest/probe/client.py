@@ -1,8 +1,8 @@
-"""The limit probe's sender and reader: the benchmark process's half of a minimal publish and fetch.
+"""The limit probe's sender and reader: the client side of a minimal publish and fetch.
 
 Both are single protocol objects that act inside the socket's callbacks, without a task, future or queue per batch,
 since those are costs of the product. `append_run` sends prepared payloads with a fixed number in flight and measures
-each from its write to its reply; `read_run` requests the stored bytes in large pieces, keeps two requests pending, and
+each from its write to its reply; `read_run` requests the stored bytes in large reads, keeps two requests pending, and
 verifies the CRC32C of every record batch, as a consumer must.
 """
 
@@ -26,7 +26,7 @@ from tidelog_proto.limits import HEADER_BYTES
 from tidelog_proto.process.buffers import batch_pool
 
 READS_IN_FLIGHT: Final = 2
-"""One reply is verified while the next is in transit."""
+"""Number of pending reads: one reply is verified while the next is in transit."""
 
 
 class Payload(NamedTuple):
@@ -43,9 +43,9 @@ class Payload(NamedTuple):
 
 
 class ArrowPayload(NamedTuple):
-    """An Arrow record batch that is serialized when it is sent, as the product's are.
+    """An Arrow record batch that is serialized when it is sent, as the product serializes its batches.
 
-    The minimum: large values without a copy, small ones with Arrow's own serialization, and a CRC32C.
+    The work is minimal: large values are not copied, small ones are serialized by Arrow, and a CRC32C is computed.
     """
 
     header: bytes
@@ -54,7 +54,7 @@ class ArrowPayload(NamedTuple):
     length_bytes: int
 
     def wire(self) -> list[bytes | memoryview]:
-        """Serialize and return the buffers to write."""
+        """Serialize the batch, and return the buffers to write."""
         gathered = encode_gathered([self.columns], now_us=0)
         if gathered is not None:
             parts = (gathered.header, gathered.body, *gathered.rest)
@@ -197,7 +197,7 @@ async def append_run(
     With `tls` the event loop encrypts the data.
 
     Raises:
-        ProbeFailedError: the server closed the connection (its stderr says why).
+        ProbeFailedError: the server closed the connection; its stderr has the reason.
     """
     loop = asyncio.get_running_loop()
     transport, sender = await loop.create_connection(

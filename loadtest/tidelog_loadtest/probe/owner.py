@@ -2,8 +2,8 @@
 
 It is `server` with followers, which are probe servers themselves. A frame is received and its CRC32C verified; the same
 bytes are forwarded to every follower from the receive buffer and written locally (and synced, with flush=always). The
-sender gets its reply as soon as a quorum of the copies, including the local one or not, has stored the frame. That is
-the topology of the product's publish with minimal code: no epochs, digests, watermarks, promises or catch-up.
+sender gets its reply as soon as a quorum of the copies has stored the frame; the local copy need not be one of them.
+That is the topology of the product's publish with minimal code: no epochs, digests, watermarks, promises or catch-up.
 
 A buffer is reused when the slowest copy has stored its frame. When few are left, the owner stops reading from the
 sender until one is free: this bounds memory and is the only reaction to a slow follower. All replies are sent in the
@@ -25,7 +25,8 @@ from tidelog_loadtest.probe.server import FIRST_READ_BYTES, ProbeProtocol, Probe
 from tidelog_loadtest.probe.wire import APPEND, REPLY, REQUEST
 
 _REPLY = REPLY.pack(APPEND, 0, 0)
-"""The position is 0: the sender ignores it, and a quorum may reply before it is known locally."""
+"""Reply with position 0: the sender ignores the position, and a quorum may have stored the frame before it is stored
+locally."""
 
 
 def frames_held(window: int, frame_bytes: int) -> int:
@@ -106,7 +107,7 @@ class OwnerServer(ProbeServer):
         self.spare_frames = _arriving_at_once(frame_bytes_max)
         self._quorum = quorum
         self._links: list[FollowerLink] = []
-        self._held: deque[tuple[OwnerProtocol, memoryview]] = deque()
+        self._frames: deque[tuple[OwnerProtocol, memoryview]] = deque()
         self._sender: asyncio.Transport | None = None
         self._stored = self._answered = self._released = 0
 
@@ -116,7 +117,7 @@ class OwnerServer(ProbeServer):
         Raises:
             OSError: a follower does not accept the connection.
         """
-        assert 1 <= self._quorum <= len(ports) + 1, "a quorum of the copies"
+        assert 1 <= self._quorum <= len(ports) + 1, "a quorum has at most as many copies as exist"
         loop = asyncio.get_running_loop()
         for port in ports:
             _, link = await loop.create_connection(
@@ -125,12 +126,12 @@ class OwnerServer(ProbeServer):
             self._links.append(link)
 
     def answer_to(self, sender: asyncio.Transport) -> None:
-        """Send replies to this sender from now on; there is one at a time."""
+        """Send replies to this sender from now on; there is one sender at a time."""
         self._sender = sender
 
     def pass_on(self, protocol: OwnerProtocol, frame: memoryview, end: int) -> None:
         """Forward a complete frame to every follower, and keep its buffer until all copies have stored it."""
-        self._held.append((protocol, frame))
+        self._frames.append((protocol, frame))
         for link in self._links:
             link.send(frame[:end])
 
@@ -154,7 +155,7 @@ class OwnerServer(ProbeServer):
             self._answered = agreed
         while self._released < everywhere:
             self._released += 1
-            protocol, frame = self._held.popleft()
+            protocol, frame = self._frames.popleft()
             protocol.take_back(frame)
 
     def _lost(self) -> None:

@@ -34,10 +34,11 @@ from tidelog_loadtest.probe.wire import APPEND, READ, REPLY, REQUEST, aligned
 from tidelog_proto.tls.reloaded_files import TlsFiles, server_context
 
 PREALLOCATE_BYTES: Final = 64 * 1024 * 1024
-"""Size of one allocation ahead of the writes."""
+"""Bytes that are allocated at once ahead of the writes."""
 
 FIRST_READ_BYTES: Final = 4096
-"""Received together with a header: a small frame arrives in one call, and little of a large one is copied."""
+"""Bytes that are received together with a header, so that a small frame arrives in one call, and little of a large one
+is copied."""
 
 
 class ProbeFile:
@@ -52,7 +53,7 @@ class ProbeFile:
         self._mapping: mmap.mmap | None = None
 
     def append(self, payloads: list[memoryview], *, sync: bool) -> list[int]:
-        """Write the payloads back to back (each aligned), sync if asked, and return their positions."""
+        """Write the payloads back to back (each aligned), sync if `sync` is set, and return their positions."""
         positions: list[int] = []
         for payload in payloads:
             if self._keep_bytes is not None and self.end + aligned(len(payload)) > self._keep_bytes:
@@ -78,7 +79,7 @@ class ProbeFile:
         return memoryview(self._mapping)[position : position + length_bytes]
 
     def close(self) -> None:
-        """Close and delete the file; views given out stay valid."""
+        """Close and delete the file; views that `read` has returned remain valid."""
         os.close(self._fd)
         self.path.unlink()
 
@@ -110,7 +111,7 @@ class ProbeServer:
 
 
 class ProbeProtocol(asyncio.BufferedProtocol):
-    """One connection: frames into pooled buffers, groups into the file, replies out.
+    """One connection: receives frames into pooled buffers, writes groups of them to the file, and sends replies.
 
     The pool holds one buffer more than the sender may have in flight; a sender that exceeds its window is disconnected.
     """
@@ -151,12 +152,12 @@ class ProbeProtocol(asyncio.BufferedProtocol):
                 kind, length = self._header[:2]
                 self._end = REQUEST.size + (length if kind == APPEND else 0)
                 if self._end > REQUEST.size + self._server.frame_bytes_max:
-                    self._abort(f"a payload of {length} bytes, more than --frame-bytes of this probe")
+                    self._abort(f"a payload has {length} bytes, more than --frame-bytes of this probe")
                     return
                 continue
             frame, end, have = self._buffer, self._end, self._have
             if not self._pool:
-                self._abort("more payloads in flight than --window of this probe")
+                self._abort("the client has more payloads in flight than --window of this probe")
                 return
             self._buffer = self._pool.pop()
             self._buffer[: have - end] = frame[end:have]

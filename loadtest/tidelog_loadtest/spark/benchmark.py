@@ -8,7 +8,7 @@ scan, parquet scan         all columns of all rows
 empty                      as many rows of a Python source that generates them: the cost of Spark's Python data sources
 tuples                     the topic's rows as Python tuples, the usual form of a source; a tenth of the rows
 columns, parquet columns   partition and offset of all rows
-empty columns              the same from the source that generates rows
+empty columns              these columns from the source that generates rows
 offset, time               a hundredth of the rows, selected with options for offsets or times
 write                      keys and values of the Parquet files to another topic
 rows                       the same rows, not written: what `write` reads
@@ -66,9 +66,9 @@ RATIOS: Final = (
 )
 """Compared rates and their targets."""
 WRITE_AIM: Final = 1_500_000
-"""Rows per second."""
+"""Target of the job `write`, in rows per second."""
 SHARE: Final = {"tuples": 10, "offset": 100}
-"""Jobs that select one row in this many."""
+"""Job -> it selects one row in this many."""
 BATCH_RECORDS: Final = 10_000
 _MB: Final = 1_000_000
 

@@ -21,7 +21,7 @@ COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "
 
 
 class EmptySource(DataSource):
-    """`empty`: options `rows`, `size`, `partitions` and `batch`, all numbers."""
+    """The data source `empty`, with the options `rows`, `size`, `partitions` and `batch`, all numbers."""
 
     @classmethod
     def name(cls) -> str:
@@ -50,7 +50,7 @@ class EmptyReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition."""
-        del partition  # all are equal
+        del partition  # all partitions are equal
         rows = self._sizes["rows"] // self._sizes["partitions"]
         batch = rows_of(self._schema, min(rows, self._sizes["batch"]), self._sizes["size"])
         for start in range(0, rows, batch.num_rows):
@@ -74,7 +74,7 @@ def rows_of(schema: pa.Schema, count: int, size_bytes: int) -> pa.RecordBatch:
 
 
 class TupleSource(DataSource):
-    """`tuples`: the options of Tidelog's source."""
+    """The data source `tuples`, which has the options of Tidelog's source."""
 
     @classmethod
     def name(cls) -> str:

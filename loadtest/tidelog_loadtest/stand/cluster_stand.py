@@ -1,8 +1,8 @@
 """The test stand of a cluster: its nodes, and a limit probe of the same topology, on one machine.
 
 For a topic with three replicas the probe is an owner and two followers; a larger cluster has more nodes, but a
-partition still uses three. Both sides share the cores and the disk of the machine, so a ratio shows the cost of the
-product beyond the hops, and nothing about a network.
+partition still uses three. Both sides share the cores and the disk of the machine, so a ratio shows the product's own
+cost, without the influence of a network.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from tidelog_proto import broker_pb2 as pb
 ANSWER_S: Final = 10.0
 POLL_S: Final = 0.1
 SETTLE_S: Final = 60.0
-"""Time limit for a cluster to recover, plus a hundredth of it per partition."""
+"""Time limit in seconds for a cluster to recover; 1 % of it is added per partition."""
 
 
 class View:
@@ -38,8 +38,8 @@ class View:
         merged = MergedTopics()
 
         async def ask(cursor: pb.TopicCursor | None) -> pb.MetadataReply:
-            asked = pb.Envelope(metadata=pb.Metadata(topics=[topic], cursor=cursor))
-            return (await self._connection.call(asked, timeout_s=ANSWER_S)).envelope.metadata_reply
+            request = pb.Envelope(metadata=pb.Metadata(topics=[topic], cursor=cursor))
+            return (await self._connection.call(request, timeout_s=ANSWER_S)).envelope.metadata_reply
 
         async for page in pages(ask):
             merged.add(page.topics)
@@ -51,18 +51,18 @@ class View:
         Raises:
             TidelogError: the node does not respond.
         """
-        merged, found = MergedTopics(), pb.ClusterStatusReply()
+        merged, status = MergedTopics(), pb.ClusterStatusReply()
 
         async def ask(cursor: pb.TopicCursor | None) -> pb.ClusterStatusReply:
-            asked = pb.Envelope(cluster_status=pb.ClusterStatus(cursor=cursor))
-            return (await self._connection.call(asked, timeout_s=ANSWER_S)).envelope.cluster_status_reply
+            request = pb.Envelope(cluster_status=pb.ClusterStatus(cursor=cursor))
+            return (await self._connection.call(request, timeout_s=ANSWER_S)).envelope.cluster_status_reply
 
         async for page in pages(ask):
-            found.cluster_id = page.cluster_id
-            found.nodes.extend(page.nodes)
+            status.cluster_id = page.cluster_id
+            status.nodes.extend(page.nodes)
             merged.add(page.topics)
-        found.topics.extend(merged.topics())
-        return found
+        status.topics.extend(merged.topics())
+        return status
 
     async def rebalance(self) -> int:
         """Ask for a rebalance and return the number of partitions whose placement differs from the target.
@@ -70,8 +70,8 @@ class View:
         Raises:
             TidelogError: the node does not respond.
         """
-        asked = pb.Envelope(cluster_change=pb.ClusterChange(rebalance=True))
-        frame = await self._connection.call(asked, timeout_s=ANSWER_S)
+        request = pb.Envelope(cluster_change=pb.ClusterChange(rebalance=True))
+        frame = await self._connection.call(request, timeout_s=ANSWER_S)
         return frame.envelope.cluster_change_reply.moves
 
 
@@ -90,7 +90,7 @@ async def view_of(address: Address) -> AsyncIterator[View]:
 
 
 def unsettled(status: pb.ClusterStatusReply, topic: str, copies: int) -> str:
-    """Return a description of what is still missing for a healthy cluster; empty if it is healthy.
+    """Return the reasons why the cluster is not healthy yet; empty if it is healthy.
 
     In a healthy cluster every node runs, and each partition of the topic has an owner, `copies` replicas, and no
     replica that is catching up.
@@ -98,10 +98,10 @@ def unsettled(status: pb.ClusterStatusReply, topic: str, copies: int) -> str:
     away = [node.node.node_id for node in status.nodes if not node.node.alive or node.state != "running"]
     if away:
         return f"{', '.join(away)} away"
-    found = [info for info in status.topics if info.name == topic]
-    if not found:
+    infos = [info for info in status.topics if info.name == topic]
+    if not infos:
         return f"{topic} unknown"
-    waiting = [partition for partition in found[0].partitions if not _whole(partition, copies)]
+    waiting = [partition for partition in infos[0].partitions if not _whole(partition, copies)]
     if not waiting:
         return ""
     one = waiting[0]
@@ -122,7 +122,7 @@ async def settled(view: View, topic: str, *, copies: int, partitions: int) -> No
     """Wait until the cluster has recovered, see `unsettled`.
 
     Raises:
-        CommandFailed: timeout; the message describes what is missing.
+        CommandFailed: timeout; the message has the reasons.
     """
 
     async def look() -> str:

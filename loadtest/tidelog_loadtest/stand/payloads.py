@@ -1,7 +1,7 @@
 """Payloads of the benchmarks: Arrow columns of random values, the same for product and probe.
 
-A few distinct batches are used in turn, together larger than a core's caches, so that neither side reads from them;
-random bytes, so that the data does not compress.
+A few distinct batches are used in turn, which together exceed a core's caches, so that neither side reads from the
+caches. Values are random bytes, so that the data does not compress.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def to_encode(batches: Sequence[pa.RecordBatch]) -> list[ArrowPayload]:
 
 
 def encoding_run(batches: Sequence[pa.RecordBatch], *, seconds: float) -> Run:
-    """Encode batches repeatedly for about `seconds`: the row that shows the cost of the codec."""
+    """Encode batches repeatedly for about `seconds`: shows the cost of the codec."""
     run = Run()
     run.begin()
     deadline_s = time.perf_counter() + seconds

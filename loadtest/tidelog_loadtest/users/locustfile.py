@@ -4,10 +4,10 @@
 `TIDELOG_BOOTSTRAP=HOST:PORT locust -f locustfile.py --host http://HOST:PORT`. The environment variables in `mixes`
 set the mix, the number of users and the duration.
 
-Every record begins with the time at which it was published, so a subscriber reports the time from publish to
-arrival, not how long it waited. The native client is asyncio, which gevent's patched world cannot run: each user
-has it in a process of its own (`native_service.py`). Rejected: a real thread with a uvloop in it, which now and then
-waited for ever for a lock that gevent had patched.
+Every record begins with the time at which it was published, so a subscriber reports the time from publish to arrival,
+not its waiting time. The native client is asyncio, which gevent's patched world cannot run: each user has it in a
+process of its own (`native_service.py`). Rejected: an operating system thread that runs uvloop, because it sometimes
+waited forever for a lock that gevent had patched.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class StreamUser(User):
             if line.startswith(b"data: "):
                 data = line[6:]
         if not line:
-            raise OSError("the stream has ended")
+            raise OSError("the gateway ended the stream")
         return data
 
 
@@ -215,7 +215,7 @@ class WebSocketUser(User):
             response_length=len(received), exception=failure,
         )  # fmt: skip
         if isinstance(failure, OSError | websocket.WebSocketException):
-            raise StopUser from failure  # the connection is gone: report one failure, not one per retry
+            raise StopUser from failure  # the connection is lost: report one failure, not one per retry
 
     def _send(self, message: dict[str, Any]) -> None:
         self.socket.send(json.dumps(message))
@@ -264,7 +264,11 @@ class NativeUser(User):
                 self.tasks_to.flush()
                 done = json.loads(self.answers.readline())
         except (Timeout, OSError, ValueError) as error:
-            done = {"response_ms": 0.0, "length_bytes": 0, "failure": f"the client's process does not respond: {error}"}
+            done = {
+                "response_ms": 0.0,
+                "length_bytes": 0,
+                "failure": f"the process of the native client does not respond: {error}",
+            }
             gone = True
         failure = RuntimeError(done["failure"]) if done["failure"] else None
         _report(

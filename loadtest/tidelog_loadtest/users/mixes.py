@@ -1,6 +1,6 @@
 """Mixes of users, the ramp, and the default limits of the load test.
 
-They are not in the locust file because importing locust patches the standard library.
+They are not in the locust file, because importing locust patches the standard library.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _REPORTS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 STEPS: Final = (0.25, 0.5, 0.75, 1.0)
-"""Steps of the ramp as shares of the users; the last step lasts until the end."""
+"""Steps of the ramp as fractions of the number of users; the last step lasts until the end."""
 STEP_SHARE: Final = 0.15
 """Share of the duration that each step except the last takes."""
 

@@ -29,12 +29,13 @@ from tidelog_loadtest.users.report import report
 from tidelog_loadtest.users.thresholds import judge, read_figures, read_moments
 
 LOCUST_OVERTIME_S: Final = 60.0
-"""Time that locust has, besides the duration of the run, to import, to stop the users and to print the table."""
+"""Time limit for locust, in addition to the duration of the run, to import, to stop the users and to print the
+table."""
 
 LOCUST_STOP_TIMEOUT_S: Final = 20.0
 PARTITIONS: Final = 4
 USERS_MIN: Final = 8
-"""With fewer users, some classes of the largest mix would have none."""
+"""Minimum number of users, so that each class of the largest mix has at least one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ async def run(plan: LoadPlan, directory: Path) -> int:
                 await client.create_topic(topic, partitions=PARTITIONS, flush="never")
         code = await _locust(plan, bootstrap, f"http://127.0.0.1:{gateway.ready['http_port']}", directory / "run")
     if code:
-        raise CommandFailed(f"locust ended with code {code}; its messages are above")
+        raise CommandFailed(f"locust ended with code {code}; see its messages above")
     return judged(plan, directory)
 
 
@@ -104,7 +105,7 @@ def judged(plan: LoadPlan, directory: Path) -> int:
     plan.html.write_text(report("Load test of Tidelog", facts, figures, moments, verdicts))
     broken = [verdict for verdict in verdicts if not verdict.is_kept]
     for verdict in broken:
-        sys.stdout.write(f"limit not kept: {verdict.what}: {verdict.found}\n")
+        sys.stdout.write(f"limit exceeded: {verdict.what}; measured: {verdict.found}\n")
     sys.stdout.write(f"{len(verdicts) - len(broken)} of {len(verdicts)} limits kept; report: {plan.html}\n")
     return 1 if broken else 0
 

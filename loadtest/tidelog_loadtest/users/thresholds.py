@@ -112,20 +112,20 @@ def judge(
     of = {each.name: each for each in figures}
     verdicts = []
     for name in dict.fromkeys([*expected, *of]):
-        found = of.get(name)
-        if found is None or not found.requests:
+        measured = of.get(name)
+        if measured is None or not measured.requests:
             verdicts.append(Verdict(f"{name}: requests", "none were made", is_kept=False))
             continue
-        share = found.failures / found.requests
+        share = measured.failures / measured.requests
         limit = f"at most {failures_max:.2%} fail"
-        text = f"{found.failures:,} of {found.requests:,} ({share:.2%})"
+        text = f"{measured.failures:,} of {measured.requests:,} ({share:.2%})"
         verdicts.append(Verdict(f"{name}: {limit}", text, is_kept=share <= failures_max))
         if name in p95_ms:
-            text = f"{found.p95_ms:,.0f} ms"
-            verdicts.append(Verdict(f"{name}: p95 {p95_ms[name]:,g} ms", text, is_kept=found.p95_ms <= p95_ms[name]))
+            text = f"{measured.p95_ms:,.0f} ms"
+            verdicts.append(Verdict(f"{name}: p95 {p95_ms[name]:,g} ms", text, is_kept=measured.p95_ms <= p95_ms[name]))
         if name in min_per_s:
-            text = f"{found.per_s:,.1f}/s"
-            verdicts.append(Verdict(f"{name}: {min_per_s[name]:,g}/s", text, is_kept=found.per_s >= min_per_s[name]))
+            text = f"{measured.per_s:,.1f}/s"
+            verdicts.append(Verdict(f"{name}: {min_per_s[name]:,g}/s", text, is_kept=measured.per_s >= min_per_s[name]))
     return verdicts
 
 

@@ -46,7 +46,7 @@ def parse_key(text: str) -> Key:
     Raises:
         ProtocolError: UNAUTHENTICATED; the message does not contain the text.
     """
-    found = _KEY.fullmatch(text)
-    if found is None:
+    match = _KEY.fullmatch(text)
+    if match is None:
         raise ProtocolError(pb.UNAUTHENTICATED, f"not an API key: expected the form {KEY_PREFIX}ID_SECRET")
-    return Key(found[1], found[2])
+    return Key(match[1], match[2])

@@ -23,10 +23,10 @@ _OF_SEVERAL_SCRIPTS: Final = frozenset({"MODIFIER", "KATAKANA-HIRAGANA", "IDEOGR
 def principal_name_fault(name: str) -> str | None:
     """Return why a name is invalid for a principal or role; None if it is valid.
 
-    The message escapes everything in the name but printable ASCII, so that the difference is visible.
+    The message escapes all characters of the name except printable ASCII, so that the difference is visible.
     """
     if not 1 <= len(name) <= PRINCIPAL_CHARS_MAX or not name.isprintable():
-        return f"the name of a principal or role is 1 to {PRINCIPAL_CHARS_MAX} printable characters"
+        return f"the name of a principal or role must have 1 to {PRINCIPAL_CHARS_MAX} printable characters"
     if name == EVERYBODY or name.startswith(ROLE_PREFIX):
         return f"{name!r} is reserved; choose another name for the principal or role"
     if name != name.strip():
@@ -34,11 +34,11 @@ def principal_name_fault(name: str) -> str | None:
     if (normal := unicodedata.normalize("NFKC", name)) != name:
         return f"the name {name!a} is not in Unicode's normal form (NFKC): give {normal!a}"
     if "\N{REPLACEMENT CHARACTER}" in name:
-        return f"the name {name!a} has a character that could not be decoded (U+FFFD)"
+        return f"the name {name!a} has a character that could not be decoded (U+FFFD): give the name in UTF-8"
     scripts = _scripts_of(name)
     if len(scripts) > 1 and not scripts <= _WRITTEN_TOGETHER:
         mixed = " and ".join(sorted(script.capitalize() for script in scripts))
-        return f"the name {name!a} mixes letters of {mixed}, which look alike: give one that does not"
+        return f"the name {name!a} mixes letters of {mixed}, which look alike: give a name with letters of one script"
     return None
 
 

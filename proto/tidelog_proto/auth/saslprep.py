@@ -35,9 +35,12 @@ def saslprep(text: str) -> str:
     if not prepared:
         raise ValueError("it is empty")
     if any(prohibited(char) for char in prepared for prohibited in _PROHIBITED):
-        raise ValueError("it has a character that names and passwords may not have, such as a control character")
-    if any(map(stringprep.in_table_d1, prepared)):  # right-to-left text must be so from its first to its last character
+        raise ValueError(
+            "it has a character that names and passwords may not have, such as a control character: leave it out"
+        )
+    # Right-to-left text must begin and end with a right-to-left character.
+    if any(map(stringprep.in_table_d1, prepared)):
         ends_well = stringprep.in_table_d1(prepared[0]) and stringprep.in_table_d1(prepared[-1])
         if not ends_well or any(map(stringprep.in_table_d2, prepared)):
-            raise ValueError("it mixes left-to-right and right-to-left characters")
+            raise ValueError("it mixes left-to-right and right-to-left characters, which RFC 4013 forbids")
     return prepared

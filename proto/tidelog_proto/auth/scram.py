@@ -25,7 +25,7 @@ from tidelog_proto.auth.saslprep import saslprep
 from tidelog_proto.limits import PRINCIPAL_CHARS_MAX
 
 ITERATIONS: Final = 60_000
-"""For new passwords; one guess takes about 50 ms of a core."""
+"""Iterations for new passwords, with which one guess takes about 50 ms of CPU time."""
 ITERATIONS_MIN: Final = 15_000
 ITERATIONS_MAX: Final = 1_000_000
 SCRAM_CHARS_MAX: Final = 4_096
@@ -71,7 +71,7 @@ def salted_password(password: str, salt: bytes, iterations: int) -> bytes:
         ValueError: the password is invalid; the message does not contain it.
     """
     if len(password) > PASSWORD_CHARS_MAX:
-        raise ValueError(f"a password has at most {PASSWORD_CHARS_MAX} characters")
+        raise ValueError(f"a password must have at most {PASSWORD_CHARS_MAX} characters")
     return hashlib.pbkdf2_hmac("sha256", saslprep(password).encode(), salt, iterations)
 
 
@@ -98,7 +98,7 @@ def user_name(name: str) -> str:
     """
     prepared = saslprep(name)
     if len(prepared) > PRINCIPAL_CHARS_MAX:
-        raise ValueError(f"a user name has at most {PRINCIPAL_CHARS_MAX} characters")
+        raise ValueError(f"a user name must have at most {PRINCIPAL_CHARS_MAX} characters, got {len(prepared)}")
     return prepared
 
 
@@ -117,14 +117,14 @@ def opened(message: str) -> Opening:
     Raises:
         ScramError: the message is malformed.
     """
-    found = _matched(_CLIENT_FIRST, message)
-    if _NAME.fullmatch(found[3]) is None:
+    match = _matched(_CLIENT_FIRST, message)
+    if _NAME.fullmatch(match[3]) is None:
         raise ScramError("invalid user name")
     try:
-        name = user_name(found[3].replace("=2C", ",").replace("=3D", "="))
+        name = user_name(match[3].replace("=2C", ",").replace("=3D", "="))
     except ValueError as error:
         raise ScramError("invalid user name") from error
-    return Opening(found[1], found[2], name, found[4])
+    return Opening(match[1], match[2], name, match[4])
 
 
 @dataclass(slots=True)
@@ -153,12 +153,12 @@ class ServerSide:
         Raises:
             ScramError: the client's final message is malformed, or belongs to another exchange.
         """
-        found = _matched(_CLIENT_FINAL, message)
-        same_nonce = hmac.compare_digest(found[3].encode(), (self.opening.nonce + self.nonce).encode())
-        if not same_nonce or _decoded(found[2]) != self.opening.gs2_header.encode():
+        match = _matched(_CLIENT_FINAL, message)
+        same_nonce = hmac.compare_digest(match[3].encode(), (self.opening.nonce + self.nonce).encode())
+        if not same_nonce or _decoded(match[2]) != self.opening.gs2_header.encode():
             raise ScramError("the message belongs to another exchange")
-        signed = f"{self.opening.bare},{self.first},{found[1]}".encode()
-        client_key = _xor(_decoded(found[4]), _mac(self.verifier.stored_key, signed))
+        signed = f"{self.opening.bare},{self.first},{match[1]}".encode()
+        client_key = _xor(_decoded(match[4]), _mac(self.verifier.stored_key, signed))
         if not hmac.compare_digest(hashlib.sha256(client_key).digest(), self.verifier.stored_key):
             return None
         return "v=" + base64.b64encode(_mac(self.verifier.server_key, signed)).decode()
@@ -178,7 +178,7 @@ class ClientSide:
     def __init__(self, name: str, nonce: str) -> None:
         self.first = client_first(name, nonce)
         self._nonce = nonce
-        self._asked: tuple[str, bytes, int] | None = None
+        self._challenge: tuple[str, bytes, int] | None = None
         self._signature = b""
 
     def challenged(self, message: str) -> tuple[bytes, int]:
@@ -187,18 +187,18 @@ class ClientSide:
         Raises:
             ScramError: the message is malformed, has another nonce, or its iteration count is out of bounds.
         """
-        found = _matched(_SERVER_FIRST, message)
-        if not found[1].startswith(self._nonce) or len(found[1]) < len(self._nonce) + 16:
+        match = _matched(_SERVER_FIRST, message)
+        if not match[1].startswith(self._nonce) or len(match[1]) < len(self._nonce) + 16:
             raise ScramError("the message belongs to another exchange")
-        if not ITERATIONS_MIN <= int(found[3]) <= ITERATIONS_MAX:
-            raise ScramError(f"iteration count must be {ITERATIONS_MIN} to {ITERATIONS_MAX}, got {found[3]}")
-        self._asked = message, _decoded(found[2]), int(found[3])
-        return self._asked[1:]
+        if not ITERATIONS_MIN <= int(match[3]) <= ITERATIONS_MAX:
+            raise ScramError(f"iteration count must be {ITERATIONS_MIN} to {ITERATIONS_MAX}, got {match[3]}")
+        self._challenge = message, _decoded(match[2]), int(match[3])
+        return self._challenge[1:]
 
     def final(self, salted: bytes) -> str:
         """Return the client's final message; `salted` is the result of `salted_password` for the node's challenge."""
-        assert self._asked is not None, "`challenged` is called first"
-        server_first = self._asked[0]
+        assert self._challenge is not None, "`challenged` is called first"
+        server_first = self._challenge[0]
         without_proof = f"c=biws,r={_matched(_SERVER_FIRST, server_first)[1]}"
         signed = f"{self.first.removeprefix('n,,')},{server_first},{without_proof}".encode()
         client_key = _mac(salted, b"Client Key")
@@ -218,10 +218,10 @@ class ClientSide:
 
 
 def _matched(pattern: re.Pattern[str], message: str) -> re.Match[str]:
-    found = pattern.fullmatch(message) if len(message) <= SCRAM_CHARS_MAX else None
-    if found is None:
-        raise ScramError("not a SCRAM message")
-    return found
+    match = pattern.fullmatch(message) if len(message) <= SCRAM_CHARS_MAX else None
+    if match is None:
+        raise ScramError("the message is not a SCRAM message (RFC 5802)")
+    return match
 
 
 def _decoded(text: str) -> bytes:
@@ -237,5 +237,5 @@ def _mac(key: bytes, message: bytes) -> bytes:
 
 def _xor(one: bytes, other: bytes) -> bytes:
     if len(one) != len(other):
-        raise ScramError("the proof has a wrong length")
+        raise ScramError("the proof does not have 32 bytes")
     return bytes(a ^ b for a, b in zip(one, other, strict=True))

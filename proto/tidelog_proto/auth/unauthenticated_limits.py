@@ -1,4 +1,4 @@
-"""Limit of the number of unauthenticated connections; one too many closes the oldest of the most frequent address.
+"""Limit of unauthenticated connections: beyond it, the oldest one of the address with the most connections is closed.
 
 Any host may open connections and send little or nothing, so unauthenticated connections are bounded in number, and each
 in time (`hello_timeout_ms`) and bytes. A connection beyond the bound is accepted, since refusing it would let one
@@ -11,14 +11,14 @@ from __future__ import annotations
 from typing import Protocol
 
 
-class Stranger(Protocol):
-    """A connection that is counted here."""
+class UnauthenticatedConnection(Protocol):
+    """An unauthenticated connection."""
 
     def give_way(self) -> None:
         """Close the connection because the limit is exceeded."""
 
 
-class Strangers:
+class UnauthenticatedConnections:
     """The unauthenticated connections of one node.
 
     Args:
@@ -27,15 +27,15 @@ class Strangers:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._address_of: dict[Stranger, str] = {}
-        self._at: dict[str, dict[Stranger, None]] = {}
+        self._address_of: dict[UnauthenticatedConnection, str] = {}
+        self._at: dict[str, dict[UnauthenticatedConnection, None]] = {}
         """By address, the oldest connection first."""
 
     def __len__(self) -> int:
         """Return the number of unauthenticated connections."""
         return len(self._address_of)
 
-    def came(self, one: Stranger, address: str) -> int:
+    def came(self, one: UnauthenticatedConnection, address: str) -> int:
         """Add a new connection; return how many were closed for it."""
         self._address_of[one] = address
         self._at.setdefault(address, {})[one] = None
@@ -51,7 +51,7 @@ class Strangers:
         oldest.give_way()
         return 1
 
-    def left(self, one: Stranger) -> None:
+    def left(self, one: UnauthenticatedConnection) -> None:
         """Stop counting a connection, which is authenticated or closed."""
         address = self._address_of.pop(one, None)
         if address is not None:

@@ -56,7 +56,7 @@ def read_named(path: Path, what: str, bytes_max: int, *, is_secret: bool = False
 
 
 def _at_once(path: str, flags: int) -> int:
-    """Open a file without blocking: opening a pipe would wait for a writer."""
+    """Open a file without blocking, because opening a pipe would wait for a writer."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
@@ -86,14 +86,14 @@ class Followed(Generic[T]):
     def look(self) -> bool:
         """Read the files again; return whether the content changed. Blocks briefly: call it on a worker thread."""
         try:
-            found = self._read()
+            content = self._read()
         except self._refusal as error:
             if str(error) != self._problem:
                 self._problem = str(error)
-                self._log.error("%s; the content that was read before stays in use", error)
+                self._log.error("%s; the last valid content stays in use", error)
             return False
         self._problem = ""
-        if found == self.value:
+        if content == self.value:
             return False
-        self.value = found
+        self.value = content
         return True

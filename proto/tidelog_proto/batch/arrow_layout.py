@@ -1,4 +1,4 @@
-"""Validation of the nodes and buffers of a batch's Arrow message against the columns that its flags name.
+"""Validation of the nodes and buffers of a batch's Arrow message against the columns in the header's flags.
 
 Arrow describes an array as a node (length, null count) and its buffers, depth first: a validity bitmap, offsets for
 variable-length types, then data. pyarrow accepts inconsistent counts as long as they do not point outside the body;
@@ -115,8 +115,8 @@ def _plan(flags: int) -> _Plan:
     return _Plan(nodes, sum(1 + node.offsets + node.data for node in nodes))
 
 
-def places_of(flags: int, kept: int) -> tuple[list[int], list[int]]:
-    """Return the indices of the nodes and buffers of the columns `kept`, in a message with the columns of `flags`.
+def places_of(flags: int, kept_flags: int) -> tuple[list[int], list[int]]:
+    """Return the indices of the nodes and buffers of the columns `kept_flags`, in a message with columns `flags`.
 
     The offset deltas of a derived batch are always included.
     """
@@ -127,7 +127,7 @@ def places_of(flags: int, kept: int) -> tuple[list[int], list[int]]:
         if not flags & flag:
             continue
         buffer_count = sum(1 + node.offsets + node.data for node in column)
-        if flag & (kept | Flags.DERIVED):
+        if flag & (kept_flags | Flags.DERIVED):
             nodes += range(node_at, node_at + len(column))
             buffers += range(buffer_at, buffer_at + buffer_count)
         node_at += len(column)

@@ -1,9 +1,9 @@
 """Columns in a canonical memory layout: equal records have equal bytes, regardless of their origin.
 
 Arrow leaves the memory layout of an array open: a slice keeps the buffers of its parent, a bitmap may exist without
-nulls, there may be bytes under a null, and buffers may be longer than needed. Its writer preserves some of that. Here
-every buffer is built with exactly the required bytes: zero padding bits in bitmaps, no bytes under nulls, offsets
-from 0.
+nulls, there may be bytes under a null, and buffers may be longer than needed. Arrow's writer preserves some of these
+differences. Here every buffer is built with exactly the required bytes: zero padding bits in bitmaps, no bytes under
+nulls, offsets from 0.
 """
 
 from __future__ import annotations

@@ -26,7 +26,8 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 TIMESTAMP_TYPE: Final = pa.timestamp("us", "UTC")
 TIMESTAMP_US_MAX: Final = 253_402_300_799_999_999
-"""The last microsecond of the year 9999. Timestamps outside 0 to this are refused: they usually have a wrong unit."""
+"""The last microsecond of the year 9999. Timestamps outside 0 to this value are refused, because they usually have a
+wrong unit."""
 HEADER_TYPE: Final = pa.struct([("key", pa.string()), ("value", pa.binary())])
 HEADERS_TYPE: Final = pa.list_(HEADER_TYPE)
 OFFSET_DELTA: Final = pa.field("offset_delta", pa.uint32())
@@ -79,7 +80,7 @@ def flags_of(schema: pa.Schema) -> int:
 
 
 def import_for_columns() -> None:
-    """Make Arrow import pandas, if installed, in this thread: it does so for the first column of a process.
+    """Make Arrow import pandas, if installed, in this thread and not with the first column of the process.
 
     Called before columns are made in another thread. A fork during an import in that thread would leave the child with
     a module whose import never completes.
@@ -111,19 +112,19 @@ def columns_of(
     value = pa.array(values, pa.binary())
     if keys is None and timestamps_us is None and headers is None and tags is None:
         return pa.RecordBatch.from_arrays([value], schema=_VALUE_SCHEMA)
-    given: dict[str, pa.Array[Any]] = {"value": value}
+    arrays: dict[str, pa.Array[Any]] = {"value": value}
     if timestamps_us is not None:
-        given["timestamp"] = pa.array(timestamps_us, pa.int64()).view(TIMESTAMP_TYPE)
+        arrays["timestamp"] = pa.array(timestamps_us, pa.int64()).view(TIMESTAMP_TYPE)
     if keys is not None:
-        given["key"] = pa.array(keys, pa.binary())
+        arrays["key"] = pa.array(keys, pa.binary())
     if headers is not None:
-        given["headers"] = _headers_column(headers)
+        arrays["headers"] = _headers_column(headers)
     if tags is not None:
-        given["tag"] = pa.array(tags, pa.string())
-    lengths = {name: len(array) for name, array in given.items()}
+        arrays["tag"] = pa.array(tags, pa.string())
+    lengths = {name: len(array) for name, array in arrays.items()}
     if len(set(lengths.values())) != 1:
         raise ValueError(f"all columns must have one entry per record; their lengths are {lengths}")
-    return _assembled(given)
+    return _assembled(arrays)
 
 
 def canonical(record_batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -146,14 +147,14 @@ def canonical(record_batch: pa.RecordBatch) -> pa.RecordBatch:
         raise TypeError(f"unknown columns {unknown}; the columns of a record are {list(_FLAG_OF_NAME)}")
     if len(set(names)) != len(names) or "value" not in names:
         raise TypeError(f"columns must be unique and include value, got {names}")
-    given: dict[str, pa.Array[Any]] = {}
+    arrays: dict[str, pa.Array[Any]] = {}
     for name in names:
         target: pa.DataType = _schema_of(_FLAG_OF_NAME[name]).field(0).type
         array: pa.Array[Any] = record_batch.column(name)
-        given[name] = array if array.type.equals(target) else _cast(name, array, target)
-    if "timestamp" in given:
-        _check_timestamps(given["timestamp"])
-    return _assembled(given)
+        arrays[name] = array if array.type.equals(target) else _cast(name, array, target)
+    if "timestamp" in arrays:
+        _check_timestamps(arrays["timestamp"])
+    return _assembled(arrays)
 
 
 def with_tight_headers(columns: pa.RecordBatch) -> pa.RecordBatch:
@@ -202,12 +203,12 @@ def _of_milliseconds(array: Any) -> pa.Array[Any]:
     return stamps
 
 
-def _assembled(given: Mapping[str, pa.Array[Any]]) -> pa.RecordBatch:
+def _assembled(columns: Mapping[str, pa.Array[Any]]) -> pa.RecordBatch:
     """Check the rules that types do not express, and put the columns in order."""
     arrays: list[pa.Array[Any]] = []
     flags = 0
     for flag, field in _FIELDS:
-        array = given.get(field.name)
+        array = columns.get(field.name)
         if array is None:
             continue
         if field.name == "timestamp" and array.null_count:

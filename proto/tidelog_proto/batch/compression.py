@@ -93,7 +93,8 @@ def _message_with_compressed_buffers(columns: pa.RecordBatch, options: pa.ipc.Ip
 def _gunzip(body: Buffer, uncompressed_length: int) -> Buffer:
     decompressor = zlib.decompressobj(_GZIP_WBITS)
     try:
-        # One byte more than allowed: a limit of 0 would mean no limit, and the extra byte reveals a too large message.
+        # One byte more than allowed, because a limit of 0 would mean no limit, and a larger message yields the extra
+        # byte.
         message = decompressor.decompress(body, uncompressed_length + 1)
     except zlib.error as error:
         raise _corrupt(f"the gzip body does not decompress: {error}") from error

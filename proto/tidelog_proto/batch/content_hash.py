@@ -33,14 +33,14 @@ from tidelog_proto.batch.key_hash import LONG_BYTES, Slices, slices_of
 from tidelog_proto.batch.record_batch import RecordBatch
 
 Contents = npt.NDArray[np.uint64]
-"""Hashes: two numbers per record."""
+"""Hashes of records: two numbers per record."""
 
 CONTENT_KEY_BYTES: Final = 16
 _SUMS: Final = 4
 _DIGEST_BYTES: Final = 16
 _WORD_BYTES: Final = 8
 _ROWS: Final = 1024
-"""Records hashed at once, so that their words fit the processor's cache."""
+"""Number of records that are hashed at once, so that their words fit the processor's cache."""
 _UPPER: Final = np.uint64(0xFFFFFFFF00000000)
 _32: Final = np.uint64(32)
 _MASKS: Final = np.array([(1 << 8 * count) - 1 for count in range(_WORD_BYTES + 1)], np.uint64)

@@ -15,7 +15,7 @@ from tidelog_proto.batch.header import unpack_header
 from tidelog_proto.batch.record_batch import RecordBatch, columns_of, encode_batch
 
 THINNED_EXTRA_BYTES = 1024
-"""How much longer than the original such a batch may be: a control batch, or padding."""
+"""Maximum growth of a batch when duplicates are dropped: of a control batch, or by padding."""
 
 
 def without_dropped(batch: RecordBatch, keep: npt.NDArray[np.bool_]) -> bytearray:

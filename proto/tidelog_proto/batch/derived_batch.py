@@ -57,7 +57,7 @@ from tidelog_proto.limits import BATCH_BYTES_MAX, DERIVED_EXTRA_BYTES, HEADER_BY
 DERIVED_RECORDS_MAX: Final = 16 * KIB
 DERIVED_WEIGHT_BYTES_MAX: Final = 1 * MIB
 SPAN_MAX: Final = 2**32
-"""Offsets that one batch can cover: its last offset delta is a u32."""
+"""Maximum number of offsets that one batch covers, because its last offset delta is a u32."""
 _DERIVED_BYTES_MAX: Final = BATCH_BYTES_MAX + DERIVED_EXTRA_BYTES
 _COMPRESSED_FROM_BYTES: Final = 1 * KIB
 _WORTH_COMPRESSING: Final = 0.75
@@ -117,7 +117,7 @@ class Deriver:
 
         Raises:
             ProtocolError: BATCH_TOO_LARGE if a producer compressed a record better than any codec here, and it no
-                longer fits a batch. Nothing can be derived then; the sources stay unchanged.
+                longer fits a batch. In this case the sources must be kept unchanged.
         """
         return self._tiled_to(self.end_offset)
 
@@ -215,13 +215,13 @@ def matching_rows(batch: RecordBatch, *, key: bytes | None, tag: str | None) -> 
     if batch.control or not header.record_count:
         return None
     keep = np.ones(header.record_count, np.bool_)
-    for flag, name, wanted in ((Flags.KEY, "key", key), (Flags.TAG, "tag", tag)):
-        if wanted is None:
+    for flag, name, expected in ((Flags.KEY, "key", key), (Flags.TAG, "tag", tag)):
+        if expected is None:
             continue
         if not header.flags & flag:
             return None
         column: Any = batch.columns().column(name)
-        equal: Any = pc.equal(column, pa.scalar(wanted, column.type)).fill_null(False)
+        equal: Any = pc.equal(column, pa.scalar(expected, column.type)).fill_null(False)
         keep &= equal.to_numpy(zero_copy_only=False)
     return keep if keep.any() else None
 

@@ -28,7 +28,7 @@ from tidelog_proto.batch.record_batch import EncodedBatch, columns_of, encode_ba
 from tidelog_proto.limits import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, KIB
 
 PART_BYTES_MIN: Final = 64 * KIB
-"""Average size of a part below which copying parts together is faster."""
+"""Average size of a part below which copying the parts into one buffer is faster."""
 
 _OFFSET_BYTES: Final = 4
 _HEAD_ROOM_BYTES: Final = 4 * KIB
@@ -75,7 +75,7 @@ def encode_gathered(
         if flags_of(part.schema) != Flags.VALUE or values.null_count or not len(values):
             return None
         own, view = _part_of(values, size_bytes)
-        # The first offset of a part equals the last one of the previous part.
+        # Without its first offset, which equals the last one of the previous part.
         offsets.append(own[_OFFSET_BYTES:] if offsets else own)
         data.append(view)
         size_bytes += len(view)

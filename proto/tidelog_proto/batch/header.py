@@ -54,7 +54,7 @@ MAGIC: Final = int.from_bytes(b"TLRB", "little")
 VERSION: Final = 1
 
 Buffer = bytes | bytearray | memoryview
-"""Input of the codec; a memoryview must be contiguous and of bytes (format "B")."""
+"""Type of encoded bytes; a memoryview must be contiguous and of bytes (format "B")."""
 
 _LAYOUT: Final = struct.Struct("<IBBHIIIIIIQQIIqqQqQQI12xII")
 _MAGIC_AND_LENGTH: Final = struct.Struct("<I4xII")
@@ -124,7 +124,8 @@ _CODECS: Final = tuple(Codec)
 class BatchHeader(NamedTuple):
     """Parsed header of a batch. Offsets and counts are in records, lengths in bytes, timestamps in µs since 1970.
 
-    A named tuple, because one is made for every received batch and a frozen dataclass is six times slower.
+    A named tuple, because a header is created for every received batch, which takes a frozen dataclass six times as
+    long.
     """
 
     flags: int
@@ -208,7 +209,7 @@ class BatchHeader(NamedTuple):
 
 
 _made: Final = tuple.__new__
-"""Creates a header from all its values; the named tuple's own constructors are slower wrappers of this."""
+"""Creates a header from all its values; the named tuple's own constructors call it and are slower."""
 
 _OWNER_INDEX: Final = BatchHeader._fields.index("base_offset")
 _SPAN_INDEX: Final = BatchHeader._fields.index("sequence_span")
@@ -292,7 +293,7 @@ def _check(header: BatchHeader, known_flags: int) -> None:
     if header.flags & ~known_flags or (header.flags & _CODEC_MASK) >> _CODEC_SHIFT >= len(_CODECS):
         raise ProtocolError(pb.UNSUPPORTED_BATCH, f"flags {header.flags:#x} contain unknown bits")
     if header.schema_id:
-        raise ProtocolError(pb.UNSUPPORTED_BATCH, f"schema {header.schema_id} is not supported")
+        raise ProtocolError(pb.UNSUPPORTED_BATCH, f"schema id must be 0, the canonical columns, got {header.schema_id}")
     extra = extra_bytes(header.flags)
     if header.length > BATCH_BYTES_MAX + extra:
         raise ProtocolError(
@@ -309,7 +310,7 @@ def _check(header: BatchHeader, known_flags: int) -> None:
     elif not 1 <= header.record_count <= BATCH_RECORDS_MAX:
         raise _corrupt(f"record count must be 1 to {BATCH_RECORDS_MAX}, got {header.record_count}")
     elif header.last_offset_delta != header.record_count - 1:
-        raise _corrupt(f"last offset delta {header.last_offset_delta} for {header.record_count} records")
+        raise _corrupt(f"the last offset delta must be {header.record_count - 1}, got {header.last_offset_delta}")
     if header.sequence_span:
         _check_span(header)
     if header.flags & Flags.PROJECTED and not has_body(header) and any(_body_fields(header)):
@@ -320,9 +321,9 @@ def _check(header: BatchHeader, known_flags: int) -> None:
 
 def _check_span(header: BatchHeader) -> None:
     """Refuse an invalid sequence span: it is only set if records were dropped."""
-    kept = 0 if header.flags & Flags.CONTROL else header.record_count
-    if header.flags & Flags.DERIVED or not kept < header.sequence_span <= BATCH_RECORDS_MAX:
-        raise _corrupt(f"sequence span {header.sequence_span} for {header.record_count} records")
+    records_stored = 0 if header.flags & Flags.CONTROL else header.record_count
+    if header.flags & Flags.DERIVED or not records_stored < header.sequence_span <= BATCH_RECORDS_MAX:
+        raise _corrupt(f"sequence span {header.sequence_span} is not valid for {header.record_count} records")
 
 
 def _check_derived(header: BatchHeader) -> None:
@@ -337,7 +338,7 @@ def _check_derived(header: BatchHeader) -> None:
     if header.end_offset > OFFSET_MAX:
         raise _corrupt(f"the derived batch ends at offset {header.end_offset}; the limit is {OFFSET_MAX}")
     if header.producer_id or header.producer_epoch or header.base_sequence:
-        raise _corrupt("a derived batch has no producer")
+        raise _corrupt("a derived batch must not have a producer")
     if header.record_count:
         if header.flags & _DERIVED_COLUMNS != _DERIVED_COLUMNS and not header.flags & Flags.PROJECTED:
             raise _corrupt("a derived batch with records lacks the timestamp or the value column")

@@ -26,7 +26,7 @@ from tidelog_proto.errors import ProtocolError
 
 PREFIX_BYTES: Final = 8
 METADATA_BYTES_MAX: Final = 4096
-"""All five columns need less than 700 bytes."""
+"""Maximum length of the metadata; a message with all five columns needs less than 700 bytes."""
 BUFFER_ALIGNMENT_BYTES: Final = 8
 LZ4_FRAME: Final = 0
 ZSTD: Final = 1

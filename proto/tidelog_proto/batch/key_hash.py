@@ -32,13 +32,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 Hashes = npt.NDArray[np.uint64]
-"""One number per record."""
+"""Hashes of keys: one number per record."""
 
 LONG_BYTES: Final = 256
-"""Longer keys are hashed one by one."""
+"""Maximum length of keys that are hashed in parallel; longer keys are hashed one by one."""
 
 _BLOCK_ROWS: Final = 32 * 1024
-"""Keys processed at once, so that their words fit the processor's cache."""
+"""Number of keys that are hashed at once, so that their words fit the processor's cache."""
 
 _A: Final = np.uint64(0x9E3779B97F4A7C15)
 _B: Final = np.uint64(0xBF58476D1CE4E5B9)
@@ -198,7 +198,7 @@ def _words(slices: Slices, word_bytes: int) -> tuple[Any, _Ints, Any]:
     """
     data, starts, lengths = slices
     kind = np.dtype(f"<u{word_bytes}")
-    if len(data) < word_bytes:  # so that there is a complete word
+    if len(data) < word_bytes:  # zeros, so that the data has at least one complete word
         data = np.concatenate([data, np.zeros(word_bytes, np.uint8)])
     # Overlapping words, one at every byte position of the data.
     words = np.ndarray((len(data) - word_bytes + 1,), kind, data, strides=(1,))

@@ -16,8 +16,8 @@ import pyarrow as pa
 from tidelog_proto.batch.key_hash import murmur3_slices, slices_of
 
 FEW_KEYS: Final = 4_096
-"""Up to this many keys, hashing a list one by one is faster than as a column, which needs some sixty numpy calls
-regardless of its length."""
+"""Number of keys up to which hashing them one by one is faster than as a column, which takes some sixty numpy calls for
+any length."""
 
 _POSITIVE: Final = 0x7FFFFFFF
 
@@ -31,9 +31,9 @@ def partition_for_key(key: bytes, partitions: int) -> int:
 def partition_column(keys: pa.Array[Any], partitions: int) -> pa.Array[Any]:
     """Return the partition of every key of a binary column as int32; null keys give null."""
     hashes = murmur3_slices(slices_of(keys))
-    found = ((hashes & np.uint32(_POSITIVE)) % np.uint32(partitions)).astype(np.int32)
+    numbers = ((hashes & np.uint32(_POSITIVE)) % np.uint32(partitions)).astype(np.int32)
     mask = keys.is_null().to_numpy(zero_copy_only=False) if keys.null_count else None
-    result: pa.Array[Any] = pa.array(found, pa.int32(), mask=mask)
+    result: pa.Array[Any] = pa.array(numbers, pa.int32(), mask=mask)
     return result
 
 

@@ -1,13 +1,13 @@
 """Decoder of small plain batches without pyarrow.
 
 A batch is *plain* if its body is not compressed and its columns are keys, values, timestamps and tags without nulls.
-pyarrow reads such a message in a few microseconds if its code is in the processor's caches, and otherwise in some 100,
-as for single batches. Here one `struct` reads all numbers of the message's metadata, and another one the offsets of
-each column.
+pyarrow reads such a message in a few microseconds if its code is in the processor's caches, and otherwise, as for
+occasional batches, in some 100 µs. Here one `struct` reads all numbers of the message's metadata, and another one the
+offsets of each column.
 
 The metadata must equal that of this build except for its numbers. The numbers must satisfy `arrow_layout.py`, and the
-offsets must ascend within their data. All other batches are left to pyarrow (`record_batch.py`), which also reports
-errors.
+offsets must ascend within their data. For all other batches the result is None; `record_batch.py` decodes them with
+pyarrow, which also reports errors.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def _places(flags: int, count: int, head: bytes, body_bytes: int) -> tuple[_Plac
     places: list[_Place] = []
     for flag in shape.flags:
         if numbers[node_at] != count or numbers[node_at + 1] or buffers.next(0, 0) is None:
-            return None  # nulls, or a validity bitmap
+            return None  # the column has nulls, or a validity bitmap
         node_at += 2
         if flag == Flags.TIMESTAMP:
             needed_bytes = count * _TIMESTAMP_BYTES

@@ -1,13 +1,13 @@
 """Projection of batches onto the columns that a reader requested, without decoding them.
 
 The buffers of an Arrow message are grouped by column and compressed separately, if at all. The buffers of the requested
-columns are copied behind a new description, and the header gets the flags of these columns and PROJECTED: columns that
-it does not name may exist in the log. If the reader needs nothing of the body, only the header is sent.
+columns are copied after a new description, and the header gets the flags of these columns and PROJECTED: columns that
+it does not name may exist in the log. If the reader does not need the body, only the header is sent.
 
 The body's CRC is computed again, so the old one is checked first; otherwise damaged data would get a valid CRC.
 
 Batches that would shrink little are sent unchanged: small ones, and those compressed as a whole by gzip or snappy,
-unless nothing of the body is needed.
+unless the body is not needed.
 
 Rejected: decoding and encoding by Arrow, which decompresses and compresses the requested columns.
 """
@@ -39,8 +39,8 @@ from tidelog_proto.batch.record_batch import body_of
 from tidelog_proto.limits import KIB
 
 WHOLE_BYTES_MAX: Final = 2 * KIB
-"""Bodies up to this size are sent unchanged: projecting them costs more than sending them."""
-_IN_ONE_PIECE: Final = frozenset({Codec.GZIP, Codec.SNAPPY})
+"""Maximum size of a body that is sent unchanged, because projecting it costs more than sending it."""
+_COMPRESSED_WHOLE: Final = frozenset({Codec.GZIP, Codec.SNAPPY})
 _NUMBER: Final = struct.Struct("<q")
 _PAIR: Final = struct.Struct("<2q")
 
@@ -104,7 +104,7 @@ def project(batch: Buffer, columns: int) -> Buffer:
         return batch
     if not needs_body(header, columns):
         return head_alone(header)
-    if header.body_length <= WHOLE_BYTES_MAX or header.codec in _IN_ONE_PIECE:
+    if header.body_length <= WHOLE_BYTES_MAX or header.codec in _COMPRESSED_WHOLE:
         return batch
     return _cut(header, body_of(header, batch), header.flags & columns & COLUMN_FLAGS)
 
@@ -116,29 +116,29 @@ def head_alone(header: BatchHeader) -> bytes:
     return bare.pack()
 
 
-def _cut(header: BatchHeader, body: memoryview, kept: int) -> bytes:
+def _cut(header: BatchHeader, body: memoryview, kept_flags: int) -> bytes:
     description = parse_message(body)
     lengths = buffer_lengths(body, description)
     check_layout(description, lengths, flags=header.flags, record_count=header.record_count)
-    nodes, buffers = places_of(header.flags, kept)
-    template = _template(kept | header.flags & Flags.DERIVED, header.codec)
-    head, places, pieces = bytearray(template.head), template.places, list[Buffer]()
+    nodes, buffers = places_of(header.flags, kept_flags)
+    template = _template(kept_flags | header.flags & Flags.DERIVED, header.codec)
+    head, places, parts = bytearray(template.head), template.places, list[Buffer]()
     at = 0
     for number, index in enumerate(buffers):
         begin, stored = description.buffers[index]
         _PAIR.pack_into(head, PREFIX_BYTES + places.buffers_at + number * _PAIR.size, at, stored)
         begin += description.body_at
-        pieces.append(body[begin : begin + padded(stored)])
+        parts.append(body[begin : begin + padded(stored)])
         at += padded(stored)
     for number, index in enumerate(nodes):
         _PAIR.pack_into(head, PREFIX_BYTES + places.nodes_at + number * _PAIR.size, *description.nodes[index])
     _NUMBER.pack_into(head, PREFIX_BYTES + places.record_count_at, header.record_count)
     _NUMBER.pack_into(head, PREFIX_BYTES + places.body_length_at, at)
-    cut = b"".join((head, *pieces))
+    cut = b"".join((head, *parts))
     # Only the length of the description differs from that of the whole message.
     whole = description._replace(body_at=len(head))
     projected = header._replace(
-        flags=header.flags & ~COLUMN_FLAGS | kept | Flags.PROJECTED,
+        flags=header.flags & ~COLUMN_FLAGS | kept_flags | Flags.PROJECTED,
         body_length=len(cut),
         uncompressed_length=uncompressed_bytes(whole, (lengths[index] for index in buffers)),
         body_crc=crc32c(cut),

@@ -39,7 +39,7 @@ from tidelog_proto.limits import BATCH_BYTES_MAX, BATCH_RECORDS_MAX, BATCH_UNCOM
 __all__ = ["EncodedBatch", "RecordBatch", "canonical", "columns_of", "encode_batch", "iter_batches"]
 
 _ARANGE: Final[Any] = cast("Any", pa).arange
-"""The type stubs lack it."""
+"""Annotated here, because the type stubs lack the function."""
 _NO_COLUMNS: Final = pa.RecordBatch.from_arrays([], schema=pa.schema([]))
 _NO_HEADERS: Final[tuple[tuple[str, bytes | None], ...]] = ()
 
@@ -92,7 +92,7 @@ def encode_batch(
         producer_id: 0 for a producer that is not idempotent.
         producer_epoch: epoch of the producer id.
         base_sequence: sequence number of the first record.
-        control: the batch is for the broker; readers skip it.
+        control: whether the batch is for the broker; readers skip such batches.
 
     Raises:
         TypeError: the columns are not canonical.
@@ -102,8 +102,8 @@ def encode_batch(
     flags = flags_of(columns.schema)
     count = columns.num_rows
     if count == 0:
-        raise ValueError("a record batch has at least one record")
-    # nbytes counts referenced memory, so this check precedes the allocation of a copy.
+        raise ValueError("a record batch must have at least one record")
+    # Checked before a copy is allocated; nbytes counts the referenced memory.
     if count > BATCH_RECORDS_MAX or columns.nbytes > BATCH_UNCOMPRESSED_BYTES_MAX:
         raise _too_large(f"{count} records have {columns.nbytes} bytes in total")
     base_timestamp_us, max_timestamp_us = (
@@ -317,7 +317,9 @@ def body_of(header: BatchHeader, buffer: Buffer) -> memoryview:
         raise ProtocolError(pb.CORRUPT_BATCH, f"the batch has {header.length} bytes, the buffer {len(buffer)}")
     body = memoryview(buffer)[HEADER_BYTES:]
     if crc32c(body) != header.body_crc:
-        raise ProtocolError(pb.CORRUPT_BATCH, "the body's CRC32C does not match: it was damaged in transit or on disk")
+        raise ProtocolError(
+            pb.CORRUPT_BATCH, "the body's CRC32C does not match: the batch was damaged in transit or on disk"
+        )
     return body
 
 

@@ -1,6 +1,6 @@
 """Surviving records of stored batches as columns, with everything that determines their derived batch.
 
-A derivation preserves exactly this: each record's offset and content, its control flag, and the append timestamp of its
+A derivation preserves each record's offset and content, its control flag, and the append timestamp of its
 batch rounded up (rounding is idempotent).
 """
 
@@ -19,16 +19,17 @@ from tidelog_proto.batch.columns import HEADERS_TYPE, no_headers
 from tidelog_proto.batch.record_batch import RecordBatch
 
 Keep = npt.NDArray[np.bool_]
-"""One entry per record of a batch: whether it survives."""
+"""Boolean array with an entry per record of a batch: whether the record survives."""
 
 APPEND_QUANTUM_US: Final = 60_000_000
-"""Append timestamps are rounded up to this, so that retention deletes nothing early and many records share one."""
+"""Append timestamps are rounded up to a multiple of this, so that retention does not delete records early and many
+records share a timestamp."""
 
 _APPEND_US_MAX: Final = (2**63 - 1) // APPEND_QUANTUM_US * APPEND_QUANTUM_US
 _RECORD_WEIGHT_BYTES: Final = 28
-"""Delta, timestamp, and the four offsets of key, value, headers and tag."""
+"""Weight of each record: delta, timestamp, and the four offsets of key, value, headers and tag."""
 _HEADER_WEIGHT_BYTES: Final = 8
-"""The offsets of its key and value."""
+"""Weight of each header: the offsets of its key and value."""
 _TYPES: Final[dict[str, Any]] = {
     "key": pa.binary(),
     "value": pa.binary(),

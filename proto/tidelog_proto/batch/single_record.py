@@ -20,7 +20,7 @@ from tidelog_proto.batch.ipc_message import BUFFER_ALIGNMENT_BYTES, PREFIX_BYTES
 from tidelog_proto.batch.record_batch import EncodedBatch, columns_of, encode_batch
 
 SINGLE_BYTES_MAX: Final = 64 * 1024
-"""Key and value together; for larger records the template saves less than the extra copy costs."""
+"""Maximum size of key and value together; for larger records the template saves less than the extra copy costs."""
 
 _OFFSETS: Final = struct.Struct("<ii")
 _BODY_LENGTH: Final = struct.Struct("<q")

@@ -1,6 +1,6 @@
 """Complete validation of a batch from an untrusted producer, before a node stores it.
 
-The checks run in this order, cheapest first: header, length, body CRC; features that this build supports;
+The checks run in this order, the fastest first: header, length, body CRC; features that this build supports;
 decompression within the declared size; the message's description against header and flags (`ipc_message.py`,
 `arrow_layout.py`); reading by pyarrow, which validates every offset and UTF-8 string; finally the rules that Arrow does
 not have: tag lengths and the timestamps in the header.
@@ -192,11 +192,11 @@ def _checked_lengths(header: BatchHeader, codec: Codec, message: Buffer, descrip
 
 
 def _check_timestamps(header: BatchHeader, columns: pa.RecordBatch) -> None:
-    told = (header.base_timestamp_us, header.max_timestamp_us)
+    declared = (header.base_timestamp_us, header.max_timestamp_us)
     if header.flags & Flags.TIMESTAMP:
-        if timestamp_range(columns.column("timestamp")) != told:
+        if timestamp_range(columns.column("timestamp")) != declared:
             raise _corrupt("base and max timestamp differ from those of the timestamp column")
-    elif told[0] != told[1]:
+    elif declared[0] != declared[1]:
         raise _timestamps_differ()
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def leave_pandas_out() -> None:
-    """Let Arrow look for pandas now and not find it. Does nothing if pandas is already imported."""
+    """Make Arrow search for pandas now, while it is hidden. Does nothing if pandas is already imported."""
     if "pandas" in sys.modules:
         return
     hidden = _NoPandas()
@@ -42,5 +42,7 @@ class _NoPandas:
         """See `importlib.abc.MetaPathFinder`."""
         del path, target
         if fullname == "pandas":
-            raise ModuleNotFoundError("pandas is disabled in this process", name=fullname)
+            raise ModuleNotFoundError(
+                "pandas is disabled in this process, because importing it would block the event loop", name=fullname
+            )
         return None

@@ -14,7 +14,7 @@ from typing import Final
 import pyarrow as pa
 
 SMALL_BYTES: Final = 16 * 1024
-"""Below this size Python's allocator is faster than Arrow's pool."""
+"""Size below which Python's allocator is faster than Arrow's pool."""
 
 
 @cache

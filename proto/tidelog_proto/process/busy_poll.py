@@ -6,10 +6,11 @@ was short (at most twice the polling time: a sleeping wait takes longer than a p
 to `poll_us` before it sleeps. Seastar does the same (`--idle-poll-time-us`, 200 by default).
 
 Polling must not take the processor from other threads and processes. Between two polls the processor is yielded, and
-when another task used it, polling ends. If that, or polling in vain, repeats, polling pauses for exponentially longer
-(`_pause_s`), because being scheduled last on a crowded processor takes longer than waking up. Waits after a large
-message do not poll either: copying it takes longer than waking up. Rejected: polling without a bound, which uses a core
-in every idle process; busy polling of the socket, which loopback and most virtual devices lack.
+when another task used it, polling ends. If polling ends repeatedly for this reason or without a message, polling pauses
+for exponentially longer (`_pause_s`), because on a busy processor a process that yields waits longer than one that
+wakes up. Waits after a large message do not poll either: copying it takes longer than waking up. Rejected: polling
+without a bound, which uses a core in every idle process; busy polling of the socket, which loopback and most virtual
+devices lack.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ from typing import Final
 POLL_US_DEFAULT: Final = 500
 POLL_US_MAX: Final = 10_000
 POLLED_BYTES_MAX: Final = 16 * 1024
-"""Waits after a larger message do not poll."""
+"""Size of a message above which the next wait does not poll."""
 
 _SOON: Final = 2
-"""Multiple of the polling time: after a wait of at most this the next wait polls."""
+"""Factor of the polling time: after a wait of at most this multiple, the next wait polls."""
 
 CROWDED_S: Final = 50e-6
-"""A longer time between two polls means that another task used the processor or the interpreter."""
+"""Time between two polls above which another task must have used the processor or the interpreter."""
 
 PAUSE_S_MIN: Final = 0.001
 PAUSE_S_MAX: Final = 0.5
-"""Bounds of the pause after another task used the processor, or after polling in vain: doubled each time, halved after
-each message that arrived while polling."""
+"""Bounds of the pause after another task used the processor, or after polling without a message: doubled each time,
+halved after each message that arrived while polling."""
 
 
 def _always() -> bool:
@@ -47,7 +48,8 @@ class IdlePoll:
     Args:
         loop: the running event loop.
         poll_us: how long to poll; 0 disables polling.
-        may_poll: called before each poll; returns False while a thread of this process does work that is waited for.
+        may_poll: called before each poll; returns False while a thread of this process does work that the event loop
+            waits for.
     """
 
     def __init__(
@@ -83,7 +85,7 @@ class IdlePoll:
         self._until_s = 0.0
 
     def _look(self) -> None:
-        """Poll once: schedule another turn of the event loop, which checks its sockets without sleeping."""
+        """Poll once: schedule another iteration of the event loop, which checks its sockets without sleeping."""
         now_s = time.perf_counter()
         if not self._until_s or not self._may_poll():
             self._is_looking = False

@@ -2,10 +2,10 @@
 
 A page of metadata takes a few milliseconds of the event loop, a request of 4,096 entries tens or hundreds, and many
 clients may send such requests at once. Published records must not wait for all of them. So a request waits for a turn
-before each page (`turn`) or each piece (`piece`) of its work; when turns have used `SLICE_S`, the event loop does other
-work for as long as they took. Turns are shared by caller over all its connections, so a caller with a thousand requests
-delays the others by one. No page is made for a client that has not read its earlier answers, which bounds the memory of
-a client's answers to one page beyond the limit of the connection.
+before each page (`turn`) or each slice (`next_slice`) of its work; when turns have used `SLICE_S`, the event loop does
+other work for as long as they took. Turns are shared by caller over all its connections, so a caller with a thousand
+requests delays the others by one. No page is encoded for a client that has not read its earlier answers, which bounds
+the memory of a client's answers to one page beyond the limit of the connection.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from collections.abc import AsyncIterator
 from typing import Final, NamedTuple, Protocol
 
 SLICE_S: Final = 0.002
-"""Time that turns may use before a rest; a single page or piece may take longer."""
+"""Time that turns may use before a rest; a single page or slice may take longer."""
 REST_S_MAX: Final = 0.05
 """Longest rest after a turn that took long because the machine was busy."""
 _SLOWER: Final = 3
-"""Factor by which a piece may exceed its known cost on a slow or busy machine."""
+"""Factor by which a slice may exceed its known cost on a slow or busy machine."""
 
 
 class Reader(Protocol):
@@ -52,10 +52,10 @@ class Turns:
 
     def __init__(self) -> None:
         self._waiting: dict[object, deque[_Waiting]] = {}
-        """By caller, the next caller first."""
+        """Waiting requests by caller, the next caller first."""
         self._working = False
         self._used_s = 0.0
-        """Time taken by the turns since the last rest."""
+        """Time that turns have used since the last rest."""
         self._rested_at = 0.0
         self._resting = False
         self._stopped = False
@@ -82,8 +82,8 @@ class Turns:
         finally:
             self._done(time.perf_counter() - began_s)
 
-    async def piece(self, reader: object, caller: object = None, cost_s: float = 0.0) -> None:
-        """Wait for the next piece of long work, which ends at the caller's next `await`.
+    async def next_slice(self, reader: object, caller: object = None, cost_s: float = 0.0) -> None:
+        """Wait for the next slice of long work, which ends at the caller's next `await`.
 
         Returns at once for a closed connection and while the process stops; the caller then checks whether the work is
         still needed.
@@ -91,7 +91,7 @@ class Turns:
         Args:
             reader: the connection of the request.
             caller: the key by which turns are shared; the connection by default.
-            cost_s: estimated time of the piece in seconds; 0 if unknown.
+            cost_s: estimated time of the slice in seconds; 0 if unknown.
         """
         await self._take(reader, caller)
         asyncio.get_running_loop().call_soon(self._measure, time.perf_counter(), cost_s)
@@ -125,7 +125,7 @@ class Turns:
             return
         now_s = time.perf_counter()
         if not self._working and not self._resting and not self._waiting:
-            if now_s - self._rested_at > 2 * SLICE_S:  # after an idle time
+            if now_s - self._rested_at > 2 * SLICE_S:  # the scheduler was idle before
                 self._used_s, self._rested_at = 0.0, now_s
             self._working = True
             return
@@ -139,7 +139,7 @@ class Turns:
             raise
 
     def _measure(self, began_s: float, cost_s: float) -> None:
-        """Account a piece. Other tasks may have run in the meantime, so its known cost bounds the time counted."""
+        """Count the time of a slice, limited by its known cost, because other tasks may have run in the meantime."""
         took_s = time.perf_counter() - began_s
         self._done(min(max(cost_s, took_s), _SLOWER * cost_s) if cost_s else took_s)
 
@@ -168,7 +168,7 @@ class Turns:
             questions = self._waiting.pop(caller)
             mine = questions.popleft()
             if questions:
-                self._waiting[caller] = questions  # after the other callers
+                self._waiting[caller] = questions  # the caller's next request waits for the other callers
             if not mine.given.done():
                 self._working = True
                 mine.given.set_result(None)

@@ -8,17 +8,18 @@ import resource
 from typing import Final
 
 DESCRIPTORS_MAX: Final = 1 << 20
-"""The soft limit is not raised further: some programs that inherit it loop over all descriptor numbers."""
+"""Maximum to which the soft limit is raised, because some programs that inherit the limit loop over all descriptor
+numbers."""
 REMEDY: Final = "raise the limit of open files (ulimit -n; LimitNOFILE= of systemd; --ulimit nofile= of a container)"
 
 
 def raise_descriptor_limit() -> int:
     """Raise the soft limit of open files to the hard limit, at most to DESCRIPTORS_MAX; return the soft limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_MAX)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
+    target = DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_MAX)
+    if soft != resource.RLIM_INFINITY and soft < target:
         with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
     return descriptor_limit()
 
 

@@ -15,7 +15,7 @@ UNFREEZE_SHARE: Final = 4
 
 
 def calm_garbage_collection() -> None:
-    """Make collections rare, and exclude existing objects from them: call it when the start is complete.
+    """Make collections rare, and exclude existing objects from them; called at the end of the start.
 
     Objects of the start (modules, models, schemas) live as long as the process. A full collection that examines them
     blocks a gateway for 80 ms, and frequent collections of young objects take a tenth of a busy node's time.
@@ -29,20 +29,21 @@ class LongLived:
     """Keeps numerous long-lived objects out of full passes of the collector.
 
     A full collection over 4,096 open partitions blocks the event loop for 250 ms. The collector never examines frozen
-    objects, so cycles among them would never be freed; after a share of them was dropped, all are unfrozen. The class
-    does nothing in a process that did not call `calm_garbage_collection`, such as a program that embeds a node.
+    objects, so cycles among them would never be freed; so when a share of the frozen objects was dropped, all are
+    unfrozen. The class does nothing in a process that did not call `calm_garbage_collection`, such as a program that
+    embeds a node.
     """
 
     def __init__(self) -> None:
-        self._made = self._frozen = self._dropped = 0
+        self._created = self._frozen = self._dropped = 0
 
     def made(self) -> None:
         """Count a created object."""
-        self._made += 1
-        if self._made >= FREEZE_EVERY and gc.get_threshold()[0] == GC_THRESHOLD:
+        self._created += 1
+        if self._created >= FREEZE_EVERY and gc.get_threshold()[0] == GC_THRESHOLD:
             gc.freeze()
-            self._frozen += self._made
-            self._made = 0
+            self._frozen += self._created
+            self._created = 0
 
     def dropped(self, count: int) -> None:
         """Count dropped objects."""

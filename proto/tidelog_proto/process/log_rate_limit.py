@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 
-class SeldomLog:
+class RateLimitedLog:
     """Logs at most `lines` lines in `every_s` seconds, then the number of suppressed ones. Not thread-safe.
 
     Args:
@@ -34,18 +34,18 @@ class SeldomLog:
         self._now_s = now_s
         self._ends_s = 0.0
         """End of the current interval."""
-        self._said = 0
-        self._unsaid = 0
+        self._logged = 0
+        self._suppressed = 0
 
     def say(self, text: str, *values: object) -> None:
         """Log a line, or count it as suppressed."""
         now_s = self._now_s()
         if now_s >= self._ends_s:
-            if self._unsaid:
-                self._log.log(self._level, "%d similar messages suppressed", self._unsaid)
-            self._ends_s, self._said, self._unsaid = now_s + self._every_s, 0, 0
-        if self._said < self._lines:
-            self._said += 1
+            if self._suppressed:
+                self._log.log(self._level, "%d similar messages suppressed", self._suppressed)
+            self._ends_s, self._logged, self._suppressed = now_s + self._every_s, 0, 0
+        if self._logged < self._lines:
+            self._logged += 1
             self._log.log(self._level, text, *values)
         else:
-            self._unsaid += 1
+            self._suppressed += 1

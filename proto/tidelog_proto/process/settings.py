@@ -91,8 +91,8 @@ def _file_table(section: str, path: Path | None) -> dict[str, Any]:
             raise SettingsError(f"{path} has an unknown section [{name}]{_suggest(name, SECTIONS)}")
         if not isinstance(table, dict):
             raise SettingsError(f"{path}: {name} must be a section: [{name}]")
-    found: dict[str, Any] = document.get(section, {})
-    return found
+    section_table: dict[str, Any] = document.get(section, {})
+    return section_table
 
 
 def _flat(table: Mapping[str, Any]) -> Iterator[tuple[str, object]]:

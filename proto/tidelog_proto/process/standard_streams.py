@@ -16,11 +16,11 @@ from typing import Any, Final, TextIO
 from tidelog_proto.limits import MIB
 
 QUEUE_BYTES_MAX: Final = MIB
-"""Queued bytes of one stream; further writes are dropped and counted."""
+"""Maximum number of queued bytes of one stream; further writes are dropped and counted."""
 DRAIN_S: Final = 1.0
 """How long the end of the process waits for queued writes."""
 _WRITE_BYTES: Final = 4096
-"""Bytes of one write: PIPE_BUF, so that lines of several processes in one pipe do not interleave."""
+"""Maximum size of one write: PIPE_BUF, so that lines of several processes in one pipe do not interleave."""
 
 _dropped_before = 0
 _open: list[QueuedWriter] = []
@@ -29,7 +29,7 @@ _open: list[QueuedWriter] = []
 class OutputLostError(OSError):
     """Standard output cannot be written: it is closed, full, or its reader has closed the pipe.
 
-    It has no `errno`, because the command-line library ends a command on EPIPE before its outcome is reported.
+    The error has no `errno`, because the command-line library ends a command on EPIPE before its outcome is reported.
 
     Attributes:
         reader_gone: whether the reader closed the pipe.
@@ -52,7 +52,8 @@ def open_closed_streams() -> None:
         try:
             os.fstat(descriptor)
         except OSError:
-            # Opened in the wrong direction so that use fails. `open` returns the lowest free number, which is this one.
+            # Opened in the wrong direction, so that use fails. `open` returns the lowest free descriptor, which is this
+            # one.
             os.open(os.devnull, os.O_WRONLY if descriptor == 0 else os.O_RDONLY)
             os.set_inheritable(descriptor, True)
         if getattr(sys, name) is None:
@@ -62,7 +63,7 @@ def open_closed_streams() -> None:
             setattr(sys, name, text)
 
 
-def escape_what_cannot_be_encoded() -> None:
+def escape_unencodable() -> None:
     """Make the standard streams escape characters that their encoding lacks, such as with PYTHONIOENCODING=ascii."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
@@ -86,7 +87,7 @@ def queued_streams() -> Iterator[None]:
     Streams without a descriptor (those of tests) are unchanged. At the end, queued writes have DRAIN_S to complete.
     """
     before = sys.stdout, sys.stderr
-    ours = [stream if (found := _queued(stream)) is None else found for stream in before]
+    ours = [stream if (queued := _queued(stream)) is None else queued for stream in before]
     sys.stdout, sys.stderr = ours
     try:
         yield
@@ -160,7 +161,7 @@ class QueuedWriter:
                 self._is_writing = False
                 if not is_written:
                     self.dropped += 1
-                    self._reported += 1  # reporting it would fail too
+                    self._reported += 1  # a report to this stream would fail, too
                 self._changed.notify_all()
 
     def _take(self) -> bytes | None:
@@ -171,7 +172,7 @@ class QueuedWriter:
             self._is_writing = True
             if self.dropped > self._reported and self._pending_bytes < self._bytes_max // 2:
                 missing, self._reported = self.dropped - self._reported, self.dropped
-                return f"{missing} writes were dropped here: this stream was not read\n".encode()
+                return f"{missing} writes were dropped here, because this stream was not read fast enough\n".encode()
             data = self._pending.popleft()
             self._pending_bytes -= len(data)
             return data
@@ -227,12 +228,12 @@ class _QueuedBytes(io.RawIOBase):
         return True
 
     def write(self, data: Any, /) -> int:
-        taken = bytes(data)
-        self._writer.put(taken)
-        return len(taken)
+        content = bytes(data)
+        self._writer.put(content)
+        return len(content)
 
 
-def _piece_bytes(rest: memoryview) -> int:
+def _next_write_bytes(rest: memoryview) -> int:
     """Return the size of the next write: whole lines if possible, so that lines of several processes do not mix."""
     if len(rest) <= _WRITE_BYTES:
         return len(rest)
@@ -244,7 +245,7 @@ def _write(descriptor: int, data: bytes) -> bool:
     rest = memoryview(data)
     while rest:
         try:
-            rest = rest[os.write(descriptor, rest[: _piece_bytes(rest)]) :]
+            rest = rest[os.write(descriptor, rest[: _next_write_bytes(rest)]) :]
         except BlockingIOError:  # another process set O_NONBLOCK on the shared file
             poll = select.poll()
             poll.register(descriptor, select.POLLOUT)

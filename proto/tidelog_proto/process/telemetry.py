@@ -64,10 +64,10 @@ class Telemetry:
 
     def __init__(self, service: str, *, instance: str, collect: Families) -> None:
         _check_variables()
-        named = {"service.instance.id": instance, "service.version": VERSION}
+        attributes = {"service.instance.id": instance, "service.version": VERSION}
         if not os.environ.get("OTEL_SERVICE_NAME"):
-            named["service.name"] = service
-        self._resource = Resource.create(named)
+            attributes["service.name"] = service
+        self._resource = Resource.create(attributes)
         self._provider = TracerProvider(resource=self._resource, shutdown_on_exit=False)
         if _is_exported("OTEL_TRACES_EXPORTER"):
             self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
@@ -112,7 +112,9 @@ class Telemetry:
         try:
             self._metrics.export(self._data())
         except Exception:  # an exporter's error must not end the thread
-            log.exception("metrics could not be exported")
+            log.exception(
+                "metrics could not be exported to the OpenTelemetry collector; trying again at the next interval"
+            )
 
     def _data(self) -> export.MetricsData:
         now_ns = time.time_ns()
@@ -138,15 +140,15 @@ def _context_of(traceparent: str) -> Context:
 def _check_variables() -> None:
     for signal in ("", "_TRACES", "_METRICS"):
         name = f"OTEL_EXPORTER_OTLP{signal}_PROTOCOL"
-        given = os.environ.get(name, _PROTOCOL)
-        if given != _PROTOCOL:
+        value = os.environ.get(name, _PROTOCOL)
+        if value != _PROTOCOL:
             raise SettingsError(
-                f"{name} is {given!r}; only {_PROTOCOL} is supported: unset it, or set it to {_PROTOCOL}"
+                f"{name} is {value!r}; only {_PROTOCOL} is supported: unset it, or set it to {_PROTOCOL}"
             )
     for name in ("OTEL_TRACES_EXPORTER", "OTEL_METRICS_EXPORTER"):
-        given = os.environ.get(name, "otlp")
-        if given not in {"otlp", "none"}:
-            raise SettingsError(f"{name} must be otlp or none, got {given!r}")
+        value = os.environ.get(name, "otlp")
+        if value not in {"otlp", "none"}:
+            raise SettingsError(f"{name} must be otlp or none, got {value!r}")
     _interval_s()
 
 
@@ -157,12 +159,12 @@ def _is_exported(name: str) -> bool:
 
 def _interval_s() -> float:
     name = "OTEL_METRIC_EXPORT_INTERVAL"
-    given = os.environ.get(name, "")
-    if not given:
+    value = os.environ.get(name, "")
+    if not value:
         return INTERVAL_S_DEFAULT
-    if not given.isdigit() or not int(given):
-        raise SettingsError(f"{name} must be a number of milliseconds > 0, got {given!r}")
-    return int(given) / 1000
+    if not value.isdigit() or not int(value):
+        raise SettingsError(f"{name} must be a number of milliseconds > 0, got {value!r}")
+    return int(value) / 1000
 
 
 def _metric_of(family: Any, since_ns: int, now_ns: int) -> export.Metric | None:
@@ -196,16 +198,16 @@ def _histogram_points(samples: Iterable[Any], since_ns: int, now_ns: int) -> lis
         elif sample.name.endswith(("_sum", "_count")):
             of_series[sample.name.rpartition("_")[2]] = sample.value
     points: list[export.HistogramDataPoint] = []
-    for labels, found in series.items():
-        buckets = sorted(found["buckets"])
+    for labels, cells in series.items():
+        buckets = sorted(cells["buckets"])
         counts = [count for _, count in buckets]
         points.append(
             export.HistogramDataPoint(
                 attributes=dict(labels),
                 start_time_unix_nano=since_ns,
                 time_unix_nano=now_ns,
-                count=int(found.get("count", 0)),
-                sum=found.get("sum", 0.0),
+                count=int(cells.get("count", 0)),
+                sum=cells.get("sum", 0.0),
                 bucket_counts=[*counts[:1], *(later - earlier for earlier, later in pairwise(counts))],
                 explicit_bounds=[bound for bound, _ in buckets if bound != float("inf")],
                 min=0.0,

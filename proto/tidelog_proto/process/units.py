@@ -45,11 +45,11 @@ def parse_duration_ms(text: str) -> int:
 
 
 def _parse(text: str, units: dict[str, int], example: str, whole: str) -> int:
-    found = _QUANTITY.fullmatch(text.strip())
-    unit = None if found is None else units.get(found[2].lower())
-    if found is None or unit is None:
+    match = _QUANTITY.fullmatch(text.strip())
+    unit = None if match is None else units.get(match[2].lower())
+    if match is None or unit is None:
         raise ValueError(f"{text!r} is not {example}")
-    quantity = Decimal(found[1]) * unit
+    quantity = Decimal(match[1]) * unit
     if quantity != int(quantity):
-        raise ValueError(f"{text!r} is not a whole number of {whole}")
+        raise ValueError(f"{text!r} is not a whole number of {whole}; use a smaller unit")
     return int(quantity)

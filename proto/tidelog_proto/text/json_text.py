@@ -20,7 +20,7 @@ import numpy as np
 from tidelog_proto.limits import JSON_DEPTH_MAX, JSON_NUMBER_CHARS_MAX
 
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
-"""Some programs write it at the start of a UTF-8 file; it does not belong to the first line."""
+"""The byte order mark that some programs write at the start of a UTF-8 file; it is not part of the first line."""
 
 
 class JsonNumber(str):
@@ -34,7 +34,7 @@ def number_text(text: str) -> JsonNumber:
     """Return a JSON number as text.
 
     Raises:
-        ValueError: it has too many characters.
+        ValueError: the number has too many characters.
     """
     if len(text) > JSON_NUMBER_CHARS_MAX:
         raise ValueError(f"a number has {len(text)} characters; at most {JSON_NUMBER_CHARS_MAX} are supported")
@@ -144,7 +144,7 @@ def member_text(text: str, name: str) -> str:
     """
     quoted = f'"{name}"'
     if text.count(quoted) == 1 and "\\u" not in text:
-        # With no escapes in the text, a single occurrence is the member's name.
+        # If the text has no escapes, a single occurrence is the member's name.
         start = _after_space(text, _after_space(text, text.index(quoted) + len(quoted)) + 1)
         return text[start : _SCAN(text, start)[1]]
     return [value for member, value in members(text) if member == name][-1]
@@ -153,7 +153,7 @@ def member_text(text: str, name: str) -> str:
 def _text_of(content: bytes | str) -> str:
     text = content if isinstance(content, str) else content.decode()
     if text.startswith("\ufeff"):
-        raise ValueError("begins with a byte order mark")
+        raise ValueError("begins with a byte order mark; leave it out")
     return text
 
 
@@ -173,6 +173,6 @@ def _depth(text: str) -> int:
 def _after_space(text: str, at: int) -> int:
     if text[at] not in _BLANKS:
         return at
-    found = _SPACE.match(text, at)
-    assert found is not None, "the pattern matches the empty string"
-    return found.end()
+    match = _SPACE.match(text, at)
+    assert match is not None, "the pattern matches the empty string"
+    return match.end()

@@ -71,7 +71,7 @@ def _raw_json(content: bytes | None) -> str | None:
     try:
         return json_text(content)
     except ValueError:
-        return None  # text that only begins like JSON
+        return None  # the text begins like JSON but is not JSON
 
 
 def _put(document: dict[str, Any], field: str, content: bytes | None, *, as_text: bool = True) -> None:
@@ -81,8 +81,8 @@ def _put(document: dict[str, Any], field: str, content: bytes | None, *, as_text
 
 
 def _header(name: str, value: bytes | None) -> list[Any]:
-    shown, encoding = _shown(value)
-    return [name, shown, encoding] if encoding else [name, shown]
+    text, encoding = _shown(value)
+    return [name, text, encoding] if encoding else [name, text]
 
 
 def _shown(content: bytes | None, *, as_text: bool = True) -> tuple[str | None, str | None]:

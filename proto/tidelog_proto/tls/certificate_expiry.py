@@ -1,6 +1,6 @@
 """Expiry of the certificates of a node or a gateway: a metric, and a daily warning in the log before the end.
 
-An expired certificate does not affect open connections, but all new ones: clients and nodes can no longer connect.
+An expired certificate does not affect open connections, but new ones fail: clients and nodes can no longer connect.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ log = logging.getLogger(__name__)
 
 DAY_S: Final = 24 * 3600.0
 WARN_S: Final = 14 * DAY_S
-"""Warnings start this long before the end..."""
+"""Warnings start this long before the expiry, or later, see `WARN_SHARE`."""
 WARN_SHARE: Final = 0.2
-"""...but not before the last fifth of the validity, for certificates that are valid for a day."""
+"""Share of the validity, at the end, in which warnings start if that is shorter than `WARN_S`."""
 
 
 _NAMES: Final = {"certificate": "the certificate", "ca": "the CA", "crl": "the list of revoked certificates"}
@@ -59,12 +59,12 @@ class CertificateEnds:
 
     def read(self) -> None:
         """Read the expiry of all files again. An unreadable file keeps its last expiry; its user reports the error."""
-        found = [
+        endings = [
             _ending("certificate", self._files.cert, min),
             _ending("ca", self._files.ca, max),
             _ending_of_lists(self._files.crl),
         ]
-        self._endings |= {ending.what: ending for ending in found if ending is not None}
+        self._endings |= {ending.what: ending for ending in endings if ending is not None}
         self._warned_s.clear()
         for ending in self._endings.values():
             self._tell(ending.what, ending.ends_s)

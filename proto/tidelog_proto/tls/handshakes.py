@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tidelog_proto.auth.client_address import counted_address
-from tidelog_proto.auth.unauthenticated_limits import Strangers
+from tidelog_proto.auth.unauthenticated_limits import UnauthenticatedConnections
 from tidelog_proto.process.fair_scheduler import Turns
 from tidelog_proto.tls.stream import TlsError, TlsStream
 
@@ -49,7 +49,7 @@ class TlsEntrance:
         self._timeout_s = timeout_s
         self._refusal = refusal
         self._failed = failed
-        self._shaking = Strangers(handshakes_max)
+        self._shaking = UnauthenticatedConnections(handshakes_max)
         self._streams: set[TlsStream] = set()
         self._turns = turns
         self._steps: set[asyncio.Task[None]] = set()
@@ -93,7 +93,7 @@ class TlsEntrance:
 
     async def _step(self, stream: TlsStream, address: str, step: Callable[[], None]) -> None:
         assert self._turns is not None
-        await self._turns.piece(stream, ("handshakes", address))
+        await self._turns.next_slice(stream, ("handshakes", address))
         try:
             step()
         except BaseException:

@@ -30,7 +30,7 @@ _ONE_LIST: Final = re.compile(rb"-----BEGIN X509 CRL-----(.*?)-----END X509 CRL-
 _DELTA: Final = bytes.fromhex("0603551d1b")
 """DER encoding of the OID of the delta CRL indicator (RFC 5280, 5.2.4: 2.5.29.27)."""
 _CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
-"""Ciphers for TLS 1.2: forward secret and authenticated, as all ciphers of TLS 1.3 are."""
+"""Ciphers for TLS 1.2: forward secret and authenticated, like all ciphers of TLS 1.3."""
 
 
 class TlsFilesError(ValueError):
@@ -66,9 +66,9 @@ def server_context(files: TlsFiles) -> ssl.SSLContext:
     Raises:
         TlsFilesError: one of the files cannot be used.
     """
-    assert files.cert is not None, "a server has a certificate"
+    assert files.cert is not None, "a server needs a certificate"
     context = _hardened(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
-    context.num_tickets = 0  # a resumed session would not be verified with reloaded files
+    context.num_tickets = 0  # resumption is off, because a resumed session would not be verified with reloaded files
     context.options |= ssl.OP_NO_TICKET
     _show(context, files)
     if files.ca is not None:
@@ -122,7 +122,7 @@ def _refuse_revoked(context: ssl.SSLContext, files: TlsFiles) -> bytes:
     content = files.crl_pem.encode("utf-8", "replace") if files.crl is None else read_pem(files.crl, _LISTS)
     where = f"the file {files.crl}" if files.crl else "the given revocation list"
     kinds = set(_PEM_KIND.findall(content))
-    if kinds != {b"X509 CRL"}:  # a certificate in the file would be trusted as a CA
+    if kinds != {b"X509 CRL"}:  # OpenSSL would trust a certificate in the file as a CA
         other = ", ".join(sorted(kind.decode("ascii", "replace") for kind in kinds - {b"X509 CRL"}))
         raise TlsFilesError(
             f"{where} contains {other or 'nothing in PEM'}; it may only contain certificate revocation lists in PEM"
@@ -170,7 +170,9 @@ def _show(context: ssl.SSLContext, files: TlsFiles) -> None:
     read_pem(key, "the private key", is_secret=True)
 
     def no_password() -> str:
-        raise TlsFilesError(f"the private key {key} is encrypted: use an unencrypted key, readable only by its owner")
+        raise TlsFilesError(
+            f"the private key {key} is encrypted: use an unencrypted key in a file that only its owner may read"
+        )
 
     try:
         context.load_cert_chain(files.cert, key, password=no_password)
@@ -214,10 +216,10 @@ def read_pem(path: Path, what: str, *, is_secret: bool = False) -> bytes:
 
 
 @dataclass(frozen=True)
-class _Made:
+class _Contexts:
     """Contexts, with the fingerprint of the files they were made from."""
 
-    seen: bytes
+    fingerprint: bytes
     contexts: list[ssl.SSLContext] = field(compare=False)
 
 
@@ -235,8 +237,8 @@ class FollowedTls:
     def __init__(self, files: TlsFiles, *makers: Callable[[TlsFiles], ssl.SSLContext]) -> None:
         self.files = files
         self._makers = makers
-        self._last: _Made | None = None
-        self._followed = Followed(self._made, TlsFilesError, log)
+        self._last: _Contexts | None = None
+        self._followed = Followed(self._current_contexts, TlsFilesError, log)
 
     @property
     def contexts(self) -> list[ssl.SSLContext]:
@@ -253,18 +255,18 @@ class FollowedTls:
         log.info("reloaded certificates from %s", self.files.cert or self.files.ca)
         return True
 
-    def _made(self) -> _Made:
-        seen = self._fingerprint()
-        if self._last is None or self._last.seen != seen:
-            self._last = _Made(seen, [make(self.files) for make in self._makers])
+    def _current_contexts(self) -> _Contexts:
+        fingerprint = self._fingerprint()
+        if self._last is None or self._last.fingerprint != fingerprint:
+            self._last = _Contexts(fingerprint, [make(self.files) for make in self._makers])
         return self._last
 
     def _fingerprint(self) -> bytes:
         """Return a digest of the contents of all files."""
         files = self.files
         digest = hashlib.sha256()
-        named = (files.cert, "the certificate"), (files.key, "the private key"), (files.ca, "the CA")
-        for path, what in (*named, (files.crl, _LISTS)):
+        files_by_name = (files.cert, "the certificate"), (files.key, "the private key"), (files.ca, "the CA")
+        for path, what in (*files_by_name, (files.crl, _LISTS)):
             if path is not None:
                 content = read_pem(path, what, is_secret=path == files.key)
                 digest.update(hashlib.sha256(content).digest())

@@ -45,22 +45,22 @@ def check_lists(content: bytes, cert: bytes, ca: bytes) -> None:
         raise ValueError(f"contains something other than certificate revocation lists: {error}") from error
     own = x509.load_pem_x509_certificates(cert)[0]
     name = own.issuer.rfc4514_string()
-    found = [each for each in lists if each.issuer == own.issuer]
-    if not found:
+    own_lists = [each for each in lists if each.issuer == own.issuer]
+    if not own_lists:
         raise ValueError(
             f"has no list of {name}, the issuer of the own certificate: add it, or every certificate of that CA would "
             "be refused"
         )
     authorities = [each for each in x509.load_pem_x509_certificates(ca) if each.subject == own.issuer]
     signers = [each for each in authorities if _has_issued(each, own)] or authorities
-    if signers:  # excludes a CA of the same name, such as the predecessor or successor
-        found = [each for each in found if any(_has_signed(signer, each) for signer in signers)]
-    if not found:
+    if signers:  # excludes another CA of the same name, such as its predecessor or successor
+        own_lists = [each for each in own_lists if any(_has_signed(signer, each) for signer in signers)]
+    if not own_lists:
         raise ValueError(
             f"has a list of {name} that is not signed by that CA, the issuer of the own certificate: replace it with a "
             "list signed by that CA"
         )
-    ends = max((each.next_update_utc for each in found if each.next_update_utc is not None), default=None)
+    ends = max((each.next_update_utc for each in own_lists if each.next_update_utc is not None), default=None)
     if ends is not None and ends <= dt.datetime.now(dt.UTC):
         raise ValueError(f"has a list of {name} that expired at {ends:%Y-%m-%d %H:%M} UTC: replace it with a newer one")
 
@@ -73,7 +73,7 @@ def _has_issued(authority: x509.Certificate, one: x509.Certificate) -> bool:
         UnsupportedAlgorithm,
         TypeError,
         ValueError,
-    ):  # signed by another key, or of an unsupported kind
+    ):  # the list is signed by another key, or with an unsupported kind of key
         return False
     return True
 
@@ -81,16 +81,16 @@ def _has_issued(authority: x509.Certificate, one: x509.Certificate) -> bool:
 def _has_signed(authority: x509.Certificate, one: x509.CertificateRevocationList) -> bool:
     try:
         return one.is_signature_valid(cast("CertificateIssuerPublicKeyTypes", authority.public_key()))
-    except (UnsupportedAlgorithm, TypeError, ValueError):  # a key that cannot sign lists
+    except (UnsupportedAlgorithm, TypeError, ValueError):  # keys of this kind cannot sign lists
         return False
 
 
-def revoked_of(content: bytes, shown: Sequence[bytes]) -> list[bool]:
-    """Return for each certificate in DER whether the lists contain it.
+def revoked_of(content: bytes, der_certificates: Sequence[bytes]) -> list[bool]:
+    """Return for each certificate, in DER, whether the lists contain it.
 
     Raises:
         ValueError: as `lists_in`.
     """
     revoked = {(each.issuer, entry.serial_number) for each in lists_in(content) for entry in each}
-    certificates = (x509.load_der_x509_certificate(der) for der in shown)
+    certificates = (x509.load_der_x509_certificate(der) for der in der_certificates)
     return [(certificate.issuer, certificate.serial_number) in revoked for certificate in certificates]

@@ -21,25 +21,26 @@ from typing import Any, Final, cast
 from tidelog_proto.limits import KIB
 
 CHUNK_BYTES: Final = 128 * KIB
-"""Size of the receive buffer and of one write; a connection may keep twice as much while it is open."""
+"""Size of the receive buffer and of one write; OpenSSL may keep twice as much for each open connection."""
 BARREN_BYTES_MAX: Final = 32 * KIB
-"""Encrypted bytes received in a row without application data: more than a partial TLS record. Bounds key updates: one
-of 27 bytes costs as much CPU as kilobytes of data and passes no other limit, so an unauthenticated peer could block the
-event loop with them."""
+"""Maximum number of encrypted bytes that are received in a row without application data; more than a partial TLS
+record. Limits key updates: one of 27 bytes costs as much CPU time as kilobytes of data and is not counted by other
+limits, so an unauthenticated peer could block the event loop with them."""
 _MAKES_UP_FOR: Final = 32
-"""Barren bytes that one byte of application data offsets; a peer that sends one byte a record is not closed."""
+"""Bytes without application data that one byte of application data permits, so that a peer that sends one byte in each
+record is not disconnected."""
 SNIFFED_BYTES: Final = 3
 _HANDSHAKE: Final = 0x16
 _RECORDS: Final = range(0x14, 0x18)
 _MAJOR: Final = 3
 
 _VERIFYING: Final = {
-    **dict.fromkeys(range(18, 22), "its CA is not trusted here"),
+    **dict.fromkeys(range(18, 22), "its CA is not trusted here: add the CA to the trusted ones"),
     3: "the revocation lists here have no list of its CA: add it",
     12: "the revocation list of its CA has expired: replace it with a newer one",
     23: "it is revoked",
 }
-"""OpenSSL's verification codes whose own messages are unclear, and the messages used instead."""
+"""Messages for verification codes for which OpenSSL's own messages are unclear."""
 _ALERTS: Final = {
     "UNKNOWN_CA": "the peer does not trust the CA of the certificate it was sent",
     "CERTIFICATE_REQUIRED": "the peer requires a certificate, and none was sent",
@@ -131,12 +132,12 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
         self._raw: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._first: bytes | None = b""
-        """Received bytes until they are known to be TLS; None afterwards."""
+        """Received bytes until it is known whether they are TLS; None afterwards."""
         self._is_open = False
         self._is_paused = False
         self._barren_bytes = 0
         self._is_given_up = False
-        """Aborted before the loop made the connection."""
+        """Whether the stream was aborted before the loop made the connection."""
         self._error: Exception | None = None
         self.set_protocol(above)
 
@@ -243,7 +244,7 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
             self._flush()
             return
         except ssl.SSLError as error:
-            self._flush()  # sends the alert with the reason
+            self._flush()  # sends the TLS alert with the reason
             self._fail(DisagreedTlsError(why(error)))
             return
         self._flush()
@@ -286,7 +287,7 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
                 if not self._hand_up_once():
                     break
             if self._barren_bytes > BARREN_BYTES_MAX and self._may_hand_up():
-                self._error = TlsError("the peer sends key updates without data")
+                self._error = TlsError("the peer sends TLS key updates without data")
                 self.abort()
         except ssl.SSLError as error:
             self._flush()
@@ -324,7 +325,7 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
                 cast("asyncio.Protocol", self._above).data_received(bytes(room[:filled]))
             else:
                 buffered.buffer_updated(filled)
-        if self._outgoing.pending:  # the answer to a key update
+        if self._outgoing.pending:  # sends the answer to a key update
             self._flush()
         return is_more
 
@@ -401,7 +402,7 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
             self._end()
 
     def give_way(self) -> None:
-        """Close at once: too many handshakes are in progress."""
+        """Close at once, because too many handshakes are in progress."""
         self.abort()
 
     def abort(self) -> None:
@@ -416,7 +417,7 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
         left = memoryview(data).cast("B")
         write, outgoing = self._tls.write, self._outgoing
         while left and not self.is_closing():
-            left = left[write(left) :]  # one TLS record per call
+            left = left[write(left) :]  # each call writes one TLS record
             if outgoing.pending >= CHUNK_BYTES:
                 self._flush()
 
@@ -431,7 +432,7 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
             if self._is_open:
                 self._tls.unwrap()
         except ssl.SSLError:
-            pass  # it would wait for the peer's close_notify
+            pass  # a clean shutdown would wait for the peer's close_notify
         self._flush()
         if self._raw is not None:
             self._raw.close()
@@ -470,7 +471,7 @@ async def open_stream(
     try:
         stream = TlsStream(context, above, timeout_s=timeout_s, shaken=shaken, server_name=host)
     except ValueError as cause:  # or UnicodeError, a subclass
-        raise TlsError(f"{host!r} is not a valid host name for TLS") from cause
+        raise TlsError(f"{host!r} is not a valid host name for TLS; use a name or an address") from cause
     try:
         await connect(stream)
         problem = await ready

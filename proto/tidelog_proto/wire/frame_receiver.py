@@ -21,7 +21,7 @@ from tidelog_proto.wire.frames import Frame, parse_envelope, parse_prefix
 
 SCRATCH_BYTES: Final = 64 * 1024
 FIRST_BYTES: Final = 4 * 1024
-"""Received at first after a frame that was larger than the scratch buffer."""
+"""Number of bytes that are received at first after a frame that was larger than the scratch buffer."""
 
 Admit = Callable[[pb.Envelope, int], bool]
 """Called with a frame's envelope and attachment length before memory is allocated; returns False to decline it."""
@@ -31,7 +31,7 @@ Gather = Callable[[int], None]
 
 
 DECLINED: Final = Frame(pb.Envelope(), memoryview(b""))
-"""Yielded in place of a declined frame, so that the caller can stop after it as after any frame."""
+"""Yielded instead of a declined frame, so that the caller can stop after it as after any frame."""
 
 
 def _gather_any(size_bytes: int) -> None:
@@ -48,7 +48,7 @@ class FrameReceiver:
     def __init__(self, *, frame_bytes_max: int, admit: Admit, gather: Gather = _gather_any) -> None:
         self.frame_bytes_max = frame_bytes_max
         self.envelope_bytes = 0
-        """Length of the envelope that `admit` is called with."""
+        """Length of the current frame's envelope, for `admit`."""
         self.left_bytes = 0
         """Received bytes after the last yielded frame that are not parsed yet."""
         self._admit = admit
@@ -87,7 +87,7 @@ class FrameReceiver:
     def goes_on(self, size_bytes: int) -> bool:
         """Count bytes in the middle of a large attachment; return False for all other bytes, which `received` takes.
 
-        A shortcut for callers with nothing to do before the frame is complete; `received` accepts these bytes as well.
+        A fast path for callers that wait for the complete frame; `received` accepts these bytes as well.
         """
         filled = self._attachment_filled + size_bytes
         if self._envelope is None or filled >= len(self._attachment):
@@ -184,10 +184,10 @@ class FrameReceiver:
         is_new = at > 0 or size_bytes != len(self._scratch)
         if needed_bytes > SCRATCH_BYTES and is_new:
             self._gather(needed_bytes)
-        if size_bytes != len(self._scratch):  # grow for this envelope, or shrink after the last
-            kept = memoryview(bytearray(size_bytes))
-            kept[:left] = self._scratch[at : self._filled]
-            self._scratch = kept
+        if size_bytes != len(self._scratch):  # grow for this envelope, or shrink after the previous one
+            buffer = memoryview(bytearray(size_bytes))
+            buffer[:left] = self._scratch[at : self._filled]
+            self._scratch = buffer
         elif at and left:
             self._scratch[:left] = bytes(self._scratch[at : self._filled])
         self._filled = left

@@ -41,7 +41,7 @@ _OTHER_PROTOCOLS: Final = {
     "port, 8080 by default"
     for verb in (b"GET ", b"POST", b"PUT ", b"HEAD", b"PATC", b"DELE", b"OPTI")
 }
-"""First bytes of other protocols, as frame lengths, and the error for them; all exceed the limit of frames."""
+"""First bytes of other protocols, read as frame lengths, and the error for each; all exceed the limit of frames."""
 
 
 _TLS: Final = (
@@ -70,7 +70,7 @@ def parse_prefix(buffer: Buffer, at: int = 0, *, frame_bytes_max: int = FRAME_BY
     """Check the 8 bytes at `at` and return the lengths of what follows.
 
     Raises:
-        ProtocolError: FRAME_TOO_LARGE past a limit, MALFORMED_FRAME for lengths that do not add up.
+        ProtocolError: FRAME_TOO_LARGE past a limit, MALFORMED_FRAME for lengths that contradict each other.
     """
     frame_bytes, envelope_bytes = _PREFIX.unpack_from(buffer, at)
     if frame_bytes > frame_bytes_max:

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 JOIN_BYTES_MAX: Final = 16 * 1024
-"""Up to this size the parts of a frame are joined: a transport handles one buffer faster than several."""
+"""Size up to which the parts of a frame are joined, because a transport handles one buffer faster than several."""
 
 
 def write_parts(transport: asyncio.Transport, parts: Iterable[Any]) -> None:
@@ -35,5 +35,6 @@ def write_parts(transport: asyncio.Transport, parts: Iterable[Any]) -> None:
     if unsent_bytes:
         low_bytes, high_bytes = transport.get_write_buffer_limits()
         if unsent_bytes > high_bytes:
-            # The only public way to make a transport check its limit. A protocol that is paused is not paused again.
+            # Setting the limits is the only public way to make a transport check them. A paused protocol is not paused
+            # again.
             transport.set_write_buffer_limits(high=high_bytes, low=low_bytes)

@@ -19,44 +19,46 @@ from weakref import WeakKeyDictionary
 STAGGER_S: Final = 0.25
 """Delay before the next address is tried in parallel: the Connection Attempt Delay of RFC 8305."""
 
-Found = list[tuple[Any, ...]]
+AddressInfos = list[tuple[Any, ...]]
 """Result of `socket.getaddrinfo`."""
 
 
-class _Question(NamedTuple):
+class _Lookup(NamedTuple):
     host: str
     port: int
     family: int
     kind: int
 
 
-_asked: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, dict[_Question, asyncio.Future[Found | Exception]]]] = (
-    WeakKeyDictionary()
-)
+_lookups: Final[
+    WeakKeyDictionary[asyncio.AbstractEventLoop, dict[_Lookup, asyncio.Future[AddressInfos | Exception]]]
+] = WeakKeyDictionary()
 """Lookups in progress. Equal lookups share a result, so that slow name servers do not accumulate threads."""
 
 
-async def look_up(host: str, port: int, *, family: int = 0, kind: int) -> Found:
+async def look_up(host: str, port: int, *, family: int = 0, kind: int) -> AddressInfos:
     """Return the addresses of a host, at least one.
 
     Raises:
         OSError, UnicodeError: the lookup failed.
     """
-    question = _Question(host, port, family, kind)
+    lookup = _Lookup(host, port, family, kind)
     with contextlib.suppress(socket.gaierror):
-        return socket.getaddrinfo(*question, flags=socket.AI_NUMERICHOST)
+        return socket.getaddrinfo(*lookup, flags=socket.AI_NUMERICHOST)
     loop = asyncio.get_running_loop()
-    asked = _asked.setdefault(loop, {})
-    answer = asked.get(question)
-    if answer is None:
-        answer = asked[question] = loop.create_future()
-        answer.add_done_callback(lambda _: asked.pop(question))
-        threading.Thread(target=_ask, args=(loop, answer, question), name=f"look up {host}", daemon=True).start()
+    lookups = _lookups.setdefault(loop, {})
+    result_future = lookups.get(lookup)
+    if result_future is None:
+        result_future = lookups[lookup] = loop.create_future()
+        result_future.add_done_callback(lambda _: lookups.pop(lookup))
+        threading.Thread(
+            target=_resolve, args=(loop, result_future, lookup), name=f"look up {host}", daemon=True
+        ).start()
     # Shielded: a cancelled caller must not cancel the lookup of the others.
-    found = await asyncio.shield(answer)
-    if isinstance(found, Exception):
-        raise found
-    return found
+    result = await asyncio.shield(result_future)
+    if isinstance(result, Exception):
+        raise result
+    return result
 
 
 async def connect_to(above: asyncio.BaseProtocol, host: str, port: int) -> None:
@@ -120,13 +122,13 @@ async def connected_socket(
         for task in running:
             task.cancel()
             task.add_done_callback(_close_late)
-    raise best_told(errors)
+    raise most_informative(errors)
 
 
-def by_turns(found: Found) -> Found:
+def by_turns(addresses: AddressInfos) -> AddressInfos:
     """Return addresses with their families alternating, otherwise in the same order."""
-    families = dict.fromkeys(one[0] for one in found)
-    of_each = [[one for one in found if one[0] == family] for family in families]
+    families = dict.fromkeys(one[0] for one in addresses)
+    of_each = [[one for one in addresses if one[0] == family] for family in families]
     return [one for turn in zip_longest(*of_each) for one in turn if one is not None]
 
 
@@ -149,24 +151,26 @@ def _close_late(task: asyncio.Task[socket.socket]) -> None:
         task.result().close()
 
 
-def best_told(errors: Sequence[OSError]) -> OSError:
+def most_informative(errors: Sequence[OSError]) -> OSError:
     """Return the most informative of several errors: the first that is not "connection refused", or else the first."""
     others = (error for error in errors if not isinstance(error, ConnectionRefusedError))
     return next(others, errors[0])
 
 
-def _ask(loop: asyncio.AbstractEventLoop, answer: asyncio.Future[Found | Exception], question: _Question) -> None:
-    found: Found | Exception
+def _resolve(
+    loop: asyncio.AbstractEventLoop, result_future: asyncio.Future[AddressInfos | Exception], lookup: _Lookup
+) -> None:
+    result: AddressInfos | Exception
     try:
-        found = socket.getaddrinfo(*question)
+        result = socket.getaddrinfo(*lookup)
     except Exception as error:  # noqa: BLE001 - passed to the caller
-        found = error
+        result = error
     try:
-        loop.call_soon_threadsafe(_tell, answer, found)
-    except RuntimeError:  # the loop is closed; its pending lookups would keep it alive
-        _asked.pop(loop, None)
+        loop.call_soon_threadsafe(_set_result, result_future, result)
+    except RuntimeError:  # the loop is closed, and its pending lookups would keep it in memory
+        _lookups.pop(loop, None)
 
 
-def _tell(answer: asyncio.Future[Found | Exception], found: Found | Exception) -> None:
-    if not answer.done():
-        answer.set_result(found)
+def _set_result(result_future: asyncio.Future[AddressInfos | Exception], result: AddressInfos | Exception) -> None:
+    if not result_future.done():
+        result_future.set_result(result)

@@ -1,8 +1,8 @@
 """Pending requests of one connection, on one event loop.
 
 Requests are numbered in the order in which they are sent, and an answer contains the number. Each request ends exactly
-once: with its answer, a time-out, or the error of the connection. All requests share one timer, which answers do not
-touch.
+once: with its answer, a time-out, or the error of the connection. All requests share one timer, which is not moved when
+answers arrive.
 """
 
 from __future__ import annotations

@@ -92,9 +92,8 @@ def test_invalid_context_is_refused_and_not_stored(named: Cli, tmp_path: Path) -
         "cannot read the API key"
         in named("context", "add", "x", "--bootstrap", "a:1", "--api-key-file", str(tmp_path / "none")).err
     )
-    assert (
-        "no API key on standard input" in named("context", "add", "x", "--bootstrap", "a:1", "--api-key-file", "-").err
-    )
+    added = named("context", "add", "x", "--bootstrap", "a:1", "--api-key-file", "-")
+    assert "standard input has no API key" in added.err
     assert "context 'y' does not exist" in named("context", "use", "y").err
     assert "context 'y' does not exist" in named("--context", "y", "topic", "list").err
     assert [each["name"] for each in json.loads(named("context", "list", "--json").out)] == ["here"]

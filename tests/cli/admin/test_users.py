@@ -21,5 +21,5 @@ def test_user_is_created_listed_and_deleted_and_the_password_is_not_an_argument(
     assert "dora" not in cli("user", "list").out
     assert "does not exist" in cli("user", "delete", "dora").err
     assert "no terminal" in cli("user", "create", "dora").err
-    assert "no password" in cli("user", "create", "dora", "--password-file", "-", stdin=b"\n").err
+    assert "the password is empty" in cli("user", "create", "dora", "--password-file", "-", stdin=b"\n").err
     assert cli("user", "create", "dora", "--password", "x").code == 2

@@ -73,7 +73,7 @@ def test_list_of_another_ca_and_an_invalid_one_are_kept(
     new_ca(tmp_path / "other", name="Other", days=1)
     revoke_in(tmp_path / "other", (), ())
     for content, why in (
-        (list_in(tmp_path / "other").read_bytes(), "belongs to another CA"),
+        (list_in(tmp_path / "other").read_bytes(), "was signed by another CA"),
         (b"garbage", "cannot write"),
     ):
         list_in(ca).write_bytes(content)

@@ -9,7 +9,7 @@ import pytest
 from tidelog import Client, ClusterStatus, Node, Partition, Topic
 from tidelog.model import Replica
 from tidelog_cli.cluster import drain_progress
-from tidelog_cli.cluster.drain_progress import Told, tell_drain, tell_fetching, watch
+from tidelog_cli.cluster.drain_progress import Progress, drain_progress_of, fetch_progress_of, watch
 
 BOTH = ("ingestion", "persistence")
 
@@ -34,30 +34,30 @@ def cluster(*placements: str, nodes: str = "abcd", copies: int = 3, missing: int
 
 
 def test_a_drain_is_done_when_nothing_is_left_and_all_copies_are_whole() -> None:
-    assert tell_drain("a", cluster("bcd", "cab")) == ("a is draining; it stores 1 partition", False)
-    assert tell_drain("a", cluster("bcd", "cdb", missing=500)) == (
+    assert drain_progress_of("a", cluster("bcd", "cab")) == ("a is draining; it stores 1 partition", False)
+    assert drain_progress_of("a", cluster("bcd", "cdb", missing=500)) == (
         "a stores no partitions; 2 copies must still fetch 1,000 older records",
         False,
     )
-    told = tell_drain("a", cluster("bcd"))
+    told = drain_progress_of("a", cluster("bcd"))
     assert told.done
     assert "cluster remove a" in told.text
 
 
 def test_immovable_partitions_are_reported_and_not_waited_for() -> None:
-    told = tell_drain("a", cluster("abc", "bca", "cab", nodes="abc"))
+    told = drain_progress_of("a", cluster("abc", "bca", "cab", nodes="abc"))
     assert "it stores 3 partitions, 2 of which cannot move" in told.text
     assert not told.done, "its ownership moves to another replica"
-    told = tell_drain("a", cluster("bca", "cab", nodes="abc"))
+    told = drain_progress_of("a", cluster("bca", "cab", nodes="abc"))
     assert "2 of which cannot move" in told.text
     assert told.done
-    told = tell_drain("a", cluster("a", nodes="a", copies=1))
+    told = drain_progress_of("a", cluster("a", nodes="a", copies=1))
     assert told.done, "the last node keeps everything"
 
 
 def test_history_on_its_way_is_counted() -> None:
-    assert tell_fetching(cluster("bcd")).done
-    assert tell_fetching(cluster("bcd", missing=1)) == ("1 copy must still fetch 1 older records", False)
+    assert fetch_progress_of(cluster("bcd")).done
+    assert fetch_progress_of(cluster("bcd", missing=1)) == ("1 copy must still fetch 1 older records", False)
 
 
 def test_a_copy_in_doubt_is_waited_for() -> None:
@@ -65,9 +65,9 @@ def test_a_copy_in_doubt_is_waited_for() -> None:
     (topic,) = status.topics
     in_doubt = Partition(2, "d", 1, ("d", "b"), replicas=(Replica("d", 0, 0), Replica("b", 0, 0, missing_epochs=1)))
     both = replace(status, topics=(replace(topic, partitions=(*topic.partitions, in_doubt)),))
-    assert tell_fetching(both) == ("2 copies must still fetch 4 older records, 1 copy may be incomplete", False)
+    assert fetch_progress_of(both) == ("2 copies must still fetch 4 older records, 1 copy may be incomplete", False)
     only = replace(status, topics=(replace(topic, partitions=(in_doubt,)),))
-    assert tell_drain("a", only) == ("a stores no partitions; 1 copy may be incomplete", False)
+    assert drain_progress_of("a", only) == ("a stores no partitions; 1 copy may be incomplete", False)
 
 
 async def test_the_end_is_waited_for_and_each_change_told_once(
@@ -78,7 +78,14 @@ async def test_the_end_is_waited_for_and_each_change_told_once(
             return ClusterStatus(b"")
 
     monkeypatch.setattr(drain_progress, "LOOK_S", 0)
-    steps = iter([Told("far", done=False), Told("far", done=False), Told("near", done=False), Told("there", done=True)])
+    steps = iter(
+        [
+            Progress("far", done=False),
+            Progress("far", done=False),
+            Progress("near", done=False),
+            Progress("there", done=True),
+        ]
+    )
     async with asyncio.timeout(10):
         await watch(cast("Client", Asked()), lambda _: next(steps))
     shown = capsys.readouterr()

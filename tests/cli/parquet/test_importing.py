@@ -11,7 +11,7 @@ from tests.cli.conftest import Cli
 from tests.json_texts import EXAMPLES
 
 from tidelog_cli.base.failures import CommandFailed
-from tidelog_cli.parquet.importing import files_in, pieces_of
+from tidelog_cli.parquet.importing import chunks_of, files_in
 
 
 def written(path: Path, columns: dict[str, Any], rows_per_group: int = 100) -> Path:
@@ -23,18 +23,18 @@ def test_records_go_where_they_were_in_their_order(tmp_path: Path) -> None:
     path = written(
         tmp_path / "a.parquet", {"partition": [0, 0, 1, 0], "value": [b"a", b"b", b"c", b"d"], "offset": [1] * 4}
     )
-    pieces = list(pieces_of([path], keep_partitions=True, keep_timestamps=True))
+    pieces = list(chunks_of([path], keep_partitions=True, keep_timestamps=True))
     assert [(piece.partition, piece.records.column("value").to_pylist()) for piece in pieces] == [
         *((0, [b"a", b"b"]), (1, [b"c"]), (0, [b"d"]))
     ]
     assert {tuple(piece.records.schema.names) for piece in pieces} == {("value",)}
-    (piece,) = pieces_of([path], keep_partitions=False, keep_timestamps=True)
+    (piece,) = chunks_of([path], keep_partitions=False, keep_timestamps=True)
     assert piece.partition is None
 
 
 def test_large_values_are_read_a_few_at_a_time(tmp_path: Path) -> None:
     path = written(tmp_path / "a.parquet", {"value": [bytes([n]) * 1_000_000 for n in range(20)]})
-    assert max(piece.records.num_rows for piece in pieces_of([path], keep_partitions=True, keep_timestamps=True)) <= 8
+    assert max(piece.records.num_rows for piece in chunks_of([path], keep_partitions=True, keep_timestamps=True)) <= 8
 
 
 def test_files_of_a_directory_come_by_name(tmp_path: Path) -> None:

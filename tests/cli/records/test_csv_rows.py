@@ -59,8 +59,8 @@ def test_many_blocks_are_rows_in_their_order() -> None:
         (b"", (), "row 1 is missing"),
         (b"a,a\n1,2\n", (), "row 1 has the name 'a' twice"),
         (b"a,\n1,2\n", (), "row 1 has an empty name"),
-        (b"\xff\n1\n", (), "row 1 is not a CSV header of UTF-8"),
-        (b"a" * (HEADER_BYTES_MAX + 10000), (), "row 1, which names the columns, is longer than 65,536 bytes"),
+        (b"\xff\n1\n", (), "row 1 is not a CSV header in UTF-8"),
+        (b"a" * (HEADER_BYTES_MAX + 10000), (), "row 1, the names of the columns, has more than 65,536 bytes"),
         (b"a,b\n1,2\n3\n", (), "not CSV: .*row 3"),
         (b"a\n\xff\n", (), "not CSV: .*UTF8"),
         (b'a,b\n1,"' + b"x" * (2 * BLOCK_BYTES), (), "not CSV: a row is longer than 1,048,576 bytes, or a quote"),
@@ -125,5 +125,5 @@ def test_csv_is_published(cli: Cli, topic: str, tmp_path: Any) -> None:
     shown = cli("consume", topic).out.splitlines()
     assert sorted(shown) == ['{"user":"ada","seconds":1.50}', '{"user":"bob","seconds":2}', '{"user":"eve"}']
     refused = cli("produce", topic, "--type", "a=integer", stdin=b"1\n")
-    assert (refused.code, "--type is for CSV, not for lines" in refused.err) == (2, True)
+    assert (refused.code, "--type is only for CSV, because lines has its own types" in refused.err) == (2, True)
     assert "publish CSV with `tidelog produce`" in cli("import", topic, path).err

@@ -121,7 +121,7 @@ def test_a_node_that_cannot_start_ends_it(tmp_path: Path) -> None:
     assert "Traceback" not in ended.stderr
 
 
-@pytest.mark.parametrize(("code", "words"), [(74, "Start it again with: tidelog node"), (78, "this one was removed")])
+@pytest.mark.parametrize(("code", "words"), [(74, "Start it again with: tidelog node"), (78, "This node was removed")])
 async def test_exit_of_a_node_is_reported_with_the_remedy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], code: int, words: str
 ) -> None:

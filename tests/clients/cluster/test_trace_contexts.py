@@ -41,7 +41,7 @@ async def test_publish_carries_the_contexts_of_its_records(source: list[str]) ->
     node = await node_with_topic()
     async with Client(f"127.0.0.1:{node.port}") as client, client.producer("t") as producer:
         for context in (CONTEXT, OTHER, CONTEXT, ""):
-            pending = producer.rows.put(RecordLists([b"x"], trace=context))
+            pending = producer.bulk_appender.put(RecordLists([b"x"], trace=context))
         assert pending is not None
         await pending.settled()
         source[0] = CONTEXT

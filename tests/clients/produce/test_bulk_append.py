@@ -25,7 +25,7 @@ async def begun(client: Client, topic: str = "t", **options: Any) -> Producer:
 
 
 def put(producer: Producer, rows: RecordLists) -> PendingRows:
-    pending = producer.rows.put(rows)
+    pending = producer.bulk_appender.put(rows)
     assert pending is not None
     return pending
 
@@ -62,7 +62,7 @@ def columns(count: int = 3, *, size: int = 10, keyed: bool = False) -> pa.Record
 async def test_columns_are_stored_after_earlier_records(node: FakeNode, client: Client) -> None:
     producer = await begun(client)
     before = await producer.enqueue(b"before")
-    pending = producer.rows.put_columns(columns(), 0)
+    pending = producer.bulk_appender.put_columns(columns(), 0)
     assert pending is not None
     assert [(one.partition, one.base_offset, one.stored, one.error) for one in await pending.settled()] == [
         (0, 1, 3, None)
@@ -74,9 +74,9 @@ async def test_columns_are_stored_after_earlier_records(node: FakeNode, client: 
 
 async def test_columns_that_need_waiting_or_splitting_are_not_accepted(client: Client) -> None:
     unknown = client.producer("t")
-    assert unknown.rows.put_columns(columns(), None) is None, "the producer has not begun"
+    assert unknown.bulk_appender.put_columns(columns(), None) is None, "the producer has not begun"
     producer = await begun(client, "wide", batch_bytes=4096, buffer_bytes=8000)
-    refused = producer.rows.put_columns
+    refused = producer.bulk_appender.put_columns
     assert refused(columns(0), None) is None, "no record"
     assert refused(columns(size=2000), None) is None, "larger than a batch"
     assert refused(columns(), 99) is None, "the partition does not exist"
@@ -114,15 +114,15 @@ async def test_lists_with_timestamps_have_their_own_batch(node: FakeNode, client
 
 async def test_lists_are_refused_if_accepting_needs_waiting(node: FakeNode, client: Client) -> None:
     unknown = client.producer("t")
-    assert unknown.rows.put(RecordLists([b"a"])) is None, "the producer has not begun"
+    assert unknown.bulk_appender.put(RecordLists([b"a"])) is None, "the producer has not begun"
     small = await begun(client, batch_bytes=4096)
-    assert small.rows.put(RecordLists([b"a" * 5000])) is None, "larger than a batch"
-    assert small.rows.put(RecordLists([b"a"], partitions=[9])) is None, "the partition does not exist"
+    assert small.bulk_appender.put(RecordLists([b"a" * 5000])) is None, "larger than a batch"
+    assert small.bulk_appender.put(RecordLists([b"a"], partitions=[9])) is None, "the partition does not exist"
     full = await begun(client, buffer_bytes=1000)
     node.hold = asyncio.Event()
     held = put(full, RecordLists([b"a" * 800]))
     await node.received("publish")
-    assert full.rows.put(RecordLists([b"a" * 800])) is None, "the buffer is full"
+    assert full.bulk_appender.put(RecordLists([b"a" * 800])) is None, "the buffer is full"
     node.hold.set()
     await held.settled()
     assert node.values("t") == [b"a" * 800]
@@ -137,4 +137,4 @@ async def test_a_refused_batch_is_the_outcome_of_each_row(node: FakeNode, client
     assert [type(outcome) for outcome in pending.outcomes()] == [CorruptBatchError] * 2
     await producer.close()
     with pytest.raises(ClosedError):
-        producer.rows.put(RecordLists([b"a"]))
+        producer.bulk_appender.put(RecordLists([b"a"]))

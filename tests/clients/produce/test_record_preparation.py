@@ -11,7 +11,7 @@ from tidelog.produce.producer_options import ProducerOptions
 from tidelog.produce.record_preparation import RecordPreparation
 
 
-def test_a_record_is_serialised_before_it_is_checked_and_measured() -> None:
+def test_a_record_is_serialized_before_it_is_checked_and_measured() -> None:
     preparation = RecordPreparation(ProducerOptions(key_serializer="utf-8", value_serializer="json"))
     record = preparation.prepare([1], "k", None, "tag", 3, 12)
     assert record == (b"[1]", b"k", None, "tag", 3, 12, record_size_bytes(b"[1]", b"k", None, "tag"))

@@ -47,7 +47,7 @@ def test_serializer_returns_bytes(given: Serializer, thing: Any, made: bytes | N
 @pytest.mark.parametrize(
     ("given", "thing", "why"),
     [
-        ("json", float("nan"), "value cannot be serialised"),
+        ("json", float("nan"), "value cannot be serialized"),
         ("json", b"bytes", "not JSON serializable"),
         ("json", Order, "Object of type ModelMetaclass is not JSON serializable"),
         ("json", Point(x=float("inf")), "Out of range float values are not JSON compliant"),

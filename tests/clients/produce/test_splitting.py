@@ -42,7 +42,7 @@ def test_rows_keep_order_within_the_partition_of_their_key(keys: list[bytes | No
     place_of_keyless = None if set(keys) == {None} else keyless
     order = grouped.order.to_pylist()
     sent: list[int] = []
-    for piece in grouped.pieces:
+    for piece in grouped.slices:
         numbers = [int(value or b"") for value in piece.columns.column("value").to_pylist()]
         # Arrow also counts validity bitmaps, and no offsets of an empty column.
         assert abs(piece.columns.nbytes - piece.size_bytes) <= 8 * (len(numbers) + 1)
@@ -53,11 +53,11 @@ def test_rows_keep_order_within_the_partition_of_their_key(keys: list[bytes | No
         sent += numbers
     assert sent == order
     assert sorted(sent) == list(range(len(keys)))
-    assert len({piece.partition for piece in grouped.pieces}) == len(grouped.pieces)
+    assert len({piece.partition for piece in grouped.slices}) == len(grouped.slices)
 
 
 def test_piece_size_counts_all_columns() -> None:
     columns = columns_of([b"v"] * 4, keys=[b"a", b"b", b"c", b"d"], headers=[[("name", b"x" * 100)]] * 4)
     grouped = group_by_partition(columns, partition_column(columns.column("key"), 2), lambda: 0)
-    assert [piece.size_bytes for piece in grouped.pieces] == [piece.columns.nbytes for piece in grouped.pieces]
-    assert sum(piece.size_bytes for piece in grouped.pieces) > 400
+    assert [piece.size_bytes for piece in grouped.slices] == [piece.columns.nbytes for piece in grouped.slices]
+    assert sum(piece.size_bytes for piece in grouped.slices) > 400

@@ -138,7 +138,7 @@ FRAMINGS: Final[dict[str, Case]] = {
     "an upgrade to h2c": Case(head("GET /livez", "Connection: Upgrade", "Upgrade: h2c"), 200),
     "a WebSocket by POST": _refused(head("POST /v1/ws", "Connection: Upgrade", "Upgrade: websocket"), "GET"),
     "a WebSocket with a body": _refused(
-        head("GET /v1/ws", "Connection: Upgrade", "Upgrade: websocket", "Content-Length: 1") + b"x", "without a body"
+        head("GET /v1/ws", "Connection: Upgrade", "Upgrade: websocket", "Content-Length: 1") + b"x", "must have no body"
     ),
     "a range": Case(head("GET /livez", "Range: bytes=0-1"), 200),
     "an impossible range": Case(head("GET /v1/topics", "Range: bytes=9-1,-,x"), 200),

@@ -103,7 +103,7 @@ async def test_attributes_of_each_type_and_the_key() -> None:
         (event(subject="\ud800"), "", "is not JSON: surrogates not allowed"),
         (event(data_base64="\ud800"), "", "surrogates not allowed"),
         (event(**{"\ud800": "a"}), "", "surrogates not allowed"),
-        (event(data=1, data_base64=""), "/data_base64", "data or data_base64, not both"),
+        (event(data=1, data_base64=""), "/data_base64", "either data or data_base64, got both"),
         (event(data_base64="%"), "/data_base64", "is not base64"),
         (event(data_base64=1), "/data_base64", "must be a string of base64"),
         (event(datacontenttype="text/plain", data={}), "/data", "must be a string, as datacontenttype is text/plain"),
@@ -112,9 +112,9 @@ async def test_attributes_of_each_type_and_the_key() -> None:
         (event()[:-1] + b',"data":"\xff"}', "/data", "utf-8"),
         (event() + b"," + event(), "", "at most 1 records"),
         (b"[" + event() + b"]", "", "application/cloudevents-batch+json"),
-        (b"", "", "it is empty"),
+        (b"", "", "the body is empty"),
         (b"1", "", "is not JSON, or not an event"),
-        (event()[:-1], "", "does not end"),
+        (event()[:-1], "", "has no closing bracket"),
     ],
 )
 async def test_a_fault_names_the_attribute(body: bytes, where: str, told: str) -> None:
@@ -168,9 +168,9 @@ def test_a_binary_event_keeps_its_body() -> None:
         (headers_of(my_name="x"), "ce-my_name", "lower-case letters and digits"),
         (headers_of(x="ü"), "ce-x", "percent-encoded UTF-8"),
         (headers_of(x="100%"), "ce-x", "percent-encoded UTF-8"),
-        (headers_of(x="%ff"), "ce-x", "not UTF-8"),
+        (headers_of(x="%ff"), "ce-x", "not as UTF-8"),
         (headers_of(x="%00"), "ce-x", "control characters"),
-        (headers_of(datacontenttype="text/plain"), "ce-datacontenttype", "Content-Type its type"),
+        (headers_of(datacontenttype="text/plain"), "ce-datacontenttype", "Content-Type is its type"),
     ],
 )
 def test_a_wrong_header_is_named(headers: list[tuple[str, str]], where: str, told: str) -> None:

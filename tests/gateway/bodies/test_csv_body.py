@@ -57,7 +57,7 @@ async def test_an_unquoted_empty_value_is_an_error_unless_the_request_defines_it
     [
         ("", "a row with the names of its columns"),
         ("value\n", "and a row for each record"),
-        ("key\nk\n", "row 1: the column value is missing"),
+        ("key\nk\n", "row 1: the header row has no column value"),
         ("value,valeu\n1,2\n", "row 1: column 'valeu' is unknown: did you mean value?"),
         ("value,value\n1,2\n", "row 1: column value is given twice"),
         ("value,header:\n1,2\n", "row 1: a column of headers must be header:NAME"),
@@ -80,7 +80,7 @@ async def test_a_fault_names_its_row(text: str | bytes, told: str) -> None:
 
 
 async def test_rows_are_counted_over_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(csv_body, "PIECE_FIELDS", 6)
+    monkeypatch.setattr(csv_body, "PART_FIELDS", 6)
     rows = [f'k{number},"v\n{number}"\n' for number in range(50)]
     records = await read("key,value\n" + "".join(rows))
     assert records.values == [b"v\n%d" % number for number in range(50)]
@@ -89,7 +89,7 @@ async def test_rows_are_counted_over_pieces(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 async def test_only_a_byte_order_mark_at_the_beginning_of_the_body_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(csv_body, "PIECE_FIELDS", 2)
+    monkeypatch.setattr(csv_body, "PART_FIELDS", 2)
     rows = "\ufeffa,\ufeffk\n" * 3
     records = await read("\ufeffvalue,key\n" + rows)
     assert records.values == ["\ufeffa".encode()] * 3

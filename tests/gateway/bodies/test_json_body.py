@@ -100,7 +100,7 @@ async def test_a_large_body_takes_a_turn_for_each_piece() -> None:
     turns = Turns()
     body = body_of([{"value": "x"}] * 5_000)
     await records_in(body, records_max=10_000, now_us=NOW_US, pace=turns.pace)
-    assert turns.taken >= 5_000 / bodies.PIECE_RECORDS
+    assert turns.taken >= 5_000 / bodies.PART_RECORDS
 
 
 async def test_parsing_ends_when_the_client_disconnects() -> None:
@@ -151,8 +151,8 @@ async def test_a_piece_that_is_not_json_is_reported_at_its_first_record() -> Non
 
 
 async def test_a_record_larger_than_a_piece_is_its_own_piece() -> None:
-    records: list[dict[str, Any]] = [{"value": "x"}, {"value": "y" * 3 * bodies.PIECE_BYTES}, {"value": "z"}]
-    assert [len(value or b"") for value in (await read(body_of(records))).values] == [1, 3 * bodies.PIECE_BYTES, 1]
+    records: list[dict[str, Any]] = [{"value": "x"}, {"value": "y" * 3 * bodies.PART_BYTES}, {"value": "z"}]
+    assert [len(value or b"") for value in (await read(body_of(records))).values] == [1, 3 * bodies.PART_BYTES, 1]
 
 
 async def test_scanning_the_structure_takes_a_turn_for_each_stretch() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog_gateway.bodies import json_lines
-from tidelog_gateway.bodies.json_lines import PIECE_LINES, Line, LineBuffer, parse_lines
+from tidelog_gateway.bodies.json_lines import GROUP_LINES, Line, LineBuffer, parse_lines
 from tidelog_gateway.records.json_decoding import Records
 
 NOW_US = 5_000
@@ -37,10 +37,10 @@ def test_lines_are_the_same_however_they_arrive(text: bytes, size: int) -> None:
 
 
 def test_many_short_lines_are_returned_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_lines, "PIECE_BYTES", 100)
-    pieces = list(LineBuffer().feed(b"1\n" * 1_000 + b"rest"))
-    assert max(map(len, pieces)) <= PIECE_LINES
-    assert [line.number for lines in pieces for line in lines] == list(range(1, 1_001))
+    monkeypatch.setattr(json_lines, "GROUP_BYTES", 100)
+    groups = list(LineBuffer().feed(b"1\n" * 1_000 + b"rest"))
+    assert max(map(len, groups)) <= GROUP_LINES
+    assert [line.number for lines in groups for line in lines] == list(range(1, 1_001))
     assert not any(lines for lines in LineBuffer().feed(b"\n" * 1_000))
 
 

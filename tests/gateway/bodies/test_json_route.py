@@ -49,9 +49,9 @@ async def test_another_media_type_is_refused(api: httpx.AsyncClient) -> None:
 @pytest.mark.parametrize(
     ("body", "detail"),
     [
-        (b'{"offsets": ["\xff"]}', "the body is not UTF-8"),
+        (b'{"offsets": ["\xff"]}', "the body is not UTF-8; send JSON in UTF-8"),
         ('{"offsets": []}'.encode("utf-16-le"), "the body is not JSON in UTF-8"),
-        ('{"offsets": []}'.encode("utf-16"), "the body is not UTF-8"),
+        ('{"offsets": []}'.encode("utf-16"), "the body is not UTF-8; send JSON in UTF-8"),
     ],
 )
 async def test_another_encoding_than_utf_8_is_refused(api: httpx.AsyncClient, body: bytes, detail: str) -> None:

@@ -82,13 +82,18 @@ def known(log: FakeLog) -> Known:
 
 @pytest.fixture
 async def callers(log: FakeLog, known: Known) -> AsyncIterator[CallerCache]:
-    client, kept = cast(Client, FakeClient(log)), ProducerLimit(10)
+    client, producer_limit = cast(Client, FakeClient(log)), ProducerLimit(10)
     budget, outgoing = RequestBudget(1), ResponseBudget(1, 1)
-    producers = Producers(client, kept=kept, delivery_timeout_s=1)
+    producers = Producers(client, producer_limit=producer_limit, delivery_timeout_s=1)
     settings = GatewaySettings(auth="callers", callers_max=16, wrong_credentials_max=3)
     own = Gateway(settings, client, producers, Metrics(budget, outgoing), budget, outgoing)
     made = CallerCache(
-        own, kept, identify=known.identify, revision=known.revision, open_client=known.open_client, clock=known.clock
+        own,
+        producer_limit,
+        identify=known.identify,
+        revision=known.revision,
+        open_client=known.open_client,
+        clock=known.clock,
     )
     yield made
     await made.close(within_s=5)

@@ -14,7 +14,7 @@ from tidelog_gateway.coalescing.producers import ProducerLimit, Producers
 
 @pytest.fixture
 def producers(log: FakeLog) -> Producers:
-    return Producers(cast(Client, FakeClient(log)), kept=ProducerLimit(2), delivery_timeout_s=1)
+    return Producers(cast(Client, FakeClient(log)), producer_limit=ProducerLimit(2), delivery_timeout_s=1)
 
 
 async def used(producers: Producers, topic: str) -> FakeProducer:

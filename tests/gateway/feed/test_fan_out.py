@@ -1,4 +1,4 @@
-"""Pushes to followers that receive the same bytes: which ones take a piece, and which fall behind."""
+"""Pushes to followers that receive the same bytes: which ones take an entry, and which fall behind."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from tidelog_gateway.feed.fan_out import FanOut, PieceTokens
-from tidelog_gateway.feed.ring import Follower, Piece, PieceEncoder
+from tidelog_gateway.feed.fan_out import EntryTokens, FanOut
+from tidelog_gateway.feed.ring import EntryEncoder, Follower, RingEntry
 
 
 class Transport:
@@ -51,23 +51,23 @@ class Stand:
 
     def follower(self, *, watched: bool = False) -> Follower:
         self_: Any = self
-        return Follower({0: 0}, self_, self_, cast(PieceEncoder, None), lambda: None, watch=self_ if watched else None)
+        return Follower({0: 0}, self_, self_, cast(EntryEncoder, None), lambda: None, watch=self_ if watched else None)
 
 
 class PlainEncoder:
     surface = "websocket"
     always_token = False
 
-    def encode(self, piece: Piece, token: str | None) -> bytes:
-        return piece.data
+    def encode(self, entry: RingEntry, token: str | None) -> bytes:
+        return entry.data
 
 
 def push(stand: Stand, *, records: int, data: bytes = b"[1]", watched: bool = False) -> bool:
-    """Push a piece; return whether it was written."""
+    """Push an entry; return whether it was written."""
     counter = Counter("records", "records", registry=CollectorRegistry())
-    fan_out = FanOut(PlainEncoder(), PieceTokens(cast(Any, None)), counter)
+    fan_out = FanOut(PlainEncoder(), EntryTokens(cast(Any, None)), counter)
     follower = stand.follower(watched=watched)
-    refused = fan_out.push(Piece(0, 0, max(1, records), records, 7 * records, data), [follower])
+    refused = fan_out.push(RingEntry(0, 0, max(1, records), records, 7 * records, data), [follower])
     assert refused in ([], [follower])
     assert stand.direct is None or stand.direct.written == ([] if refused else [data])
     return not refused

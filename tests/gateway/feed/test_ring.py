@@ -1,4 +1,4 @@
-"""The ring against a log of all pieces: in any run, each follower gets every record once, and in order."""
+"""The ring against a log of all entries: in any run, each follower gets every record once, and in order."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from tidelog_gateway.feed import ring as ring_module
-from tidelog_gateway.feed.ring import AHEAD_RECORDS_MAX, Credit, Follower, Piece, Ring
+from tidelog_gateway.feed.ring import AHEAD_RECORDS_MAX, Credit, Follower, Ring, RingEntry
 
 PARTITIONS = 3
 
 
-def piece(partition: int, first: int, count: int) -> Piece:
-    return Piece(partition, first, first + count, count, count, b"[" + b"," * (count * 40) + b"]")
+def entry(partition: int, first: int, count: int) -> RingEntry:
+    return RingEntry(partition, first, first + count, count, count, b"[" + b"," * (count * 40) + b"]")
 
 
 class ReaderPusher:
     """Pushes to readers, as far as they take pushes."""
 
-    def push(self, piece: Piece, followers: Iterable[Follower]) -> list[Follower]:
+    def push(self, entry: RingEntry, followers: Iterable[Follower]) -> list[Follower]:
         refused: list[Follower] = []
         for follower in followers:
             reader = cast(Reader, follower.credit)
-            if not reader.push(piece):
+            if not reader.push(entry):
                 refused.append(follower)
         return refused
 
@@ -62,7 +62,7 @@ class Reader:
     def is_in_step(self) -> bool:
         return self.follower.in_step
 
-    def push(self, pushed: Piece) -> bool:
+    def push(self, pushed: RingEntry) -> bool:
         if self.takes_pushes and self.has_credit:
             self.note(pushed)
             return True
@@ -71,11 +71,11 @@ class Reader:
     def wake(self) -> None:
         self.wakes += 1
 
-    def note(self, taken: Piece) -> None:
+    def note(self, taken: RingEntry) -> None:
         self.sent[taken.partition] += range(taken.first_offset, taken.next_offset)
 
     def take(self) -> bool:
-        """Take one piece as a follower that is behind; return whether one existed."""
+        """Take one entry as a follower that is behind; return whether one existed."""
         found = self.ring.next_for(self.follower)
         if found is None:
             return False
@@ -112,7 +112,7 @@ class RingMachine(RuleBasedStateMachine):
     def append(self, partition: int, count: int) -> None:
         first = self.ends.get(partition, 0)
         self.ends[partition] = first + count
-        self.is_more = self.ring.append(piece(partition, first, count))
+        self.is_more = self.ring.append(entry(partition, first, count))
         self.newest = partition, first, first + count
         self.history.append(dict(self.ends))
 
@@ -156,7 +156,7 @@ class RingMachine(RuleBasedStateMachine):
     @rule()
     def let_go(self) -> None:
         held_bytes = self.ring.held_bytes
-        assert self.ring.drop_pieces() == held_bytes
+        assert self.ring.drop_entries() == held_bytes
         assert self.ring.held_bytes == 0
 
     @invariant()
@@ -198,28 +198,28 @@ def test_each_follower_is_sent_every_record_once_and_in_order(pushes_max: int, m
     run_state_machine_as_test(RingMachine, settings=SETTINGS)
 
 
-def test_a_piece_that_cannot_be_pushed_is_taken_later_and_pushes_continue() -> None:
+def test_a_entry_that_cannot_be_pushed_is_taken_later_and_pushes_continue() -> None:
     ring = Ring({0: 0}, bytes_max=10_000)
     reader = Reader(ring, {0: 0})
     assert ring.attach(reader.follower)
     assert reader.is_in_step()
     reader.takes_pushes = False
-    ring.append(piece(0, 0, 2))
-    ring.append(piece(0, 2, 2))
+    ring.append(entry(0, 0, 2))
+    ring.append(entry(0, 2, 2))
     assert (reader.is_in_step(), reader.sent[0], reader.wakes) == (False, [], 1)
-    assert [ring.is_wanted] == [False], "it has pieces to take"
+    assert [ring.is_wanted] == [False], "it has entries to take"
     reader.takes_pushes = True
     assert [reader.take() for _ in range(3)] == [True, True, False]
     assert reader.is_in_step()
     assert ring.is_wanted
-    ring.append(piece(0, 4, 1))
+    ring.append(entry(0, 4, 1))
     assert reader.sent[0] == [0, 1, 2, 3, 4]
 
 
-def test_a_position_inside_a_piece_is_not_served() -> None:
+def test_a_position_inside_a_entry_is_not_served() -> None:
     ring = Ring({0: 0}, bytes_max=10_000)
     assert ring.attach(Reader(ring, {0: 0}).follower)
-    ring.append(piece(0, 0, 5))
+    ring.append(entry(0, 0, 5))
     assert not ring.reaches({0: 3})
     assert ring.reaches({0: 5})
     assert ring.reaches({0: 0})
@@ -236,15 +236,15 @@ def test_a_follower_that_is_ahead_is_sent_nothing_twice() -> None:
     reader = Reader(ring, {0: 4, 1: 0})
     assert ring.attach(reader.follower)
     assert ring.is_wanted
-    ring.append(piece(0, 0, 2))
-    ring.append(piece(1, 0, 1))
+    ring.append(entry(0, 0, 2))
+    ring.append(entry(1, 0, 1))
     while reader.take():
         pass
     assert (reader.sent[0], reader.sent[1], reader.is_in_step()) == ([], [0], False)
-    ring.append(piece(0, 2, 2))
+    ring.append(entry(0, 2, 2))
     assert not reader.take()
     assert reader.is_in_step()
-    ring.append(piece(0, 4, 1))
+    ring.append(entry(0, 4, 1))
     assert reader.sent[0] == [4]
 
 
@@ -253,38 +253,38 @@ def test_a_follower_that_leaves_before_it_was_pushed_to_keeps_its_position(monke
     ring = Ring({0: 0, 1: 7}, bytes_max=10_000)
     readers = [Reader(ring, {0: 0, 1: 7}) for _ in range(3)]
     assert all(ring.attach(reader.follower) for reader in readers)
-    assert ring.append(piece(0, 0, 2))
+    assert ring.append(entry(0, 0, 2))
     ring.leave(readers[2].follower)
     ring.leave(readers[0].follower)
     assert not ring.push_pending()
     assert [reader.sent[0] for reader in readers] == [[0, 1], [0, 1], []]
     assert [reader.follower.positions[0] for reader in readers] == [2, 2, 0]
-    assert ring.append(piece(2, 5, 1)) is False, "a partition that was added"
+    assert ring.append(entry(2, 5, 1)) is False, "a partition that was added"
     monkeypatch.setattr(ring_module, "PUSHES_MAX", 0)
-    assert ring.append(piece(3, 5, 1))
+    assert ring.append(entry(3, 5, 1))
     ring.close()
     assert readers[1].follower.positions == {0: 2, 1: 7, 2: 6}
 
 
-def test_eviction_loses_followers_that_need_the_piece() -> None:
+def test_eviction_loses_followers_that_need_the_entry() -> None:
     ring = Ring({0: 0, 1: 0}, bytes_max=900)
     reader = Reader(ring, {0: 0, 1: 0})
     assert ring.attach(reader.follower)
     reader.takes_pushes = False
-    ring.append(piece(0, 0, 5))
-    ring.append(piece(1, 0, 5))
-    ring.append(piece(1, 5, 5))
+    ring.append(entry(0, 0, 5))
+    ring.append(entry(1, 0, 5))
+    ring.append(entry(1, 5, 5))
     while reader.take():
         pass
     assert reader.follower.lost
     assert reader.sent[0] == []
 
 
-def test_a_partition_that_is_added_begins_at_its_first_piece() -> None:
+def test_a_partition_that_is_added_begins_at_its_first_entry() -> None:
     ring = Ring({0: 0}, bytes_max=10_000)
     reader = Reader(ring, {0: 0})
     assert ring.attach(reader.follower)
-    ring.append(piece(1, 7, 3))
+    ring.append(entry(1, 7, 3))
     assert reader.sent[1] == [7, 8, 9]
     late = Reader(ring, {0: 0})
     assert ring.attach(late.follower)
@@ -296,7 +296,7 @@ def test_closing_loses_all_followers_at_their_positions() -> None:
     ring = Ring({0: 0}, bytes_max=10_000)
     reader = Reader(ring, {0: 0})
     assert ring.attach(reader.follower)
-    ring.append(piece(0, 0, 3))
+    ring.append(entry(0, 0, 3))
     ring.close()
     assert reader.follower.lost
     assert (reader.follower.positions, len(ring)) == ({0: 3}, 0)

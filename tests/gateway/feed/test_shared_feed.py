@@ -1,4 +1,4 @@
-"""One feed on a log in memory: its reads, its encoded and kept pieces, and its end."""
+"""One feed on a log in memory: its reads, its encoded and kept entries, and its end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidelog_gateway.budget.connection_output import ConnectionOutput
 from tidelog_gateway.budget.request_budget import RequestBudget
 from tidelog_gateway.budget.response_budget import ResponseBudget
 from tidelog_gateway.feed.feeds import Feeds
-from tidelog_gateway.feed.ring import Credit, Follower, Piece
+from tidelog_gateway.feed.ring import Credit, Follower, RingEntry
 from tidelog_gateway.feed.shared_feed import SharedFeed
 from tidelog_gateway.feed.whole_batch import whole_batch
 from tidelog_gateway.metrics.gateway_metrics import Metrics
@@ -44,17 +44,17 @@ class Sink:
 
 
 class RecordingEncoder:
-    """Notes pieces, and writes their records alone."""
+    """Notes entries, and writes their records alone."""
 
     surface = "websocket"
     always_token = False
 
     def __init__(self) -> None:
-        self.pieces: list[tuple[Piece, str | None]] = []
+        self.entries: list[tuple[RingEntry, str | None]] = []
 
-    def encode(self, piece: Piece, token: str | None) -> bytes:
-        self.pieces.append((piece, token))
-        return piece.data
+    def encode(self, entry: RingEntry, token: str | None) -> bytes:
+        self.entries.append((entry, token))
+        return entry.data
 
 
 class Listener:
@@ -86,8 +86,8 @@ class Listener:
         self.spent = 1_000_000 - records
 
     @property
-    def pushed(self) -> list[Piece]:
-        return [piece for piece, _ in self.encoder.pieces]
+    def pushed(self) -> list[RingEntry]:
+        return [entry for entry, _ in self.encoder.entries]
 
     async def until(self, offset: int) -> None:
         async with asyncio.timeout(10):
@@ -128,13 +128,13 @@ async def test_a_batch_is_read_and_encoded_once_for_all(stand: Stand) -> None:
     assert feed is not None
     await stand.log.append("t", 0, columns_of([b"a", b"b"], keys=[b"k", None]))
     await one.until(2)
-    ((piece, token),) = one.encoder.pieces
-    assert other.encoder.pieces == [(piece, token)]
-    assert other.encoder.pieces[0][0] is piece
-    assert one.sink.written == same.sink.written == [piece.data]
+    ((entry, token),) = one.encoder.entries
+    assert other.encoder.entries == [(entry, token)]
+    assert other.encoder.entries[0][0] is entry
+    assert one.sink.written == same.sink.written == [entry.data]
     assert one.sink.written[0] is same.sink.written[0]
-    assert (one.spent, same.spent, one.outlet.pushed_bytes) == (2, 2, len(piece.data))
-    assert (piece.records, piece.payload_bytes, piece.first_offset, piece.next_offset) == (2, 3, 0, 2)
+    assert (one.spent, same.spent, one.outlet.pushed_bytes) == (2, 2, len(entry.data))
+    assert (entry.records, entry.payload_bytes, entry.first_offset, entry.next_offset) == (2, 3, 0, 2)
     assert token is not None
     assert positions_in(token, SCOPE) == {0: 2, 1: 0}
     (counted,) = stand.metrics.records_out.collect()
@@ -151,12 +151,12 @@ async def test_a_large_batch_is_cut_as_for_one_subscription(log: FakeLog) -> Non
     listener = stand.follow({0: 0})
     await log.append("t", 0, columns_of([b"x"] * 7))
     await listener.until(7)
-    assert [piece.records for piece in listener.pushed] == [3, 3, 1]
-    listener.encoder.pieces.clear()
+    assert [entry.records for entry in listener.pushed] == [3, 3, 1]
+    listener.encoder.entries.clear()
     await log.append("t", 0, columns_of([b"\x01" * 200] * 3))  # six bytes each as JSON
     await listener.until(10)
-    assert [piece.records for piece in listener.pushed] == [1, 1, 1]
-    assert all(len(piece.data) < 2 * KIB for piece in listener.pushed)
+    assert [entry.records for entry in listener.pushed] == [1, 1, 1]
+    assert all(len(entry.data) < 2 * KIB for entry in listener.pushed)
 
 
 async def test_a_feed_without_credit_reads_nothing(stand: Stand) -> None:
@@ -172,7 +172,7 @@ async def test_a_feed_without_credit_reads_nothing(stand: Stand) -> None:
     await listener.until(5)
 
 
-async def test_pieces_are_kept_within_the_budget_and_dropped_for_others(stand: Stand) -> None:
+async def test_entries_are_kept_within_the_budget_and_dropped_for_others(stand: Stand) -> None:
     fast, slow = stand.follow({0: 0, 1: 0}), stand.follow({0: 0, 1: 0})
     slow.has_credit = False
     for at in range(20):

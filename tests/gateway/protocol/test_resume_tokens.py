@@ -79,7 +79,7 @@ def test_positions_that_no_gateway_makes_are_refused(tail: bytes) -> None:
 
 
 def test_a_token_of_another_version_names_both() -> None:
-    with pytest.raises(Problem, match="version is 9, and this gateway knows version 1"):
+    with pytest.raises(Problem, match="version is 9, and this gateway supports version 1"):
         positions_in(sealed(b"\x09" + SCOPE.head()[1:] + b"\x00"), SCOPE)
 
 

@@ -14,7 +14,7 @@ from tests.gateway.fake_log import FakeLog
 
 from tidelog.errors import BatchTooLargeError, TidelogError
 from tidelog_gateway.bodies import json_lines
-from tidelog_gateway.bodies.json_lines import PIECE_LINES
+from tidelog_gateway.bodies.json_lines import GROUP_LINES
 from tidelog_gateway.publishing import line_stream
 
 PATH = "/v1/topics/t/records"
@@ -96,7 +96,7 @@ async def test_lines_are_answered_while_the_body_arrives(serve: Serve, log: Fake
 
 
 async def test_receipts_are_in_the_order_of_the_lines(serve: Serve, log: FakeLog) -> None:
-    total = 5 * PIECE_LINES
+    total = 5 * GROUP_LINES
     async with serve() as served, opened(served) as client:
         client.send(records(*map(str, range(total))))
         client.send(b"")
@@ -166,7 +166,7 @@ async def test_a_client_that_disconnects_ends_the_work(serve: Serve, log: FakeLo
     log.enqueued.clear()
     async with serve() as served:
         async with opened(served) as client:
-            client.send(records(*["a"] * PIECE_LINES * 2))
+            client.send(records(*["a"] * GROUP_LINES * 2))
             await asyncio.sleep(0.3)
         await asyncio.sleep(0.3)
         log.enqueued.set()
@@ -198,7 +198,7 @@ async def test_a_log_that_does_not_answer_slows_the_client_down(
                 break
             sent += 1
         assert sent < 200, "the client cannot send all of its 23 MB"
-        assert parsed <= line_stream.PIECES_MAX * PIECE_LINES
+        assert parsed <= line_stream.GROUPS_MAX * GROUP_LINES
         log.enqueued.set()
         await client.status()
         for number in range(1_000):
@@ -252,5 +252,5 @@ async def test_a_body_of_invalid_lines_is_ended_early(serve: Serve, log: FakeLog
         while "line" in found:
             found = await client.line()
         assert (found["done"], found["stored"], found["error"]["code"]) == (False, 1, "invalid_request")
-        assert line_stream.FAULTS_MAX <= found["failed"] < line_stream.FAULTS_MAX + PIECE_LINES
+        assert line_stream.FAULTS_MAX <= found["failed"] < line_stream.FAULTS_MAX + GROUP_LINES
         assert found["next_line"] == found["records"] + 1

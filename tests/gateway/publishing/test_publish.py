@@ -151,7 +151,7 @@ async def test_concurrent_requests_share_a_producer(api: httpx.AsyncClient, log:
 @pytest.mark.parametrize("count", [3, LOOSE_RECORDS_MAX + 3])
 async def test_requests_are_stored_whole_and_in_order_while_the_owner_is_unknown(log: FakeLog, count: int) -> None:
     budget, outgoing, client = RequestBudget(1000), ResponseBudget(1000, 1000), cast(Client, FakeClient(log))
-    producers = Producers(client, kept=ProducerLimit(1), delivery_timeout_s=1)
+    producers = Producers(client, producer_limit=ProducerLimit(1), delivery_timeout_s=1)
     gateway = Gateway(GatewaySettings(), client, producers, Metrics(budget, outgoing), budget, outgoing)
 
     def begin(*values: bytes) -> asyncio.Future[Any]:

@@ -12,7 +12,7 @@ from tests.proto.derived_batches import compacted_log
 
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.reading.body import DECODED_APART_BYTES
-from tidelog_gateway.reading.text_columns import PIECE_BYTES, PIECE_RECORDS
+from tidelog_gateway.reading.text_columns import SLICE_BYTES, SLICE_RECORDS
 from tidelog_gateway.requests.content_negotiation import ARROW, JSON, NDJSON, RECORD_TYPES
 from tidelog_proto.batch.header import Codec
 from tidelog_proto.batch.record_batch import RecordBatch, columns_of
@@ -57,9 +57,9 @@ async def test_next_offset_is_exact(media_type: str, sizes: list[list[int]], dat
 
 
 @pytest.mark.parametrize("encoding", ["utf8", "json"])
-@pytest.mark.parametrize("at", [0, 1, PIECE_RECORDS, 2 * PIECE_RECORDS + 7])
+@pytest.mark.parametrize("at", [0, 1, SLICE_RECORDS, 2 * SLICE_RECORDS + 7])
 async def test_an_answer_ends_before_a_value_that_does_not_fit(encoding: str, at: int) -> None:
-    values = [b"1"] * (3 * PIECE_RECORDS)
+    values = [b"1"] * (3 * SLICE_RECORDS)
     values[at] = b"\xff" if encoding == "utf8" else b"[1"
     body = records_body(NDJSON, encoding)  # type: ignore[arg-type]
     assert await body.take(PARTITION, fetched_of(batch_of(columns_of(values), base_offset=100))) == 100 + at
@@ -74,7 +74,7 @@ async def test_an_answer_ends_before_a_value_that_does_not_fit(encoding: str, at
 @pytest.mark.parametrize("codec", list(Codec))
 @pytest.mark.parametrize("media_type", RECORD_TYPES)
 async def test_large_records_and_batches(codec: Codec, media_type: str) -> None:
-    values = [b'{"a":"' + b"x" * (3 * PIECE_BYTES) + b'"}', b"1", b"[" + b"1," * PIECE_BYTES + b"1]"] * 3
+    values = [b'{"a":"' + b"x" * (3 * SLICE_BYTES) + b'"}', b"1", b"[" + b"1," * SLICE_BYTES + b"1]"] * 3
     assert sum(map(len, values)) > DECODED_APART_BYTES
     body = records_body(media_type, "json")
     batch = batch_of(columns_of(values), codec=codec)
@@ -113,7 +113,7 @@ async def test_a_client_that_has_gone_ends_the_work() -> None:
     body.pace = pace
     with pytest.raises(Problem, match="gone"):
         await body.take(PARTITION, fetched_of(batch_of(columns_of([b"1"] * 20_000))))
-    assert body.records == PIECE_RECORDS
+    assert body.records == SLICE_RECORDS
 
 
 async def test_escapes_make_an_answer_shorter_and_no_longer_than_it_may_be() -> None:

@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tidelog_gateway.reading.text_columns import PIECE_BYTES, base64_of, escaped, is_not_utf8, quoted
+from tidelog_gateway.reading.text_columns import SLICE_BYTES, base64_of, escaped, is_not_utf8, quoted
 from tidelog_gateway.reading.values import texts_of
 
 NEAR = st.sampled_from(
@@ -61,7 +61,7 @@ def test_escapes_are_those_of_orjson(rows: list[str | None]) -> None:
 
 
 def test_a_single_large_record() -> None:
-    data = bytes(range(128)) * (3 * PIECE_BYTES // 128)
+    data = bytes(range(128)) * (3 * SLICE_BYTES // 128)
     column = pa.array([data], pa.binary())
     assert escaped(column.cast(pa.string()))[0].as_py() == orjson.dumps(data.decode()).decode()[1:-1]
     assert base64_of(column)[0].as_py() == base64.b64encode(data).decode()

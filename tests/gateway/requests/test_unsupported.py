@@ -34,7 +34,7 @@ async def test_an_unknown_query_parameter_is_refused(
 async def test_a_repeated_query_parameter_is_refused(api: httpx.AsyncClient, topic: str) -> None:
     refused = await api.get(f"{topic}/partitions/0/records?offset=0&offset=1")
     assert refused.status_code == 422
-    assert refused.json()["errors"] == [{"parameter": "offset", "detail": "is given more than once; send one"}]
+    assert refused.json()["errors"] == [{"parameter": "offset", "detail": "is given more than once; send it once"}]
 
 
 async def test_an_answer_in_another_media_type_is_refused(api: httpx.AsyncClient, topic: str) -> None:

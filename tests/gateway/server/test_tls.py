@@ -84,7 +84,7 @@ async def test_tls_on_a_plain_port_is_answered_and_logged(
             writer.write(bytes([byte]))
             await writer.drain()
         async with asyncio.timeout(10):
-            assert b"this port does not use TLS; begin the URL with http://" in await reader.read()
+            assert b"this port does not use TLS; use a URL with http://" in await reader.read()
         writer.close()
         async with httpx.AsyncClient(timeout=20) as http:
             assert (await http.get(f"http://localhost:{served.port}/livez")).status_code == 200

@@ -10,7 +10,7 @@ import pytest
 from tidelog_gateway.budget.connection_output import ConnectionOutput
 from tidelog_gateway.budget.response_budget import ResponseBudget
 from tidelog_gateway.budget.response_reservation import ResponseReservation
-from tidelog_gateway.feed.ring import Piece
+from tidelog_gateway.feed.ring import RingEntry
 from tidelog_gateway.sse.event_sender import OUTBOX_BYTES, EventSender
 from tidelog_gateway.sse.events import HEARTBEAT, RETRY_MS, EventEncoder, event_of
 from tidelog_proto.limits import MIB
@@ -86,7 +86,7 @@ def may_push(line: Line) -> bool:
     return line.outlet.direct is not None
 
 
-async def test_pieces_are_written_to_the_transport_only_while_nothing_waits_in_the_outbox() -> None:
+async def test_entries_are_written_to_the_transport_only_while_nothing_waits_in_the_outbox() -> None:
     line = Line(is_chunked=True)
     line.outlet.connected(cast(asyncio.Transport, Sink()))
     await line.sender.send(OPENED)
@@ -97,7 +97,7 @@ async def test_pieces_are_written_to_the_transport_only_while_nothing_waits_in_t
         await asyncio.sleep(0)
         assert may_push(line)
         await line.sender.send(batch(1))
-        assert not may_push(line), "a piece would pass the batch"
+        assert not may_push(line), "an entry would pass the batch"
         await line.bodies.get()
         await asyncio.sleep(0)
     assert may_push(line)
@@ -106,7 +106,7 @@ async def test_pieces_are_written_to_the_transport_only_while_nothing_waits_in_t
     assert not may_push(line)
 
 
-async def test_pieces_are_not_written_past_a_server_that_is_not_the_gateways() -> None:
+async def test_entries_are_not_written_past_a_server_that_is_not_the_gateways() -> None:
     line = Line()
     line.outlet.connected(cast(asyncio.Transport, Sink()))
     running = asyncio.create_task(line.sender.run(line.write))
@@ -118,10 +118,10 @@ async def test_pieces_are_not_written_past_a_server_that_is_not_the_gateways() -
     running.cancel()
 
 
-def test_a_piece_is_a_chunk_with_the_event_of_its_batch() -> None:
-    piece = Piece(1, 3, 7, 1, 4, b'[{"value":"x"}]')
+def test_a_entry_is_a_chunk_with_the_event_of_its_batch() -> None:
+    entry = RingEntry(1, 3, 7, 1, 4, b'[{"value":"x"}]')
     event = event_of({"batch": {"partition": 1, "records": [{"value": "x"}], "next_offset": 7, "resume_token": "AR"}})
-    assert EventEncoder().encode(piece, "AR") == b"%x\r\n%b\r\n" % (len(event), event)
+    assert EventEncoder().encode(entry, "AR") == b"%x\r\n%b\r\n" % (len(event), event)
 
 
 async def test_a_message_that_cannot_be_made_holds_nothing() -> None:

@@ -38,7 +38,7 @@ async def gateway(log: FakeLog) -> Gateway:
     client = cast(Client, FakeClient(log))
     budget = RequestBudget(1000)
     outgoing = ResponseBudget(64 * KIB, 48 * KIB)
-    producers = Producers(client, kept=ProducerLimit(1), delivery_timeout_s=1)
+    producers = Producers(client, producer_limit=ProducerLimit(1), delivery_timeout_s=1)
     settings = GatewaySettings(ws_batch_records_max=4)
     return Gateway(settings, client, producers, Metrics(budget, outgoing), budget, outgoing)
 

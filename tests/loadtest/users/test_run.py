@@ -51,7 +51,7 @@ def test_a_broken_limit_fails_the_command(tmp_path: Path, capsys: pytest.Capture
     plan = plan_of(["--mix", "bulk", "--html", str(tmp_path / "report.html")])
     assert judged(plan, tmp_path) == 0
     assert judged(replace(plan, min_per_s={_BULK: 3.0}), tmp_path) == 1
-    assert f"limit not kept: {_BULK}: 3/s: 2.0/s" in capsys.readouterr().out
+    assert f"limit exceeded: {_BULK}: 3/s; measured: 2.0/s" in capsys.readouterr().out
     assert "1 of 3 limits exceeded" in plan.html.read_text()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidelog_proto.auth.unauthenticated_limits import Strangers
+from tidelog_proto.auth.unauthenticated_limits import UnauthenticatedConnections
 
 
 class FakeStranger:
@@ -15,7 +15,7 @@ class FakeStranger:
 
 
 def test_oldest_connection_of_the_most_frequent_address_is_closed() -> None:
-    strangers = Strangers(4)
+    strangers = UnauthenticatedConnections(4)
     crowd = [FakeStranger(f"crowd {number}") for number in range(6)]
     single = FakeStranger("single")
     assert strangers.came(single, "10.0.0.1") == 0
@@ -26,7 +26,7 @@ def test_oldest_connection_of_the_most_frequent_address_is_closed() -> None:
 
 
 def test_authenticated_connection_is_not_counted() -> None:
-    strangers = Strangers(1)
+    strangers = UnauthenticatedConnections(1)
     first, second = FakeStranger("first"), FakeStranger("second")
     strangers.came(first, "a")
     strangers.left(first)

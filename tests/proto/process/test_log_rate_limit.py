@@ -4,12 +4,12 @@ import logging
 
 import pytest
 
-from tidelog_proto.process.log_rate_limit import SeldomLog
+from tidelog_proto.process.log_rate_limit import RateLimitedLog
 
 
 def test_lines_beyond_the_limit_are_counted(caplog: pytest.LogCaptureFixture) -> None:
     now_s = 100.0
-    seldom = SeldomLog(logging.getLogger("t"), level=logging.WARNING, lines=2, every_s=60, now_s=lambda: now_s)
+    seldom = RateLimitedLog(logging.getLogger("t"), level=logging.WARNING, lines=2, every_s=60, now_s=lambda: now_s)
     for number in range(5):
         seldom.say("line %d", number)
     now_s += 59

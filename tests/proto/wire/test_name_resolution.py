@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tidelog_proto.wire.name_resolution import best_told, by_turns, connect_to, connected_socket, look_up
+from tidelog_proto.wire.name_resolution import by_turns, connect_to, connected_socket, look_up, most_informative
 
 ADDRESS = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.1", 7400))]
 
@@ -155,13 +155,13 @@ def test_families_are_tried_by_turns() -> None:
 
 def test_most_informative_of_several_errors_is_raised() -> None:
     refused, unreachable = ConnectionRefusedError("refused"), OSError("no route to host")
-    assert best_told([refused, unreachable]) is unreachable
-    assert best_told([refused, ConnectionRefusedError("refused, too")]) is refused
+    assert most_informative([refused, unreachable]) is unreachable
+    assert most_informative([refused, ConnectionRefusedError("refused, too")]) is refused
 
 
 STOPS = """
 import asyncio, socket, time, uvloop
-from tidelog_proto.wire.name_resolution import best_told, connect_to, look_up
+from tidelog_proto.wire.name_resolution import most_informative, connect_to, look_up
 really = socket.getaddrinfo
 socket.getaddrinfo = lambda *asked, flags=0: really(*asked, flags=flags) if flags else time.sleep(60)
 async def main():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from examples.flights import ARRIVALS, DAY_US, DEPARTURES, Event, Window
-from examples.pipeline import Found, problems
+from examples.pipeline import TopicContents, problems
 
 EVENTS = [
     Event(DEPARTURES, 1, "UA", DAY_US, DAY_US, 5),
@@ -16,8 +16,8 @@ EVENTS = [
 UA = Window(1, "UA")
 
 
-def found(windows: dict[Window, int], flights: int, trips: dict[int, int]) -> Found:
-    return Found(windows=Counter(windows), flights=dict.fromkeys(windows, flights), trips=Counter(trips))
+def found(windows: dict[Window, int], flights: int, trips: dict[int, int]) -> TopicContents:
+    return TopicContents(windows=Counter(windows), flights=dict.fromkeys(windows, flights), trips=Counter(trips))
 
 
 def test_errors_in_results_are_found() -> None:

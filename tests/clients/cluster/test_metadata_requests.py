@@ -7,14 +7,14 @@ import pytest
 
 from tidelog.cluster.connection import Address, Connection
 from tidelog.cluster.metadata import Metadata
-from tidelog.cluster.metadata_questions import CONFIRM_NODES_MAX, Answer, MetadataQuestions
+from tidelog.cluster.metadata_requests import CONFIRM_NODES_MAX, Answer, MetadataRequests
 from tidelog.errors import EpochChangingError, NodeUnreachableError, TidelogError, UnknownTopicError
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.wire.frames import Frame
 
 
-def questions(outcomes: Sequence[TidelogError | None], asked: list[int]) -> MetadataQuestions:
-    """Return questions about `t` whose answers are given: an error of the topic, or None for a confirmation."""
+def requests_to(outcomes: Sequence[TidelogError | None], asked: list[int]) -> MetadataRequests:
+    """Return requests about `t` whose answers are given: an error of the topic, or None for a confirmation."""
 
     async def first_of(attempt: Callable[[Connection], Awaitable[Answer]], rounds: int) -> Answer:
         del attempt
@@ -30,7 +30,7 @@ def questions(outcomes: Sequence[TidelogError | None], asked: list[int]) -> Meta
     def take(reply: pb.MetadataReply, heard_from: Address) -> Answer:
         raise AssertionError((reply, heard_from))
 
-    return MetadataQuestions(
+    return MetadataRequests(
         Metadata(), call=call, take=take, first_of=cast("Callable[..., Awaitable[Answer]]", first_of)
     )
 
@@ -48,10 +48,10 @@ async def test_confirmation_ends_with_the_first_node_that_confirms(
     outcomes: list[TidelogError | None], asked_times: int
 ) -> None:
     asked: list[int] = []
-    await questions(outcomes, asked).confirm("t")
+    await requests_to(outcomes, asked).confirm("t")
     assert asked == list(range(asked_times))
 
 
 async def test_confirmed_absence_is_raised() -> None:
     with pytest.raises(UnknownTopicError):
-        await questions([UnknownTopicError("there is no topic 't'")], []).confirm("t")
+        await requests_to([UnknownTopicError("there is no topic 't'")], []).confirm("t")

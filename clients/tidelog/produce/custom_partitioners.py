@@ -63,20 +63,20 @@ _NAMED: Final[dict[str, Callable[[], Chooser | None]]] = {
 }
 
 
-def chooser_of(given: Partitioner | None) -> Chooser | None:
+def chooser_of(partitioner: Partitioner | None) -> Chooser | None:
     """Return the function that chooses partitions; None for the default.
 
     Raises:
         InvalidRequestError: the name is unknown, or the argument is neither a name nor a function.
     """
-    if given is None:
+    if partitioner is None:
         return None
-    if isinstance(given, str) and given in _NAMED:
-        return _NAMED[given]()
-    if isinstance(given, str) or not callable(given):
+    if isinstance(partitioner, str) and partitioner in _NAMED:
+        return _NAMED[partitioner]()
+    if isinstance(partitioner, str) or not callable(partitioner):
         names = ", ".join(map(repr, _NAMED))
-        raise InvalidRequestError(f"partitioner must be one of {names}, or a function, got {given!r}")
-    function = given
+        raise InvalidRequestError(f"partitioner must be one of {names}, or a function, got {partitioner!r}")
+    function = partitioner
 
     def checked(key: bytes | None, partitions: int) -> int:
         number: Any = function(key, partitions)

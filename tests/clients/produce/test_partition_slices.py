@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tidelog.model import PartitionRoute, TopicRoute
-from tidelog.produce.column_pieces import ColumnPieces, SizedPiece
 from tidelog.produce.partition_queue import QueueOptions
 from tidelog.produce.partition_queues import PartitionQueues
+from tidelog.produce.partition_slices import PartitionSlicer, SizedSlice
 from tidelog.produce.producer_options import ProducerOptions
 from tidelog.produce.record_preparation import RecordPreparation
 from tidelog_proto.batch.columns import columns_of
@@ -20,18 +20,18 @@ PARTITIONS = 3
 
 def pieces_of(
     values: Sequence[bytes | None], keys: Sequence[bytes | None] | None, *, listed: bool, batch_records: int = 65_536
-) -> tuple[list[SizedPiece], list[Any]]:
+) -> tuple[list[SizedSlice], list[Any]]:
     options = QueueOptions(producer_id=1, batch_records=batch_records)
     queues = PartitionQueues(options, lambda _: None)
     route = PartitionRoute("here", 1)
     topic = TopicRoute("t", b"t" * 16, MappingProxyType(dict.fromkeys(range(PARTITIONS), route)))
     orders: list[Any] = []
-    pieces = ColumnPieces(options, RecordPreparation(ProducerOptions()), queues)
+    pieces = PartitionSlicer(options, RecordPreparation(ProducerOptions()), queues)
     columns = columns_of(values, keys=keys)
     return list(pieces.split(topic, [columns], None, orders, keys if listed else None)), orders
 
 
-def keys_of(piece: SizedPiece) -> list[bytes | None]:
+def keys_of(piece: SizedSlice) -> list[bytes | None]:
     return piece.columns.column("key").to_pylist()
 
 

@@ -18,42 +18,43 @@ from typing import Final
 
 from pyspark_tidelog.errors import ChangedRowsError
 from pyspark_tidelog.write_options import WriteOptions
-from pyspark_tidelog.write_task import Begun
+from pyspark_tidelog.write_task import TaskStart
 from tidelog import Client
 from tidelog.produce.work import Work
 
 AT_ONCE: Final = 64
-"""Tasks that are checked concurrently; their stored rows are searched together, once."""
+"""Number of tasks that are checked together, with one search for their stored rows."""
 
 
-def tasks_to_look_at(begun: Mapping[int, Sequence[Begun]], tasks: int) -> dict[str, list[int]]:
+def tasks_to_check(starts: Mapping[int, Sequence[TaskStart]], tasks: int) -> dict[str, list[int]]:
     """Return by topic the tasks whose earlier attempts must be checked.
 
     Args:
-        begun: the topics that each task wrote to, by task number.
+        starts: the topics that each task wrote to, by task number.
         tasks: number of tasks, including those without rows.
     """
-    writers: dict[str, dict[int, Begun]] = {}
-    for number, topics in begun.items():
+    writers: dict[str, dict[int, TaskStart]] = {}
+    for number, topics in starts.items():
         for one in topics:
             writers.setdefault(one.topic, {})[number] = one
-    found = {}
+    by_topic = {}
     for topic, wrote in sorted(writers.items()):
-        # An earlier attempt counts even if a task was first: older versions did not use the registry.
+        # An earlier attempt counts even if a task was the first in the registry, because older versions did not use the
+        # registry.
         if not any(one.is_first for one in wrote.values()) or any(one.was_tried for one in wrote.values()):
             end = max(tasks, *(one.tasks for one in wrote.values()))
-            found[topic] = [number for number in range(end) if number not in wrote]
-    return found
+            by_topic[topic] = [number for number in range(end) if number not in wrote]
+    return by_topic
 
 
-async def refuse_other_tasks(
-    options: WriteOptions, begun: Mapping[int, Sequence[Begun]], tasks: int, work_of: Callable[[int], Work]
+async def refuse_changed_tasks(
+    options: WriteOptions, starts: Mapping[int, Sequence[TaskStart]], tasks: int, work_of: Callable[[int], Work]
 ) -> None:
     """Refuse a micro-batch whose earlier attempt had other tasks; running tasks of that attempt are fenced.
 
     Args:
         options: the options of the query.
-        begun: the topics that each task wrote to, by task number.
+        starts: the topics that each task wrote to, by task number.
         tasks: number of tasks, including those without rows.
         work_of: returns the work of a task number.
 
@@ -61,11 +62,11 @@ async def refuse_other_tasks(
         ChangedRowsError: an earlier attempt stored rows under a task number that wrote nothing this time.
         TidelogError: a request to the cluster failed.
     """
-    to_look_at = tasks_to_look_at(begun, tasks)
-    if not any(to_look_at.values()):
+    tasks_by_topic = tasks_to_check(starts, tasks)
+    if not any(tasks_by_topic.values()):
         return
     async with Client(options.access.bootstrap, **options.access.client_options) as client:
-        for topic, numbers in to_look_at.items():
+        for topic, numbers in tasks_by_topic.items():
             for start in range(0, len(numbers), AT_ONCE):
                 rows = await _stored_by(client, topic, map(work_of, numbers[start : start + AT_ONCE]))
                 if rows:

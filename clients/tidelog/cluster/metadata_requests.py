@@ -1,7 +1,7 @@
-"""METADATA requests: pages are joined, the cache learns from each answer, and a name can be confirmed within a bound.
+"""METADATA requests: joining the pages of an answer, and confirming topic names in bounded time.
 
-Which topic has a name decides where records go, so a node is asked to confirm it with the owner of `__meta`. Which node
-owns a partition is not confirmed: that node says so itself.
+The topic that currently has a name decides where records go, so a node is asked to confirm it with the owner of
+`__meta`. Ownership of partitions is not confirmed: a node that is not the owner refuses the request.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from typing import Final, Protocol
 
 from tidelog.cluster.connection import Address, Connection
 from tidelog.cluster.metadata import Metadata, joined
-from tidelog.cluster.metadata_refresh import Question
+from tidelog.cluster.metadata_refresh import RefreshRequest
 from tidelog.errors import EpochChangingError, TidelogError
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.wire.frames import Frame
 
 CONFIRM_S: Final = 1.0
-"""Longest wait for the confirmation of a name that is cached; a node waits as long for the owner of `__meta`."""
+"""Time limit for confirming a cached name; also how long a node waits for the owner of `__meta`."""
 CONFIRM_NODES_MAX: Final = 3
 """Nodes that are asked to confirm a name, one after the other, while each answers that it cannot."""
 
 Answer = tuple[bool, Mapping[str, TidelogError]]
-"""Whether the cache learned something, and the errors of single topics."""
+"""Whether the cache changed, and the errors of single topics."""
 
 
 class Call(Protocol):
@@ -34,7 +34,7 @@ class Call(Protocol):
         ...
 
 
-class MetadataQuestions:
+class MetadataRequests:
     """Asks nodes about topics.
 
     Args:
@@ -58,53 +58,55 @@ class MetadataQuestions:
         self._take = take
         self._first_of = first_of
 
-    async def ask(self, asked: Question) -> Answer:
+    async def ask(self, request: RefreshRequest) -> Answer:
         """Return the first node's answer.
 
         Raises:
             TidelogError: no node answered.
         """
-        topics, hold_s = asked.topics, asked.hold_s
-        confirmed = asked.confirmed or any(self._metadata.topic(name) is None for name in topics)
+        topics, hold_s = request.topics, request.hold_s
+        confirmed = request.confirm or any(self._metadata.topic(name) is None for name in topics)
 
         async def attempt(connection: Connection) -> Answer:
-            question = pb.Metadata(topics=topics, confirmed=confirmed)
+            message = pb.Metadata(topics=topics, confirmed=confirmed)
             wait_s = 0.0
             if hold_s and (known := self._metadata.known(topics)):
                 wait_s = hold_s
-                question.wait_ms = int(hold_s * 1000)
-                question.known.extend(known)
+                message.wait_ms = int(hold_s * 1000)
+                message.known.extend(known)
             pages: list[pb.MetadataReply] = []
-            while not pages or (pages[-1].HasField("next") and pages[-1].next != question.cursor):
+            while not pages or (pages[-1].HasField("next") and pages[-1].next != message.cursor):
                 if pages:
-                    question = pb.Metadata(topics=topics, cursor=pages[-1].next)
+                    message = pb.Metadata(topics=topics, cursor=pages[-1].next)
                     wait_s = 0.0
-                frame = await self._call(connection, pb.Envelope(metadata=question), wait_s=wait_s)
+                frame = await self._call(connection, pb.Envelope(metadata=message), wait_s=wait_s)
                 pages.append(frame.envelope.metadata_reply)
             news, errors = self._take(joined(pages), connection.address)
-            if pages[0].unconfirmed and asked.sure:
-                unsure = EpochChangingError("the owner of the topics cannot be asked at the moment; try again")
-                errors = dict.fromkeys(asked.sure, unsure) | dict(errors)
+            if pages[0].unconfirmed and request.must_confirm:
+                unsure = EpochChangingError(
+                    "the owner of the topics' metadata does not answer at the moment; try again"
+                )
+                errors = dict.fromkeys(request.must_confirm, unsure) | dict(errors)
             return news, errors
 
-        return await self._first_of(attempt, asked.rounds)
+        return await self._first_of(attempt, request.rounds)
 
     async def confirm(self, name: str) -> None:
-        """Make the cache know which topic has a name now; within `CONFIRM_S`, or it stays as it is.
+        """Update the cached topic of a name; if no node confirms it within `CONFIRM_S`, the cache does not change.
 
-        It joins no question that is under way and waits for none: their answers may be older than this call, and they
+        The call neither joins nor waits for a refresh in flight: its answer may be older than the call, and refreshes
         are spaced out, which would delay each of many short-lived producers.
 
         Raises:
             UnknownTopicError: no topic has the name.
             TidelogError: trying again would not help.
         """
-        sure = frozenset([name])
+        must_confirm = frozenset([name])
         try:
             async with asyncio.timeout(CONFIRM_S):
                 for rounds in range(CONFIRM_NODES_MAX):
-                    question = Question([name], rounds, hold_s=0.0, confirmed=True, sure=sure)
-                    _, errors = await self.ask(question)
+                    request = RefreshRequest([name], rounds, hold_s=0.0, confirm=True, must_confirm=must_confirm)
+                    _, errors = await self.ask(request)
                     error = errors.get(name)
                     if error is None:
                         return

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 from tests.spark.conftest import Node, needs_spark_4_1
 
-from pyspark_tidelog import other_tasks
+from pyspark_tidelog import changed_tasks
+from pyspark_tidelog.changed_tasks import refuse_changed_tasks, tasks_to_check
 from pyspark_tidelog.errors import ChangedRowsError
-from pyspark_tidelog.other_tasks import refuse_other_tasks, tasks_to_look_at
-from pyspark_tidelog.sink import TidelogStreamWriter, Written
+from pyspark_tidelog.sink import TaskResult, TidelogStreamWriter
 from pyspark_tidelog.write_options import WriteOptions, parse_write_options
-from pyspark_tidelog.write_task import Begun, Wrote, write_rows
+from pyspark_tidelog.write_task import TaskStart, WriteResult, write_rows
 from tidelog import Client
 from tidelog.errors import ProducerFencedError
 from tidelog.produce.work import Work
@@ -34,13 +34,13 @@ class Query:
     def work(self, task: int, batch: int = 0) -> Work:
         return Work(self.name, batch, task)
 
-    async def write(self, *tasks: Iterator[pa.RecordBatch], batch: int = 0) -> list[Wrote]:
+    async def write(self, *tasks: Iterator[pa.RecordBatch], batch: int = 0) -> list[WriteResult]:
         """Do a micro-batch, a task after the other."""
         return [await write_rows(rows, self.options, self.work(number, batch)) for number, rows in enumerate(tasks)]
 
-    async def check(self, wrote: list[Wrote], batch: int = 0) -> None:
-        begun = {number: one.begun for number, one in enumerate(wrote)}
-        await refuse_other_tasks(self.options, begun, len(wrote), lambda number: self.work(number, batch))
+    async def check(self, wrote: list[WriteResult], batch: int = 0) -> None:
+        starts = {number: one.starts for number, one in enumerate(wrote)}
+        await refuse_changed_tasks(self.options, starts, len(wrote), lambda number: self.work(number, batch))
 
 
 @pytest.fixture
@@ -59,7 +59,9 @@ def rows(*numbers: int) -> Iterator[pa.RecordBatch]:
 async def test_rows_of_removed_tasks_are_reported(query: Query) -> None:
     await query.write(rows(1, 2), rows(3), rows(), rows(4, 5))
     (wrote,) = await query.write(rows(1, 2, 3, 4, 5))
-    assert wrote == Wrote(5, 2, (Begun(query.topic, was_tried=True, tasks=4),)), "of the other tasks it finds nothing"
+    assert wrote == WriteResult(5, 2, (TaskStart(query.topic, was_tried=True, tasks=4),)), (
+        "of the other tasks it finds nothing"
+    )
     with pytest.raises(ChangedRowsError, match=r"other tasks than this one \(1\), and wrote at least 3 rows"):
         await query.check([wrote])
 
@@ -67,7 +69,7 @@ async def test_rows_of_removed_tasks_are_reported(query: Query) -> None:
 async def test_rows_are_reported_although_the_first_tasks_had_none(query: Query) -> None:
     await query.write(*(rows() for _ in range(40)), rows(1, 2))
     (wrote,) = await query.write(rows(1, 2))
-    assert wrote.begun == (Begun(query.topic, tasks=41),), "no earlier attempt has its own number"
+    assert wrote.starts == (TaskStart(query.topic, tasks=41),), "no earlier attempt has its own number"
     with pytest.raises(ChangedRowsError, match=r"\(1\), and wrote at least 2 rows"):
         await query.check([wrote])
 
@@ -98,7 +100,7 @@ async def test_the_log_is_read_once_for_all_that_are_looked_at(query: Query, mon
 
 
 async def test_first_attempt_checks_no_tasks(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(other_tasks, "Client", None)
+    monkeypatch.setattr(changed_tasks, "Client", None)
     for batch in range(3):
         tasks = [rows(), rows(1), rows(2)][batch % 2 :]
         await query.check(await query.write(*tasks, batch=batch), batch)
@@ -106,7 +108,7 @@ async def test_first_attempt_checks_no_tasks(query: Query, monkeypatch: pytest.M
 
 async def test_tasks_that_begin_at_the_same_time_are_one_first(query: Query) -> None:
     wrote = await asyncio.gather(*(write_rows(rows(1), query.options, query.work(number)) for number in range(8)))
-    assert [one.is_first for each in wrote for one in each.begun].count(True) == 1
+    assert [one.is_first for each in wrote for one in each.starts].count(True) == 1
 
 
 @needs_spark_4_1
@@ -116,14 +118,14 @@ async def test_a_topic_counts_though_its_rows_were_another_tasks(node: Node, que
         await client.create_topic(other.topic, flush="never")
     options = parse_write_options({"bootstrap": node.address})
 
-    async def write(*tasks: list[tuple[str, int]]) -> list[Written]:
+    async def write(*tasks: list[tuple[str, int]]) -> list[TaskResult]:
         done = []
         for number, task in enumerate(tasks):
             batch = pa.record_batch(
                 {"topic": [topic for topic, _ in task], "value": [b"%d" % each for _, each in task]}
             )
             wrote = await write_rows(iter([batch]), options, Work(f"spark/{query.name}", 0, number))
-            done.append(Written(wrote.rows, wrote.stored_before, wrote.begun, query.name, number))
+            done.append(TaskResult(wrote.rows, wrote.stored_before, wrote.starts, query.name, number))
         return done
 
     await write([(query.topic, 1)], [(other.topic, 2)])
@@ -147,8 +149,8 @@ async def test_a_try_that_an_older_version_began_is_looked_at(query: Query) -> N
     for number, row in enumerate((1, 2, 3)):
         await write_rows(rows(row), query.options, Work(f"{query.name}/{number}", 0))
     wrote = await query.write(rows(1, 3), rows(2))
-    assert [(one.is_first, one.was_tried) for each in wrote for one in each.begun] == [(True, True), (False, True)]
-    assert tasks_to_look_at({number: one.begun for number, one in enumerate(wrote)}, 3) == {query.topic: [2]}
+    assert [(one.is_first, one.was_tried) for each in wrote for one in each.starts] == [(True, True), (False, True)]
+    assert tasks_to_check({number: one.starts for number, one in enumerate(wrote)}, 3) == {query.topic: [2]}
 
 
 async def test_a_task_of_the_larger_try_that_still_writes_is_fenced(query: Query) -> None:
@@ -168,13 +170,13 @@ async def test_a_task_of_the_larger_try_that_still_writes_is_fenced(query: Query
 
 
 def test_tasks_to_check() -> None:
-    nobody = Begun("t", is_first=True)
-    for begun, tasks, looked in (
+    nobody = TaskStart("t", is_first=True)
+    for starts, tasks, looked in (
         ({}, 4, {}),
-        ({1: [nobody], 2: [Begun("t", tasks=2)]}, 4, {}),
-        ({1: [Begun("t")], 2: [Begun("t", tasks=2)]}, 4, {"t": [0, 3]}),
-        ({0: [Begun("t", tasks=5)]}, 1, {"t": [1, 2, 3, 4]}),
-        ({0: [Begun("t", was_tried=True)], 1: [nobody]}, 3, {"t": [2]}),
-        ({0: [nobody, Begun("u", tasks=1)], 1: [Begun("u", tasks=1)]}, 3, {"u": [2]}),
+        ({1: [nobody], 2: [TaskStart("t", tasks=2)]}, 4, {}),
+        ({1: [TaskStart("t")], 2: [TaskStart("t", tasks=2)]}, 4, {"t": [0, 3]}),
+        ({0: [TaskStart("t", tasks=5)]}, 1, {"t": [1, 2, 3, 4]}),
+        ({0: [TaskStart("t", was_tried=True)], 1: [nobody]}, 3, {"t": [2]}),
+        ({0: [nobody, TaskStart("u", tasks=1)], 1: [TaskStart("u", tasks=1)]}, 3, {"u": [2]}),
     ):
-        assert tasks_to_look_at(begun, tasks) == looked
+        assert tasks_to_check(starts, tasks) == looked

@@ -1,4 +1,4 @@
-"""Splitting of columns into pieces for partition queues: each for one partition, none larger than a batch."""
+"""Splitting of columns into slices for partition queues: each for one partition, none larger than a batch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KEYED_SORT_BYTES: Final = 32 * 1024 * 1024
 """Keyed columns are sorted by partition in parts of this size, which bounds the memory of the copy."""
 
 
-class SizedPiece(NamedTuple):
+class SizedSlice(NamedTuple):
     """Rows for one partition, or for any partition if that is None, and their size in bytes."""
 
     partition: int | None
@@ -27,7 +27,7 @@ class SizedPiece(NamedTuple):
     size_bytes: int
 
 
-class ColumnPieces:
+class PartitionSlicer:
     """Splits the columns of one producer.
 
     Args:
@@ -48,8 +48,8 @@ class ColumnPieces:
         partition: int | None,
         orders: list[pa.Array[Any]],
         keys: Sequence[bytes | None] | None = None,
-    ) -> Iterator[SizedPiece]:
-        """Yield the rows of canonical columns as pieces; add the sort order of sorted parts to `orders`.
+    ) -> Iterator[SizedSlice]:
+        """Yield the rows of canonical columns as slices; add the sort order of sorted parts to `orders`.
 
         Args:
             route: of the topic.
@@ -82,8 +82,8 @@ class ColumnPieces:
                     part, of_part, lambda: self._queues.least_loaded(route.partition_count, 0).partition
                 )
                 orders.append(grouped.order)
-                for piece in grouped.pieces:
-                    yield from self._split(piece.partition, piece.columns, piece.size_bytes)
+                for each in grouped.slices:
+                    yield from self._split(each.partition, each.columns, each.size_bytes)
 
     def _chosen(self, columns: pa.RecordBatch, partition_count: int) -> pa.Array[Any]:
         """Return the partition that the partitioner chooses for each row, or null for the default."""
@@ -92,10 +92,10 @@ class ColumnPieces:
         chosen: pa.Array[Any] = pa.array(self._preparation.targets(keys, partition_count), pa.int32())
         return chosen
 
-    def _split(self, partition: int | None, columns: pa.RecordBatch, size_bytes: int) -> Iterator[SizedPiece]:
+    def _split(self, partition: int | None, columns: pa.RecordBatch, size_bytes: int) -> Iterator[SizedSlice]:
         options = self._options
         if 0 < columns.num_rows <= options.batch_records and size_bytes <= options.batch_bytes:
-            yield SizedPiece(partition, columns, size_bytes)
+            yield SizedSlice(partition, columns, size_bytes)
             return
         for rows in split_rows(columns, bytes_max=options.batch_bytes, records_max=options.batch_records):
-            yield SizedPiece(partition, rows, rows.nbytes)  # exact for slices
+            yield SizedSlice(partition, rows, rows.nbytes)  # exact for slices
