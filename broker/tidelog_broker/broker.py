@@ -22,7 +22,7 @@ from tidelog_broker.base.tasks import Tasks
 from tidelog_broker.base.threads import Threads
 from tidelog_broker.base.tls import NodeTls
 from tidelog_broker.cluster.cluster_view import Cluster
-from tidelog_broker.cluster.node_lives import NodeLives
+from tidelog_broker.cluster.incarnation_registry import IncarnationRegistry
 from tidelog_broker.cluster.route_watch import RouteNews
 from tidelog_broker.cluster.routes import Route, Routes, route_of
 from tidelog_broker.core.groups.positions import GroupBounds
@@ -67,7 +67,7 @@ from tidelog_broker.storage.io.errors import NodeDirError
 from tidelog_broker.storage.io.filesystem import FileSystem, RealFileSystem
 from tidelog_broker.storage.io.mapping import can_copy, can_populate
 from tidelog_broker.storage.node.fences import FENCES
-from tidelog_broker.storage.node.lives import LIVES
+from tidelog_broker.storage.node.incarnation_journal import INCARNATIONS
 from tidelog_broker.storage.node.meta_journal import CHAINS
 from tidelog_broker.storage.node.meta_snapshot import load_meta_snapshot
 from tidelog_broker.storage.node.node_dir import NodeDir
@@ -98,7 +98,7 @@ class Broker:
     Args:
         settings: the node's settings.
         directory: its data directory, open and locked.
-        life: receives faults after which the node must not continue.
+        lifecycle: receives faults after which the node must not continue.
         nodes_changed: called after a change of the node registry.
         cluster: see `ClusterMaker`.
         fs: the file system.
@@ -110,7 +110,7 @@ class Broker:
         settings: NodeSettings,
         directory: NodeDir,
         *,
-        life: Lifecycle,
+        lifecycle: Lifecycle,
         nodes_changed: Callable[[], None],
         cluster: ClusterMaker,
         fs: FileSystem,
@@ -121,7 +121,7 @@ class Broker:
         self.settings = settings
         self.dir = directory
         self.node_id, self.cluster_id, self.incarnation = directory.node_id, directory.cluster_id, directory.incarnation
-        self.life = life
+        self.lifecycle = lifecycle
         self.metrics = NodeMetrics()
         self.audit = AuditLog()
         self.tasks = Tasks()
@@ -154,7 +154,7 @@ class Broker:
             self._resources.callback(self.threads.close)
             self.disk = self._open_disk(fs)
             self.replication = self._open_replication()
-            self.lives = self._open_lives()
+            self.incarnations = self._open_incarnations()
             self.security = NodeSecurity(settings, self.threads.secrets, self.metrics)
             self.accounts = self._make_accounts()
             opening.pop_all()
@@ -197,7 +197,7 @@ class Broker:
             meta,
             fences,
             offload=self.threads.journals,
-            failed=lambda error: self.life.storage_failed("the journals", error),
+            failed=lambda error: self.lifecycle.storage_failed("the journals", error),
             full=self._journal_full,
         )
         tools = Tools(
@@ -216,29 +216,29 @@ class Broker:
         self._writes = tools.writes
         return Replication(self.node_id, self.incarnation, tools=tools, rebooted=directory.machine_rebooted)
 
-    def _open_lives(self) -> NodeLives:
-        """Return the known lives of this node and the other nodes.
+    def _open_incarnations(self) -> IncarnationRegistry:
+        """Return the incarnations of this node and the known ones of other nodes.
 
         Raises:
             DamagedError, StorageFailedError: see `TypedJournal.open`.
         """
-        journal = TypedJournal.open(self.disk.fs, self.dir.lives, LIVES)
+        journal = TypedJournal.open(self.disk.fs, self.dir.incarnations, INCARNATIONS)
         self._resources.enter_context(contextlib.closing(journal))
-        return NodeLives(
+        return IncarnationRegistry(
             (self.node_id, self.dir.directory_id),
             self.incarnation,
             journal,
             offload=self.threads.journals,
             writes=lambda: self._writes.value,
-            failed=lambda error: self.life.storage_failed("the journal of lives", error),
+            failed=lambda error: self.lifecycle.storage_failed("the journal of incarnations", error),
             refused=self._refuse_directory,
         )
 
     def _refuse_directory(self, why: str, is_final: bool) -> None:
         """Stop this node: other nodes have proven that its directory is an older copy.
 
-        Later starts are refused too. Unless `is_final`, the journal of lives refuses them only while the directory is
-        in doubt.
+        Later starts are refused too. Unless `is_final`, the journal of incarnations refuses them only while the
+        directory is in doubt.
         """
         self.cluster.withdraw()
         if is_final and self.dir.admitted:
@@ -246,7 +246,7 @@ class Broker:
                 self.dir.mark_refused(why)
             except NodeDirError as error:
                 log.error("cannot store the refusal durably; the next start asks the cluster again: %s", error)  # noqa: TRY400
-        self.life.give_up(why)
+        self.lifecycle.give_up(why)
 
     def _make_idle_poll(self) -> IdlePoll:
         # Polling would take the interpreter lock from a busy worker, so the loop sleeps while a worker is busy.
@@ -279,7 +279,7 @@ class Broker:
             neighbours=self.cluster,
             taken_over=self.taken_over,
             route_news=self.route_news,
-            storage_failed=self.life.storage_failed,
+            storage_failed=self.lifecycle.storage_failed,
         )
 
     def _make_partitions(self) -> Partitions:
@@ -332,7 +332,7 @@ class Broker:
             clock=self.clock,
             metrics=self.metrics,
             node_id=self.node_id,
-            life=self.life,
+            lifecycle=self.lifecycle,
             turns=self.bounds.turns,
         )
 
@@ -411,7 +411,7 @@ class Broker:
 
     def _end_unsupported(self, why: str) -> None:
         self._unsupported = why
-        self.life.give_up(why)
+        self.lifecycle.give_up(why)
 
     def _refuse_unsupported(self) -> None:
         """Raise UNSUPPORTED_VERSION during a start if this build cannot apply a record of `__meta`."""
@@ -549,7 +549,7 @@ class Broker:
 
     def status(self) -> pb.NodeStatus:
         """Return this node's part of CLUSTER_STATUS."""
-        disk, health = os.statvfs(self.dir.path), self.life.health
+        disk, health = os.statvfs(self.dir.path), self.lifecycle.health
         return pb.NodeStatus(
             node=self.info(),
             software=NODE_SOFTWARE,
@@ -572,7 +572,7 @@ async def open_broker(
     settings: NodeSettings,
     directory: NodeDir,
     *,
-    life: Lifecycle,
+    lifecycle: Lifecycle,
     nodes_changed: Callable[[], None] = lambda: None,
     cluster: ClusterMaker = Cluster,
     fs: FileSystem | None = None,
@@ -586,7 +586,7 @@ async def open_broker(
     broker = Broker(
         settings,
         directory,
-        life=life,
+        lifecycle=lifecycle,
         nodes_changed=nodes_changed,
         cluster=cluster,
         fs=fs or RealFileSystem(),

@@ -99,7 +99,7 @@ class Cluster:
         self._links = links
 
     def take_part(self) -> None:
-        """Let replicas send to other nodes, which have stored this node's life."""
+        """Let replicas send to other nodes, which have stored this node's incarnation."""
         assert self._links is not None
         self.send = self._links.send
 
@@ -250,17 +250,19 @@ class Cluster:
             return 0
         return await self._links.running_incarnation(node_id, address, timeout_s=timeout_s)
 
-    async def ask_lives(self, node_id: str, lives: pb.Lives, *, timeout_s: float) -> pb.LivesReply | None:
-        """Send known lives to a node; return the later ones that it knows, None if it does not answer in time.
+    async def exchange_incarnations(
+        self, node_id: str, incarnations: pb.Incarnations, *, timeout_s: float
+    ) -> pb.IncarnationsReply | None:
+        """Send known incarnations to a node; return the later ones that it knows, None if it does not answer in time.
 
-        A node of a build without lives knows none.
+        A node of a build that does not exchange incarnations knows none.
         """
         try:
-            answer = await self.request(node_id, pb.Envelope(lives=lives), timeout_s=timeout_s)
+            answer = await self.request(node_id, pb.Envelope(incarnations=incarnations), timeout_s=timeout_s)
         except ProtocolError as error:
-            log.debug("node %r does not accept the lives of nodes: %s", node_id, error.message)
-            return pb.LivesReply() if error.code == pb.UNKNOWN_KIND else None
-        return answer.envelope.lives_reply
+            log.debug("node %r does not accept the incarnations of nodes: %s", node_id, error.message)
+            return pb.IncarnationsReply() if error.code == pb.UNKNOWN_KIND else None
+        return answer.envelope.incarnations_reply
 
     async def leave(self, *, timeout_s: float) -> None:
         """Announce to all linked nodes that this node is about to stop; return after their answers or the timeout."""

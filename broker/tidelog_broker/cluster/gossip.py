@@ -93,7 +93,7 @@ class Gossip:
         self._log_again: dict[str, _Again] = {}
         self._unlogged: dict[str, int] = {}
 
-    # ------------------------------------------------------------------------------------------ life
+    # ------------------------------------------------------------------------------- start and stop
 
     async def start(self) -> None:
         """Bind the socket and begin to contact the seeds.

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final, NamedTuple
 
-from tidelog_broker.core.lives import LIVES_PER_MESSAGE_MAX
+from tidelog_broker.core.rollback_detection import INCARNATIONS_PER_MESSAGE_MAX
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.limits import (
     BATCHES_PER_PUBLISH_MAX,
@@ -145,7 +145,9 @@ COSTS: Final[dict[str, Cost]] = {
     "peer_hello": Cost(200),
     "peer_proof": Cost(200),
     "node_announce": Cost(500),
-    "lives": Cost(100, 3.0, LIVES_PER_MESSAGE_MAX, lambda envelope: len(envelope.lives.entries), "node"),
+    "incarnations": Cost(
+        100, 3.0, INCARNATIONS_PER_MESSAGE_MAX, lambda envelope: len(envelope.incarnations.entries), "node"
+    ),
     "identify": Cost(400),
     "access_test": Cost(100),
     "metadata": Cost(

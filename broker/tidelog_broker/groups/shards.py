@@ -52,7 +52,7 @@ class GroupShards:
         clock: the clock for timestamps.
         metrics: counts groups, members and generations.
         node_id: this node.
-        life: reports whether the node is stopping.
+        lifecycle: reports whether the node is stopping.
         turns: turns of the event loop for long work.
     """
 
@@ -67,7 +67,7 @@ class GroupShards:
         clock: SteadyClock,
         metrics: NodeMetrics,
         node_id: str,
-        life: Lifecycle,
+        lifecycle: Lifecycle,
         turns: Turns,
     ) -> None:
         self.claims = GroupReservations()
@@ -79,7 +79,7 @@ class GroupShards:
         self._clock = clock
         self._metrics = metrics
         self._node_id = node_id
-        self._life = life
+        self._lifecycle = lifecycle
         self._turns = turns
         self._subscriptions = Subscriptions(topics)
         self._totals = GroupTotals()
@@ -171,7 +171,7 @@ class GroupShards:
             descriptions=Descriptions(groups=records, positions=positions, topics=topics, node_id=self._node_id),
             clock=self._clock,
             metrics=self._metrics,
-            is_stopping=lambda: self._life.stopping,
+            is_stopping=lambda: self._lifecycle.stopping,
             turns=self._turns,
         )
         return GroupShard(key, positions, records, log, coordinator)

@@ -72,7 +72,7 @@ class Membership:
         self._admission: DirectoryAdmission | None = None
         self._doubting: asyncio.Task[None] | None = None
         self._exchanged: set[str] = set()
-        """The linked nodes that have been sent all known lives."""
+        """The linked nodes that have been sent all known incarnations."""
 
     # --- lifecycle -------------------------------------------------------------------------------------
 
@@ -113,15 +113,15 @@ class Membership:
             verifiers=broker.threads.verifiers,
             metrics=broker.metrics,
         )
-        await broker.lives.begin(may_withdraw=broker.dir.admitted)
-        broker.lives.superseded = self._superseded
+        await broker.incarnations.begin(may_withdraw=broker.dir.admitted)
+        broker.incarnations.superseded = self._superseded
         self._links = Links(
             identity,
             events=self,
             queue_bytes=broker.settings.peer_queue_bytes,
             metrics=broker.metrics,
             tls=broker.tls,
-            lives=broker.lives,
+            incarnations=broker.incarnations,
         )
         broker.cluster.use_links(self._links)
         self._admission = DirectoryAdmission(
@@ -157,12 +157,12 @@ class Membership:
         began_s = broker.loop.time()
         are_features_checked = False
         while True:
-            if broker.lives.is_refused:
-                await broker.lives.withdraw(broker.cluster)
-                raise OldCopyError(broker.life.stop_reason)
-            if broker.life.stop_reason:  # for example it was removed: it stops as a running node does
+            if broker.incarnations.is_refused:
+                await broker.incarnations.withdraw(broker.cluster)
+                raise OldCopyError(broker.lifecycle.stop_reason)
+            if broker.lifecycle.stop_reason:  # for example it was removed: it stops as a running node does
                 return
-            if broker.lives.doubt:
+            if broker.incarnations.doubt:
                 began_s = broker.loop.time()
                 await asyncio.sleep(REGISTER_LOOK_S)
                 continue
@@ -188,22 +188,24 @@ class Membership:
         Runs from the first link on, since a node in doubt may not reach `register`.
         """
         broker = self._broker
-        while not broker.life.stop_reason:
-            if broker.lives.doubt:
+        while not broker.lifecycle.stop_reason:
+            if broker.incarnations.doubt:
                 await self._wait_for_withdrawal()
             await asyncio.sleep(REGISTER_LOOK_S)
 
     async def _wait_for_withdrawal(self) -> None:
         broker = self._broker
-        is_second = broker.lives.own.doubted_by > broker.incarnation
+        is_second = broker.incarnations.own.doubted_by > broker.incarnation
         wait_s = WITHDRAWAL_WAIT_S_MIN if is_second else WITHDRAWAL_WAIT_S
         log.warning(
-            "waiting up to %g s for the withdrawal of another start of this directory: %s", wait_s, broker.lives.doubt
+            "waiting up to %g s for the withdrawal of another start of this directory: %s",
+            wait_s,
+            broker.incarnations.doubt,
         )
         until_s = broker.loop.time() + wait_s
-        while broker.lives.doubt and not broker.life.stop_reason:
+        while broker.incarnations.doubt and not broker.lifecycle.stop_reason:
             if broker.loop.time() >= until_s:
-                broker.lives.refuse_in_doubt()
+                broker.incarnations.refuse_in_doubt()
                 return
             await asyncio.sleep(REGISTER_LOOK_S)
 
@@ -237,12 +239,12 @@ class Membership:
             listen=members.Address(settings.host, self._gossip_port),
             seeds=seeds,
             on_event=self._on_gossip,
-            is_registered=broker.lives.is_registered,
+            is_registered=broker.incarnations.is_registered,
         )
         await self._gossip.start()
         broker.cluster.use_members(self._gossip.members)
         broker.tasks.spawn(self._keep_announced(), "announcing")
-        broker.tasks.spawn(broker.lives.run(broker.cluster), "advancing and sending lives")
+        broker.tasks.spawn(broker.incarnations.run(broker.cluster), "advancing and sending incarnations")
         broker.tasks.spawn(self._watch_connections(), "watching connections")
         broker.tasks.spawn(self._follow_secrets(), "following the cluster's secret")
         assert self._admission is not None
@@ -266,10 +268,10 @@ class Membership:
 
     async def close(self) -> None:
         """Leave gossip, then close the links. A node that is refused before it took part withdraws its start."""
-        if self._broker.lives.is_refused:
-            await self._broker.lives.withdraw(self._broker.cluster)
+        if self._broker.incarnations.is_refused:
+            await self._broker.incarnations.withdraw(self._broker.cluster)
         if self._gossip is not None:
-            await self._gossip.stop(leave=self._broker.life.exit_code == 0)
+            await self._gossip.stop(leave=self._broker.lifecycle.exit_code == 0)
         if self._links is not None:
             await self._links.close()
 
@@ -278,14 +280,14 @@ class Membership:
     async def _keep_announced(self) -> None:
         """Write this node's record to `__meta`, and again whenever it differs."""
         broker = self._broker
-        while not broker.life.stopping:
+        while not broker.lifecycle.stopping:
             said = self._said()
             try:
                 if broker.nodes.announced(said) is not None:
                     await self._announce(said)
             except ProtocolError as error:
                 if error.code == pb.FORBIDDEN:
-                    broker.life.give_up(error.message)
+                    broker.lifecycle.give_up(error.message)
                     return
                 log.info("this node's record is not in __meta yet: %s", error.message)
             await asyncio.sleep(ANNOUNCE_AGAIN_S)
@@ -331,13 +333,13 @@ class Membership:
     # --- events ----------------------------------------------------------------------------------------
 
     def established(self, node_id: str, incarnation: int) -> None:
-        """Exchange the known lives of nodes over a new link."""
+        """Exchange the known incarnations of nodes over a new link."""
         del incarnation
-        self._broker.tasks.spawn(self._exchange_lives(node_id), f"exchanging lives with {node_id}")
+        self._broker.tasks.spawn(self._exchange_incarnations(node_id), f"exchanging incarnations with {node_id}")
         self.look_soon()
 
-    async def _exchange_lives(self, node_id: str) -> None:
-        if await self._broker.lives.exchange(self._broker.cluster, node_id):
+    async def _exchange_incarnations(self, node_id: str) -> None:
+        if await self._broker.incarnations.exchange(self._broker.cluster, node_id):
             self._exchanged.add(node_id)
 
     def lost(self, node_id: str) -> None:
@@ -348,7 +350,7 @@ class Membership:
         """Close connections with the earlier start of a node, which is refused when it reconnects."""
         broker = self._broker
         if broker.peers is not None:
-            broker.peers.dismiss_unless(node_id, broker.lives.is_registered)
+            broker.peers.dismiss_unless(node_id, broker.incarnations.is_registered)
         if self._links is not None:
             self._links.reconnect(node_id)
 
@@ -360,11 +362,11 @@ class Membership:
     def removed(self, why: str) -> None:
         """Stop this node, which the cluster has removed, unless it is not admitted yet."""
         if self._broker.dir.admitted:
-            self._broker.life.give_up(why)
+            self._broker.lifecycle.give_up(why)
 
     def _on_gossip(self, event: Event) -> None:
         if isinstance(event, IdentityConflict):
-            self._broker.life.give_up(
+            self._broker.lifecycle.give_up(
                 f"another process uses node id {event.node_id!r}; stop it, or give this node its own id and data "
                 "directory"
             )
@@ -379,7 +381,7 @@ class Membership:
 
     def _look(self) -> None:
         self._look_soon = False
-        if self._links is None or self._broker.life.stopping:
+        if self._links is None or self._broker.lifecycle.stopping:
             return
         addresses: dict[str, Address] = {seed.node_id: seed.address for seed in self._founding.seeds}
         addresses |= self._broker.cluster.addresses()
@@ -396,7 +398,7 @@ class Membership:
             broker.peers.dismiss(node_id)
         if broker.node_id in gone:
             self.removed(removal(broker.node_id))
-        broker.lives.forget(gone)
+        broker.incarnations.forget(gone)
 
 
 def _listed(node_ids: Collection[str]) -> str:

@@ -94,7 +94,7 @@ class Node:
         self.settings = settings
         self.dir = directory
         self.node_id, self.incarnation = directory.node_id, directory.incarnation
-        self.life = Lifecycle()
+        self.lifecycle = Lifecycle()
         self.management_port = 0
         self.membership: Membership | None = None
         self._founding = founding
@@ -120,7 +120,7 @@ class Node:
         broker = self.broker = await open_broker(
             self.settings,
             self.dir,
-            life=self.life,
+            lifecycle=self.lifecycle,
             nodes_changed=self._nodes_changed,
             cluster=self._cluster_maker,
             fs=self._fs,
@@ -132,9 +132,9 @@ class Node:
 
             self.server.spans = RequestSpans(self.node_id, broker.metrics.registry.collect)
         self._is_open = True
-        watch_figures(broker, self.life.health)
+        watch_figures(broker, self.lifecycle.health)
         self._start_management()
-        self.life.starting = True
+        self.lifecycle.starting = True
         if self.settings.audit_topic:
             audit_topic = AuditTopic(broker)
             broker.audit.also = audit_topic.put
@@ -158,7 +158,7 @@ class Node:
         broker.tasks.spawn(
             broker.tls.follow(broker.threads.secrets, broker.metrics.tls_ends_at), "following certificates"
         )
-        self.life.running()
+        self.lifecycle.running()
 
     def _expiry(self) -> GroupExpiry:
         broker = self.broker
@@ -174,7 +174,7 @@ class Node:
         await membership.admit()
         await broker.recover_member()
         await membership.register()
-        broker.lives.take_part()
+        broker.incarnations.take_part()
         broker.cluster.take_part()
         await self._note_reboot_soon()
         broker.security.registry.permissions.all_read = False
@@ -197,7 +197,7 @@ class Node:
     def _begin_to_serve(self) -> None:
         """Accept requests of clients and nodes: the local partitions are known."""
         broker = self.broker
-        self.life.starting = False
+        self.lifecycle.starting = False
         broker.replication.take_part(broker.partitions.adopt_soon)
         broker.waking.begin()
         broker.tasks.spawn(broker.waking.run(), "opening partitions gradually")
@@ -224,7 +224,7 @@ class Node:
         broker.tasks.spawn(guard.follow(broker.threads.secrets), "following the tokens for metrics")
         own = (self.settings.management_host, self.settings.host, self.settings.advertise_host or "")
         names = None if tls.is_on else HostNames(own)
-        answers = Answers(self.life.health, broker.metrics.registry, guard, names)
+        answers = Answers(self.lifecycle.health, broker.metrics.registry, guard, names)
         self._management = Management(answers, broker.metrics, tls=tls.server if tls.is_on else None)
         self.management_port = self._management.start(self.settings.management_host, self.settings.management_port)
 
@@ -237,18 +237,18 @@ class Node:
 
     async def run_until_stopped(self) -> int:
         """Serve until the node is asked to stop, stop gracefully, return the process's exit code."""
-        await self.life.asked_to_stop()
+        await self.lifecycle.asked_to_stop()
         await self.stop()
-        return self.life.exit_code
+        return self.lifecycle.exit_code
 
     async def stop(self) -> None:
         """Stop gracefully: transfer partitions, refuse new requests, finish those in progress, close everything."""
         if not self._is_open:
             return
-        broker, health = self.broker, self.life.health
+        broker, health = self.broker, self.lifecycle.health
         if health.state == "running" and not broker.cluster.is_alone:
             await hand_over(broker)
-        self.life.stop()
+        self.lifecycle.stop()
         await self.server.stop_listening()
         await broker.partitions.opening.close(
             ProtocolError(
@@ -265,7 +265,7 @@ class Node:
         await asyncio.gather(*map(self._close, partitions))
         broker.taken_over.tell()
         await broker.replication.close()
-        await broker.lives.close()
+        await broker.incarnations.close()
         self.close()
         if health.state == "stopping":
             self.dir.mark_clean()
@@ -301,10 +301,10 @@ class Node:
         try:
             await partition.close()
         except StorageFailedError as error:
-            self.life.storage_failed(partition.name, error)
+            self.lifecycle.storage_failed(partition.name, error)
 
     async def _beat(self) -> None:
-        broker, health = self.broker, self.life.health
+        broker, health = self.broker, self.lifecycle.health
         disk_log = DiskLog(self.dir.path, time.monotonic)
         while True:
             health.beat()
@@ -344,7 +344,7 @@ class Node:
                 try:
                     await partition.compaction.look()
                 except StorageFailedError as error:
-                    self.life.storage_failed(partition.name, error)
+                    self.lifecycle.storage_failed(partition.name, error)
                     return
                 except (ProtocolError, WorkersFullError) as error:
                     log.warning("%s: compaction failed and is retried later: %s", partition.name, error)
@@ -358,7 +358,7 @@ class Node:
                 try:
                     await partition.retention.look()
                 except StorageFailedError as error:
-                    self.life.storage_failed(partition.name, error)
+                    self.lifecycle.storage_failed(partition.name, error)
                     return
                 except (ProtocolError, WorkersFullError) as error:
                     log.warning("%s: retention failed and is retried later: %s", partition.name, error)

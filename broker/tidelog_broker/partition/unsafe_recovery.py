@@ -25,7 +25,7 @@ TIMEOUT_S: Final = 10.0
 """For the decision: a little longer than the core tries (`Timing.unsafe_ms`)."""
 
 COMMIT_S: Final = 1.0
-"""How long pending records may take to be committed if a quorum lives."""
+"""How long pending records may take to be committed if a quorum is alive."""
 
 _COMMIT_POLL_S: Final = 0.02
 
@@ -35,7 +35,7 @@ class UnsafeRecovery:
 
     Args:
         partition: the partition.
-        alive: whether another node lives, as known here.
+        alive: returns whether another node is alive, as far as this node knows.
     """
 
     def __init__(self, partition: Partition, alive: Callable[[str], bool]) -> None:

@@ -144,7 +144,7 @@ RULES: Final[dict[str, Need]] = {
     "peer_hello": _any_caller("nothing to ask for the cluster's id, otherwise the cluster's secret"),
     "peer_proof": _any_caller("the cluster's secret"),
     "node_announce": _cluster(pb.OP_CLUSTER),  # accepted from nodes only
-    "lives": _cluster(pb.OP_CLUSTER),  # accepted from nodes only
+    "incarnations": _cluster(pb.OP_CLUSTER),  # accepted from nodes only
     "metadata": _any_caller(_SHOWS_PART),
     "topic_list": _any_caller(_SHOWS_PART),
     "group_list": _any_caller(_SHOWS_PART),

@@ -98,7 +98,12 @@ async def ask_owner(
                 return (await _unless_gone(broker, key, owner, answer)).envelope
             raise not_owner(broker, key)
         except ProtocolError as error:
-            if error.code not in _ELSEWHERE or broker.cluster.is_alone or left_s <= _AGAIN_S or broker.life.stopping:
+            if (
+                error.code not in _ELSEWHERE
+                or broker.cluster.is_alone
+                or left_s <= _AGAIN_S
+                or broker.lifecycle.stopping
+            ):
                 raise
             partition = broker.partitions.find(key)
             lost = None if partition is None or not partition.state.is_member else partition.state.quorum_lost()

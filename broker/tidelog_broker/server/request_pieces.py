@@ -80,7 +80,7 @@ def check_wanted(broker: Broker, request: Request) -> None:
     Raises:
         ProtocolError: SHUTTING_DOWN: the node stops, or its connection is closed, and the error is not delivered.
     """
-    if broker.life.stopping:
+    if broker.lifecycle.stopping:
         raise ProtocolError(
             pb.SHUTTING_DOWN,
             f"node {broker.node_id!r} is stopping and did not complete the request; retry at another node",

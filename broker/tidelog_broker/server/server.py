@@ -98,15 +98,15 @@ HANDLERS: dict[str, Handler] = {
     "peer_hello": peers.hello,
     "peer_proof": peers.proof,
     "node_announce": cluster.node_announce,
-    "lives": peers.lives,
+    "incarnations": peers.incarnations,
 }
 """Envelope kind -> handler. Kinds of answers have no handler and get UNKNOWN_KIND."""
 
-NODES_ONLY: Final = ONE_WAY_KINDS | {"node_announce", "lives"}
+NODES_ONLY: Final = ONE_WAY_KINDS | {"node_announce", "incarnations"}
 """Kinds that are refused from clients."""
 
 _GREETINGS: Final = frozenset({"hello", "peer_hello", "peer_proof"})
-_WHILE_STARTING: Final = _GREETINGS | {"node_announce", "lives"}
+_WHILE_STARTING: Final = _GREETINGS | {"node_announce", "incarnations"}
 
 _NUMBERS_MAX: Final = 8
 """Limit of unknown envelope fields that an error names."""
@@ -314,9 +314,9 @@ class Server:
             raise ProtocolError(pb.UNKNOWN_KIND, _unknown_kind(kind, request))
         if not request.connection.greeted and kind not in _GREETINGS:
             raise ProtocolError(pb.HELLO_REQUIRED, "HELLO must be the first request of a connection")
-        if self.broker.life.starting and kind not in _WHILE_STARTING:
+        if self.broker.lifecycle.starting and kind not in _WHILE_STARTING:
             raise ProtocolError(pb.EPOCH_CHANGING, "the node is starting; retry, or use another node")
-        if self.broker.life.stopping:
+        if self.broker.lifecycle.stopping:
             raise ProtocolError(pb.SHUTTING_DOWN, "the node is stopping; retry at another node")
         self._requests[kind].inc()
         return handler

@@ -23,7 +23,7 @@ from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.core.peer_auth import Identity, check_certificate, check_reply, hello_of
 from tidelog_broker.core.placement.registry import removal
 from tidelog_broker.core.replication.outbox import LinkMessage, Outbox, OutgoingEnvelope, alone
-from tidelog_broker.wire.lives import HandshakeLives
+from tidelog_broker.wire.handshake_incarnations import HandshakeIncarnations
 from tidelog_broker.wire.stall_watch import StallWatch, stalled_because
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import NATURE, ProtocolError
@@ -103,17 +103,17 @@ class Link(asyncio.BufferedProtocol):
         self._why = ""
 
     async def greet(
-        self, own: Identity, *, called: str | None, timeout_s: float, lives: HandshakeLives | None = None
+        self, own: Identity, *, called: str | None, timeout_s: float, incarnations: HandshakeIncarnations | None = None
     ) -> int:
-        """Authenticate both nodes and compare their lives; return the other node's incarnation.
+        """Authenticate both nodes and compare their incarnations; return the other node's incarnation.
 
         `called` is the expected id of the other node; None accepts any node of the cluster.
 
         Raises:
             ProtocolError: one node rejects the other, or the other end does not answer as a node does.
             RemovedError: the cluster has removed this node.
-            OldLifeError: the other node has proven that this node's directory is an older copy, or has noted that this
-                node withdraws its life for such a reason.
+            StaleDirectoryError: the other node has proven that this node's directory is an older copy, or has noted
+                that this node withdraws its incarnation for such a reason.
         """
         hello = hello_of(own, os.urandom(PEER_NONCE_BYTES))
         answer = (await self.request(pb.Envelope(peer_hello=hello), timeout_s=timeout_s)).envelope
@@ -121,19 +121,19 @@ class Link(asyncio.BufferedProtocol):
         proof = check_reply(own, called, hello, answer.peer_hello_reply)
         peer_id, incarnation = answer.peer_hello_reply.node_id, answer.peer_hello_reply.incarnation
         check_certificate(own, peer_id, self.certified())
-        if lives is not None:
-            proof.life.CopyFrom(lives.offer(peer_id))
+        if incarnations is not None:
+            proof.incarnations.CopyFrom(incarnations.offer(peer_id))
         welcome = (await self.request(pb.Envelope(peer_proof=proof), timeout_s=timeout_s)).envelope
         _expect(welcome, "peer_welcome")
         if welcome.peer_welcome.removed:
             raise RemovedError(pb.FORBIDDEN, removal(own.node_id))
-        if lives is not None:
+        if incarnations is not None:
             said = welcome.peer_welcome
             if said.withdrawn:
-                raise lives.withdrawal_noted(peer_id)
-            if said.HasField("old_life"):
-                raise lives.refuted(peer_id, said.old_life, in_use=said.in_use)
-            await lives.meet(peer_id, incarnation, said.life)
+                raise incarnations.withdrawal_noted(peer_id)
+            if said.HasField("later_incarnation"):
+                raise incarnations.refuted(peer_id, said.later_incarnation, in_use=said.in_use)
+            await incarnations.register(peer_id, incarnation, said.incarnations)
         self._receiver.frame_bytes_max = FRAME_BYTES_MAX
         return incarnation
 

@@ -22,8 +22,8 @@ from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.base.tls import NodeTls
 from tidelog_broker.core.peer_auth import Identity
 from tidelog_broker.core.replication.outbox import LinkMessage
+from tidelog_broker.wire.handshake_incarnations import HandshakeIncarnations
 from tidelog_broker.wire.link import Link, OneWay, RemovedError, unreachable
-from tidelog_broker.wire.lives import HandshakeLives
 from tidelog_broker.wire.sockets import tune
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -81,7 +81,7 @@ class Links:
         queue_bytes: limit of the bytes that are waiting to be sent to one node.
         metrics: counts connects and dropped messages.
         tls: the TLS of outgoing connections.
-        lives: known lives of all nodes; None disables the comparison.
+        incarnations: the known incarnations of all nodes; None disables the comparison.
     """
 
     def __init__(
@@ -92,10 +92,10 @@ class Links:
         queue_bytes: int,
         metrics: NodeMetrics,
         tls: NodeTls,
-        lives: HandshakeLives | None,
+        incarnations: HandshakeIncarnations | None,
     ) -> None:
         self._identity = identity
-        self._lives = lives
+        self._incarnations = incarnations
         self._tls = tls
         self._events = events
         self._queue_bytes = queue_bytes
@@ -202,7 +202,7 @@ class Links:
             link.close("request answered")
 
     def reconnect(self, node_id: str) -> None:
-        """Close the link to a node so that it is connected and authenticated again; another life of it may answer."""
+        """Close the link to a node and open a new one, which may reach another incarnation of that node."""
         peer = self._peers.get(node_id)
         if peer is not None and peer.link is not None:
             peer.link.close("a later start of the node was reported")
@@ -290,7 +290,7 @@ class Links:
             async with asyncio.timeout(ATTEMPT_TIMEOUT_S):
                 await self._call(link, address)
                 incarnation = await link.greet(
-                    self._identity, called=node_id, timeout_s=ATTEMPT_TIMEOUT_S, lives=self._lives
+                    self._identity, called=node_id, timeout_s=ATTEMPT_TIMEOUT_S, incarnations=self._incarnations
                 )
                 return link, incarnation
         except BaseException as error:

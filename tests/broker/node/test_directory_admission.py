@@ -223,7 +223,7 @@ async def test_admitted_founder_stays_despite_an_unadmitted_binding(
     await five.settled()
     known = "founder e has recorded another data directory for this node, one that was never admitted"
     await five.until(lambda: known in caplog.text, "it was not asked")
-    assert five.nodes["a"].life.health.state == "running"
+    assert five.nodes["a"].lifecycle.health.state == "running"
 
 
 async def test_unwritten_binding_does_not_count(
@@ -386,7 +386,7 @@ async def test_directories_and_records_without_ids_are_accepted(
         record = json.loads(path.read_text())
         del record["directory_id"], record["bound"]
         path.write_text(json.dumps(record | {"format_version": 1}))
-        (founded.path / name / "meta" / "lives").unlink()
+        (founded.path / name / "meta" / "incarnations").unlink()
     await founded.found()
     await is_kept(founded, topic_id)
 

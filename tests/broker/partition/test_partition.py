@@ -47,7 +47,7 @@ async def test_full_disk_refuses_publishes_until_there_is_space(
     stand.disk.heal()
     (result,) = await peer.publish(topic.topic_id, batch(b"again"))
     assert result.base_offset == before + stored
-    assert node.life.health.state == "running"
+    assert node.lifecycle.health.state == "running"
     await stand.restart()
     assert (await (await stand.peer()).read_all(topic.topic_id))[-1] == b"again"
 
@@ -177,7 +177,7 @@ async def test_damaged_partition_is_readable_up_to_its_damage_and_refuses_publis
     info = (await peer.ask(topic_describe=pb.TopicDescribe(name="t"))).envelope.topic_reply.topics[0]
     assert info.partitions[0].state == "limbo"
     assert (await peer.create("healthy")).name == "healthy"
-    assert stand.node.life.health.state == "running"
+    assert stand.node.lifecycle.health.state == "running"
 
 
 async def test_restarted_ring_releases_its_memory(node: Node, peer: Peer) -> None:

@@ -139,7 +139,9 @@ async def test_failed_sync_ahead_stops_the_node(cluster: ClusterStand) -> None:
     await cluster.agree(b"a")
     cluster.disks[broken].break_at("sync")
     cluster.partition(owner).driver.roll_over(Plan(broken, NODES, 2, pb.NEVER))
-    await settled(lambda: cluster.nodes[broken].life.health.state == "failed", "the node goes on with a broken disk")
+    await settled(
+        lambda: cluster.nodes[broken].lifecycle.health.state == "failed", "the node goes on with a broken disk"
+    )
     assert cluster.partition(owner).replica.can_append, "nothing has been proposed"
     cluster.disks[broken].heal()
     await cluster.stop(broken)

@@ -203,7 +203,7 @@ async def test_follower_with_a_full_disk_resumes_when_there_is_space(stand: Clus
     values = [bytes([number]) * 30_000 for number in range(6)]
     for value in values:
         await stand.publish(value)
-    assert stand.nodes[full].life.health.state == "running"
+    assert stand.nodes[full].lifecycle.health.state == "running"
     stand.disks[full].heal()
     await stand.agree(b"first", *values)
 
@@ -216,7 +216,7 @@ async def test_follower_with_a_failed_disk_stops_and_others_continue(stand: Clus
     stand.disks[broken].break_at("sync")
     await stand.publish(b"b")
     node = stand.nodes[broken]
-    await settled(lambda: node.life.health.state == "failed", "the node goes on with a broken disk")
+    await settled(lambda: node.lifecycle.health.state == "failed", "the node goes on with a broken disk")
     stand.disks[broken].heal()
     await stand.stop(broken)
     await stand.publish(b"c")
@@ -253,7 +253,7 @@ async def test_node_with_a_failed_final_sync_stops_and_others_continue(
     await stand.agree(b"a")
     stand.disks[broken].break_at("sync")
     stand.partition(owner).driver.roll_over(Plan(owner, NODES, 2))
-    await settled(lambda: stand.nodes[broken].life.health.state == "failed", "the node goes on with a broken disk")
+    await settled(lambda: stand.nodes[broken].lifecycle.health.state == "failed", "the node goes on with a broken disk")
     stand.disks[broken].heal()
     await stand.stop(broken)
     await stand.publish(b"b")

@@ -27,9 +27,9 @@ from tests.simulation.process import Inline
 from tests.simulation.truth import ViolationError
 from tests.simulation.whole.checks import Checks
 from tests.simulation.whole.gossip import SimGossip
-from tests.simulation.whole.life import SimManagement, SimServer, SimTasks, life_of
 from tests.simulation.whole.loop import Ordered, WholeWorkers
 from tests.simulation.whole.network import SimLinks
+from tests.simulation.whole.node_process import SimManagement, SimServer, SimTasks, process_of
 from tests.simulation.whole.world import World
 
 from tidelog_broker import broker
@@ -226,7 +226,7 @@ def _watched_take_part(world: World) -> Callable[[Cluster], None]:
     take_part = Cluster.take_part
 
     def watched_take_part(self: Cluster) -> None:
-        machine = life_of(asyncio.get_running_loop()).machine
+        machine = process_of(asyncio.get_running_loop()).machine
         if not (machine.is_copy and world.copy_takes_part(machine)):
             take_part(self)
 

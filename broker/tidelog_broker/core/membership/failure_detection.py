@@ -85,7 +85,8 @@ class Swim:
         chooser: source of randomness.
         now_ms: monotonic time, also in every input.
         seeds: addresses to contact in order to join; see `set_seeds`.
-        is_registered: returns whether an incarnation of a node is registered (`core.lives`); others are ignored.
+        is_registered: returns whether an incarnation of a node is registered (`core.rollback_detection`); others are
+            ignored.
 
     Raises:
         ValueError: the local record or the cluster id is invalid.

@@ -196,7 +196,7 @@ async def node_announce(broker: Broker, request: Request) -> None:
     announce = request.envelope.node_announce
     if request.connection.peer_id is None:
         raise ProtocolError(pb.FORBIDDEN, "NODE_ANNOUNCE is accepted only from nodes of the cluster")
-    if broker.life.starting and (broker.dir.admitted or not announce.ask):
+    if broker.lifecycle.starting and (broker.dir.admitted or not announce.ask):
         raise ProtocolError(
             pb.EPOCH_CHANGING, "this node is starting and has not loaded the registry of nodes yet; retry"
         )

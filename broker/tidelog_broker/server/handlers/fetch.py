@@ -99,7 +99,7 @@ async def fetch(broker: Broker, request: Request) -> None:
                     gathered.size_bytes > 0 or min_bytes == 0
                 )
                 is_over = (
-                    left_s <= 0 or not (own and may_read) or broker.life.stopping or not request.connection.is_open
+                    left_s <= 0 or not (own and may_read) or broker.lifecycle.stopping or not request.connection.is_open
                 )
                 if gathered.failed or enough or is_over:
                     broker.metrics.bytes_out.inc(gathered.size_bytes)
@@ -276,7 +276,7 @@ async def _locate(broker: Broker, request: Request, entry: pb.ListOffsetsEntry, 
             async with request.connection.reading:
                 check_wanted(broker, request)
                 newest = await partition.filtered.find_newest(
-                    Wanted(entry.latest_of_key), lambda: request.connection.is_open and not broker.life.stopping
+                    Wanted(entry.latest_of_key), lambda: request.connection.is_open and not broker.lifecycle.stopping
                 )
             result.found = newest is not None
             result.offset = partition.state.high_watermark

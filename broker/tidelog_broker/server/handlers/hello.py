@@ -129,7 +129,7 @@ async def logged_in(
 
 async def _knows_all(broker: Broker) -> bool:
     """Return whether this node knows all identities, applying all of `__meta` first."""
-    if broker.life.starting:
+    if broker.lifecycle.starting:
         return False
     return broker.cluster.is_alone or await broker.meta_freshness.is_current()
 

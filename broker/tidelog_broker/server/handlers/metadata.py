@@ -146,7 +146,7 @@ async def _until_news(broker: Broker, request: Request) -> None:
             while True:
                 await held.woken.wait()
                 held.woken.clear()
-                if held.is_over or broker.life.stopping or not request.connection.is_open:
+                if held.is_over or broker.lifecycle.stopping or not request.connection.is_open:
                     return
                 if any(is_news(known, _view(broker, known.topic_id)) for known in asked.known):
                     return

@@ -160,7 +160,7 @@ class Submission:
         """Verify and queue some batches; return whether they were the last."""
         first, stop = self._done, min(self._done + BATCHES_PER_PIECE, len(self._batches))
         if first:  # the first piece was charged before it began
-            if self._broker.life.stopping:
+            if self._broker.lifecycle.stopping:
                 self._refuse(ProtocolError(pb.SHUTTING_DOWN, "the node is stopping; retry at another node"))
                 return True
             if self._progress.is_answered:  # timed out

@@ -1,13 +1,13 @@
-"""Starts of nodes: detection of a data directory that was rolled back to an older state.
+"""Detection of a data directory that was rolled back to an older state, by the incarnations of its node.
 
 A directory that was restored from a snapshot or a copy is consistent but has lost promises and records of its node. So
-each start of a node (a *life*, identified by its incarnation) is durably recorded by the other nodes before the node
-takes part, and each directory keeps its own starts. If another node knows a later start, or a later tick of a start,
+each start of a node has an *incarnation*, which the other nodes record durably before the node takes part, and each
+directory keeps its own incarnations. If another node knows a later start, or a later tick of a start,
 that the directory does not contain, the directory is older than the state that its node had reached.
 
-A *tick* is a counter within a life. It is incremented about once a second while the node writes, made durable in the
-directory first, and then sent to the other nodes. It detects a copy of a running node, whose next start would otherwise
-look like an ordinary restart.
+A *tick* is a counter within an incarnation. It is incremented about once a second while the node writes, made durable
+in the directory first, and then sent to the other nodes. It detects a copy of a running node, whose next start would
+otherwise look like an ordinary restart.
 
 Sans-IO: the caller makes entries durable and exchanges messages. Rejected: comparing boot counters alone, because the
 start of a copy has the same counter as the next start of the original, or a higher one.
@@ -22,19 +22,19 @@ from typing import Final, NamedTuple
 from tidelog_broker.core.incarnation import boot_counter
 from tidelog_proto import broker_pb2 as pb
 
-OWN_LIVES_MAX: Final = 256
-"""Earlier lives that a directory keeps and reports; older ones are no longer compared."""
+OWN_INCARNATIONS_MAX: Final = 256
+"""Earlier incarnations that a directory keeps and reports; older ones are no longer compared."""
 ELSEWHERE_MAX: Final = 16
 """Limit for withdrawn starts missing from the directory, and separately for other starts missing from it."""
-LIVES_PER_MESSAGE_MAX: Final = 1000
+INCARNATIONS_PER_MESSAGE_MAX: Final = 1000
 """Maximum number of entries in one message between nodes."""
 
 Directory = tuple[str, bytes]
 """A node id and the id of its data directory."""
 
 
-class NodeLife(NamedTuple):
-    """One start of a node, and its latest tick."""
+class IncarnationTick(NamedTuple):
+    """An incarnation of a node, and its latest tick."""
 
     incarnation: int
     tick: int
@@ -42,20 +42,20 @@ class NodeLife(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The lives that a node reports for its directory.
+    """The incarnations that a node reports for its directory.
 
     Attributes:
-        incarnation: incarnation of the current life.
-        past: earlier lives in which the node communicated with others: last durable tick by incarnation.
-        forgotten_below: boot counter below which lives are no longer listed.
+        incarnation: the current incarnation.
+        past: earlier incarnations that contacted other nodes, each with its last durable tick.
+        forgotten_below: boot counter below which incarnations are no longer listed.
     """
 
     incarnation: int
     past: dict[int, int]
     forgotten_below: int = 0
 
-    def is_older_than(self, known: NodeLife) -> bool:
-        """Return whether a life recorded by another node proves the claiming directory to be an older copy."""
+    def is_older_than(self, known: IncarnationTick) -> bool:
+        """Return whether an incarnation recorded by another node proves the claiming directory to be an older copy."""
         if known.incarnation == self.incarnation:
             return False
         if boot_counter(known.incarnation) >= boot_counter(self.incarnation):
@@ -65,44 +65,44 @@ class Claim:
         return boot_counter(known.incarnation) >= self.forgotten_below
 
 
-def claim_of(incarnation: int, said: pb.PeerLife) -> Claim:
+def claim_of(incarnation: int, offered: pb.PeerIncarnations) -> Claim:
     """Return the claim in a handshake message; the sender's incarnation is already authenticated."""
-    return Claim(incarnation, {life.incarnation: life.tick for life in said.past}, said.forgotten_below)
+    return Claim(incarnation, {start.incarnation: start.tick for start in offered.past}, offered.forgotten_below)
 
 
 @dataclass(slots=True)
-class OwnLives:
-    """The lives of this node's own data directory.
+class OwnIncarnations:
+    """The incarnations of this node's own data directory.
 
     Attributes:
         directory: this node's id and that of its directory.
-        now: the current life.
-        past: earlier lives in which this node communicated with others: last durable tick by incarnation.
-        forgotten_below: boot counter below which lives were dropped from `past`.
+        now: the current incarnation.
+        past: earlier incarnations that contacted other nodes, each with its last durable tick.
+        forgotten_below: boot counter below which incarnations were dropped from `past`.
         elsewhere: starts that other nodes recorded for this directory and that it does not contain, with whether they
             were withdrawn before they took part. One that was not withdrawn proves this directory to be an older copy.
     """
 
     directory: Directory
-    now: NodeLife
+    now: IncarnationTick
     past: dict[int, int] = field(default_factory=dict[int, int])
     forgotten_below: int = 0
     elsewhere: dict[int, bool] = field(default_factory=dict[int, bool])
 
     @classmethod
-    def of(cls, directory: Directory, incarnation: int, kept: Iterable[NodeLife]) -> OwnLives:
-        """Return the lives of a directory at its next start; `kept` are the earlier ones in its journal."""
-        earlier = sorted(life for life in kept if life.incarnation != incarnation)
-        newest = earlier[-OWN_LIVES_MAX:]
-        forgotten_below = boot_counter(newest[0].incarnation) if len(newest) == OWN_LIVES_MAX else 0
-        return cls(directory, NodeLife(incarnation, 0), dict(newest), forgotten_below)
+    def of(cls, directory: Directory, incarnation: int, kept: Iterable[IncarnationTick]) -> OwnIncarnations:
+        """Return the incarnations of a directory at its next start; `kept` are the earlier ones in its journal."""
+        earlier = sorted(start for start in kept if start.incarnation != incarnation)
+        newest = earlier[-OWN_INCARNATIONS_MAX:]
+        forgotten_below = boot_counter(newest[0].incarnation) if len(newest) == OWN_INCARNATIONS_MAX else 0
+        return cls(directory, IncarnationTick(incarnation, 0), dict(newest), forgotten_below)
 
-    def is_older_than(self, known: NodeLife) -> bool:
-        """Return whether a life recorded by another node proves this directory to be an older copy.
+    def is_older_than(self, known: IncarnationTick) -> bool:
+        """Return whether an incarnation recorded by another node proves this directory to be an older copy.
 
-        A later tick of the current life is proof, too: the machine was restored from a snapshot with its memory. Only
-        this node can compare it, because a tick may reach another node before an earlier claim does. A withdrawn life
-        proves nothing, as it promised and stored nothing.
+        A later tick of the current incarnation is proof, too: the machine was restored from a snapshot with its memory.
+        Only this node can compare it, because a tick may reach another node before an earlier claim does. A withdrawn
+        incarnation proves nothing, because it promised and stored nothing.
         """
         if self.is_withdrawn(known):
             return False
@@ -110,8 +110,8 @@ class OwnLives:
             return known.tick > self.now.tick
         return self.claim.is_older_than(known)
 
-    def is_withdrawn(self, known: NodeLife) -> bool:
-        """Return whether a life of this directory was withdrawn; a life with a tick has taken part and never is."""
+    def is_withdrawn(self, known: IncarnationTick) -> bool:
+        """Return whether an incarnation of this directory was withdrawn; one with a tick took part and never is."""
         return known.tick == 0 and self.elsewhere.get(known.incarnation, False)
 
     @property
@@ -122,7 +122,7 @@ class OwnLives:
     @property
     def doubted_by(self) -> int:
         """The newest start elsewhere that may have taken part, which forbids this directory to take part; 0 if none."""
-        return max((life for life, is_withdrawn in self.elsewhere.items() if not is_withdrawn), default=0)
+        return max((incarnation for incarnation, is_withdrawn in self.elsewhere.items() if not is_withdrawn), default=0)
 
     def note_elsewhere(self, incarnation: int, *, is_withdrawn: bool) -> list[int] | None:
         """Record a start that this directory does not contain; return the evicted ones, None if nothing changed.
