@@ -426,8 +426,8 @@ class Broker:
         Raises:
             ProtocolError: see `Controller.found_offsets`.
         """
-        settings, standing = self.settings, self.topics.get(OFFSETS_TOPIC_ID)
-        if standing is None and self.cluster.is_alone and self.partitions.had(OFFSETS_KEY):
+        settings, existing = self.settings, self.topics.get(OFFSETS_TOPIC_ID)
+        if existing is None and self.cluster.is_alone and self.partitions.had(OFFSETS_KEY):
             await self._internal(OFFSETS_TOPIC, OFFSETS_TOPIC_ID)
             return
         config = internal_config(1 if self.cluster.is_alone else settings.replication_factor_default)

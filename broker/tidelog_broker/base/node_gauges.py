@@ -127,10 +127,10 @@ class NodeGauges(Collector):
         what = "Always 1; the labels identify the build"
         yield _info("tidelog_build_info", what, {"version": self._version, "python": platform.python_version()})
         figures = read_beside_loop(self._figures)
-        told = (
+        identity = (
             None if figures is None else {"node": figures.node_id, "zone": figures.zone, "cluster": figures.cluster_id}
         )
-        yield _info("tidelog_node_info", "Always 1; the labels identify the node", told)
+        yield _info("tidelog_node_info", "Always 1; the labels identify the node", identity)
         for field, name, text in _PLAIN:
             yield GaugeMetricFamily(name, text, value=None if figures is None else float(getattr(figures, field)))
         for field, name, text, label in _BY_LABEL:
@@ -183,8 +183,8 @@ class GroupGauges(Collector):
             "The next record that a group reads of a partition, exported by the coordinator of the group",
             labels=["group", "topic", "partition"],
         )
-        told = read_beside_loop(self._read)
-        self.omitted = told.omitted
-        for each in told.positions:
+        exported = read_beside_loop(self._read)
+        self.omitted = exported.omitted
+        for each in exported.positions:
             family.add_metric([each.group, each.topic, str(each.partition)], each.next_offset)
         yield family

@@ -158,22 +158,22 @@ class Cluster:
         plan = move_plan(key, active, self._wishes(key, active), self._entries(), alive=self._available())
         return plan if plan is not None and has_live_quorum(plan, alive=self.alive) else None
 
-    def heir(self, key: PartitionKey, active: pb.EpochDescriptor, *, behind: Collection[str] = ()) -> Plan | None:
+    def heir(self, key: PartitionKey, active: pb.EpochDescriptor, *, lagging: Collection[str] = ()) -> Plan | None:
         """Return the epoch that transfers a partition of this node to another of its replicas; see `handover_plan`.
 
         None if no other replica can own it, or too few are alive to decide anything.
         """
         if sum(1 for node in active.placement if self.alive(node)) < active.ack_quorum:
             return None
-        return handover_plan(self._node_id, key, active, self._entries(), alive=self._available(), behind=behind)
+        return handover_plan(self._node_id, key, active, self._entries(), alive=self._available(), behind=lagging)
 
     def preferred(self, key: PartitionKey, active: pb.EpochDescriptor) -> Plan | None:
         """Return the epoch that the preferred replica of a partition owns; None if it owns the partition already."""
         return preferred_owner_plan(key, active, self._entries(), alive=self._available())
 
-    def relief(self, key: PartitionKey, active: pb.EpochDescriptor, *, behind: Collection[str] = ()) -> Plan | None:
+    def relief(self, key: PartitionKey, active: pb.EpochDescriptor, *, lagging: Collection[str] = ()) -> Plan | None:
         """Return the epoch by which a storing-only owner gives a partition up; see `ingestion_owner_plan`."""
-        return ingestion_owner_plan(key, active, self._entries(), alive=self._available(), behind=behind)
+        return ingestion_owner_plan(key, active, self._entries(), alive=self._available(), behind=lagging)
 
     @property
     def version(self) -> tuple[int, int, int]:
@@ -221,10 +221,10 @@ class Cluster:
         """Send a request to all linked nodes; return the answers that arrive in time."""
 
         async def ask(node_id: str) -> pb.Envelope | None:
-            asked = pb.Envelope()
-            asked.CopyFrom(envelope)
+            request = pb.Envelope()
+            request.CopyFrom(envelope)
             try:
-                return (await self.request(node_id, asked, timeout_s=timeout_s)).envelope
+                return (await self.request(node_id, request, timeout_s=timeout_s)).envelope
             except ProtocolError:  # the node is not reachable or slow
                 return None
 

@@ -216,15 +216,15 @@ class IncarnationRegistry:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(WITHDRAW_S):
                 while self._offered_to:
-                    asked = sorted(self._offered_to & neighbours.linked)
+                    receivers = sorted(self._offered_to & neighbours.linked)
                     ask = partial(
                         neighbours.exchange_incarnations,
                         incarnations=pb.Incarnations(entries=[entry]),
                         timeout_s=WITHDRAW_S,
                     )
-                    replies = await asyncio.gather(*map(ask, asked))
+                    replies = await asyncio.gather(*map(ask, receivers))
                     self._offered_to -= {
-                        node_id for node_id, reply in zip(asked, replies, strict=True) if reply is not None
+                        node_id for node_id, reply in zip(receivers, replies, strict=True) if reply is not None
                     }
                     if self._offered_to:
                         await asyncio.sleep(WITHDRAW_AGAIN_S)

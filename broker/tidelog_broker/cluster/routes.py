@@ -45,11 +45,11 @@ class Routes:
 
     def get(self, key: PartitionKey) -> Route | None:
         """Return the newest known epoch of a partition."""
-        local, told = self._local(key), self._told.get(key)
-        if local is not None and (told is None or told.epoch <= local.epoch):
+        local, reported = self._local(key), self._told.get(key)
+        if local is not None and (reported is None or reported.epoch <= local.epoch):
             return local
-        if told is not None:
-            return told
+        if reported is not None:
+            return reported
         first = self._topics.first_epoch(*key)
         return None if first is None else route_of(first)
 
@@ -63,8 +63,8 @@ class Routes:
         for topic in topics:
             for partition in topic.partitions:
                 key = (topic.topic_id, partition.partition)
-                told = self._told.get(key)
-                if partition.placement and (told is None or partition.epoch > told.epoch):
+                reported = self._told.get(key)
+                if partition.placement and (reported is None or partition.epoch > reported.epoch):
                     self._told[key] = Route(partition.epoch, partition.owner, tuple(partition.placement))
                     self._changed(*key)
 

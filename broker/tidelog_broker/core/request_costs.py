@@ -113,9 +113,9 @@ JOIN: Final = 250_000
 
 
 def _heartbeat(envelope: pb.Envelope) -> int:
-    asked = envelope.group_heartbeat
-    held = sum(len(topic.partitions) for topic in asked.held)
-    return held + len(asked.loads) + JOIN * asked.HasField("join")
+    heartbeat = envelope.group_heartbeat
+    held = sum(len(topic.partitions) for topic in heartbeat.held)
+    return held + len(heartbeat.loads) + JOIN * heartbeat.HasField("join")
 
 
 def _fetched(envelope: pb.Envelope) -> int:

@@ -31,7 +31,7 @@ class CoordinatedGroup:
         *,
         tasks: Tasks,
         write: Callable[[pb.GroupRecord], Awaitable[None]],
-        standing: Callable[[], pb.GroupRecord | None],
+        durable_record: Callable[[], pb.GroupRecord | None],
         restarted: Callable[[ConsumerGroup, ProtocolError], None],
         settled: Callable[[ConsumerGroup], None],
         pace: Callable[[], Awaitable[None]],
@@ -39,7 +39,7 @@ class CoordinatedGroup:
         self.group = group
         self._tasks = tasks
         self._write = write
-        self._standing = standing
+        self._standing = durable_record
         self._restarted = restarted
         self._settled = settled
         self._pace = pace
@@ -63,8 +63,8 @@ class CoordinatedGroup:
         Raises:
             ProtocolError: this node no longer coordinates the group.
         """
-        told = self.group.assignment_of(member_id)
-        if wait_s <= 0 or told is None or told.revision > seen_revision:
+        assignment = self.group.assignment_of(member_id)
+        if wait_s <= 0 or assignment is None or assignment.revision > seen_revision:
             return
         self._wake([member_id])  # end an earlier heartbeat of the same member
         waiter = self._waiting[member_id] = self._tasks.loop.create_future()

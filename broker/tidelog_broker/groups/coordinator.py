@@ -161,12 +161,12 @@ class Coordinator:
     # ---------------------------------------------------------------------------------------------- members
 
     async def heartbeat(
-        self, asked: pb.GroupHeartbeat, reader: MemberAccess, *, creator: str = "", counted_in: int | None = None
+        self, request: pb.GroupHeartbeat, reader: MemberAccess, *, creator: str = "", counted_in: int | None = None
     ) -> pb.GroupHeartbeatReply:
         """Process a member's heartbeat; answer when its assignment differs from what it has seen, or after `wait_ms`.
 
         Args:
-            asked: the heartbeat.
+            request: the heartbeat.
             reader: the member's caller.
             creator: the principal that creates the group if it does not exist; empty if unknown.
             counted_in: the epoch in which the creator's groups were counted against its quota; None without a quota.
@@ -178,39 +178,39 @@ class Coordinator:
         epoch = await self.ready()
         if counted_in not in {None, epoch}:
             raise _elsewhere()
-        self.check_caller(asked.group, asked.member_id, reader)
-        if asked.leave or asked.stopped:
-            return await self._leave(asked)
-        who = MemberKey(asked.group, asked.member_id)
+        self.check_caller(request.group, request.member_id, reader)
+        if request.leave or request.stopped:
+            return await self._leave(request)
+        who = MemberKey(request.group, request.member_id)
         known = self._sessions.reader(who)
-        coordinated = self._join(asked, creator, reader) if asked.HasField("join") else self._groups.get(asked.group)
-        member = None if coordinated is None else coordinated.group.member(asked.member_id)
+        coordinated = self._join(request, creator, reader) if request.HasField("join") else self._groups.get(request.group)
+        member = None if coordinated is None else coordinated.group.member(request.member_id)
         if coordinated is None or member is None:
-            raise fenced(asked.group)
-        self._hear(asked.group, asked.member_id, member.wish)
+            raise fenced(request.group)
+        self._hear(request.group, request.member_id, member.wish)
         self._sessions.reads_for(who, reader)
         if known is None or known.key != reader.key:
             coordinated.group.check_topics()
             await asyncio.shield(coordinated.settle())
-        if asked.HasField("join"):
+        if request.HasField("join"):
             await asyncio.shield(coordinated.settle())
         else:
-            self._take_report(coordinated, asked)
-        wait_s = min(asked.wait_ms, session_ms(member.wish) // WAIT_SHARE, HELD_BACK_MS_MAX) / 1000
-        await coordinated.news(asked.member_id, seen_revision=asked.seen_revision, wait_s=wait_s)
+            self._take_report(coordinated, request)
+        wait_s = min(request.wait_ms, session_ms(member.wish) // WAIT_SHARE, HELD_BACK_MS_MAX) / 1000
+        await coordinated.news(request.member_id, seen_revision=request.seen_revision, wait_s=wait_s)
         await self.ready(confirmed=True)
-        if self._groups.get(asked.group) is not coordinated:
+        if self._groups.get(request.group) is not coordinated:
             raise _elsewhere()
         if coordinated.group.in_doubt:
             await asyncio.shield(coordinated.settle())
-        told = coordinated.group.assignment_of(asked.member_id)
-        if told is None:
-            raise fenced(asked.group)
-        if told.revision <= asked.seen_revision:
-            reply = pb.GroupHeartbeatReply(revision=asked.seen_revision, generation=told.generation, unchanged=True)
+        assignment = coordinated.group.assignment_of(request.member_id)
+        if assignment is None:
+            raise fenced(request.group)
+        if assignment.revision <= request.seen_revision:
+            reply = pb.GroupHeartbeatReply(revision=request.seen_revision, generation=assignment.generation, unchanged=True)
         else:
-            assigned = self.descriptions.named(told.assigned)
-            reply = pb.GroupHeartbeatReply(revision=told.revision, generation=told.generation, assigned=assigned)
+            assigned = self.descriptions.named(assignment.assigned)
+            reply = pb.GroupHeartbeatReply(revision=assignment.revision, generation=assignment.generation, assigned=assigned)
         reply.wants_loads = coordinated.group.wants_loads
         return reply
 
@@ -273,29 +273,29 @@ class Coordinator:
 
     # -------------------------------------------------------------------------------------------- internals
 
-    def _join(self, asked: pb.GroupHeartbeat, creator: str, reader: MemberAccess) -> CoordinatedGroup:
-        self._check_stays(asked.group)
-        who = MemberKey(asked.group, asked.member_id)
+    def _join(self, request: pb.GroupHeartbeat, creator: str, reader: MemberAccess) -> CoordinatedGroup:
+        self._check_stays(request.group)
+        who = MemberKey(request.group, request.member_id)
         if who in self._departed:
-            raise fenced(asked.group)
-        is_new = self.is_new(asked.group)
-        coordinated = self._groups.get(asked.group)
-        if coordinated is None or coordinated.group.member(asked.member_id) is None:
-            self._check_room(asked.group)
+            raise fenced(request.group)
+        is_new = self.is_new(request.group)
+        coordinated = self._groups.get(request.group)
+        if coordinated is None or coordinated.group.member(request.member_id) is None:
+            self._check_room(request.group)
         if coordinated is None:
-            coordinated = self._groups[asked.group] = self._coordinated(asked.group)
+            coordinated = self._groups[request.group] = self._coordinated(request.group)
         if is_new:
             coordinated.group.creator = creator
         self._sessions.reads_for(who, reader)
         try:
-            self._subscriptions.try_out(asked.join)
-            replaced = coordinated.group.join(asked.member_id, asked.join, ended=asked.ended_member_id)
+            self._subscriptions.try_out(request.join)
+            replaced = coordinated.group.join(request.member_id, request.join, ended=request.ended_member_id)
         except ProtocolError:
-            if coordinated.group.member(asked.member_id) is None:
+            if coordinated.group.member(request.member_id) is None:
                 self._sessions.forget([who])
             self._drop_if_empty(coordinated.group)
             raise
-        self._sessions.forget(MemberKey(asked.group, other) for other in replaced)
+        self._sessions.forget(MemberKey(request.group, other) for other in replaced)
         self._metrics.members_fenced.inc(len(replaced))
         coordinated.removed(replaced)
         return coordinated
@@ -320,26 +320,26 @@ class Coordinator:
                 "delete unused groups, or raise it on every node",
             )
 
-    async def _leave(self, asked: pb.GroupHeartbeat) -> pb.GroupHeartbeatReply:
+    async def _leave(self, request: pb.GroupHeartbeat) -> pb.GroupHeartbeatReply:
         """Remove a member or, if its target is reserved for its successor, keep it for its session timeout."""
-        coordinated, who = self._groups.get(asked.group), MemberKey(asked.group, asked.member_id)
+        coordinated, who = self._groups.get(request.group), MemberKey(request.group, request.member_id)
         group = None if coordinated is None else coordinated.group
-        is_known = group is not None and (group.stop if asked.stopped else group.remove)(asked.member_id)
-        member = None if group is None else group.member(asked.member_id)
+        is_known = group is not None and (group.stop if request.stopped else group.remove)(request.member_id)
+        member = None if group is None else group.member(request.member_id)
         if member is None:
             self._sessions.forget([who])
             self._departed.note(who)
         else:
-            self._hear(asked.group, asked.member_id, member.wish)
+            self._hear(request.group, request.member_id, member.wish)
         if coordinated is not None and is_known:
-            coordinated.removed([asked.member_id])
+            coordinated.removed([request.member_id])
             await asyncio.shield(coordinated.settle())
         return pb.GroupHeartbeatReply(unchanged=True)
 
-    def _take_report(self, coordinated: CoordinatedGroup, asked: pb.GroupHeartbeat) -> None:
+    def _take_report(self, coordinated: CoordinatedGroup, request: pb.GroupHeartbeat) -> None:
         group = coordinated.group
-        group.note_loads(asked.member_id, {(load.topic_id, load.partition): load.bytes_per_s for load in asked.loads})
-        group.report(asked.member_id, seen_revision=asked.seen_revision, held=keys_of(asked.held))
+        group.note_loads(request.member_id, {(load.topic_id, load.partition): load.bytes_per_s for load in request.loads})
+        group.report(request.member_id, seen_revision=request.seen_revision, held=keys_of(request.held))
         coordinated.settle()
 
     def _hear(self, group: str, member_id: str, wish: pb.GroupWish) -> None:
@@ -416,8 +416,8 @@ class Coordinator:
         if self._coordinating() != epoch:
             raise _elsewhere()
         record.changed_us = self._clock.now_us()
-        standing = self._records.get(record.group)
-        before = 0 if standing is None else standing.generation
+        current = self._records.get(record.group)
+        before = 0 if current is None else current.generation
         await self._offsets_log.write_group(record, epoch=epoch)
         self._metrics.group_generations.inc(max(record.generation - before, 0))
 

@@ -73,12 +73,12 @@ class Descriptions:
             ids.update(topic.topic_id for topic in (*member.held, *member.target))
         room_bytes = PAGE_BYTES
         for topic_id in sorted(ids):
-            told = pb.TopicName(topic_id=topic_id, name=self._name_of(topic_id))
-            room_bytes -= told.ByteSize()
+            topic_name = pb.TopicName(topic_id=topic_id, name=self._name_of(topic_id))
+            room_bytes -= topic_name.ByteSize()
             if room_bytes < 0:
                 reply.shortened = True
                 break
-            reply.topics.append(told)
+            reply.topics.append(topic_name)
         return reply
 
     def _seen(self, member: pb.GroupMember, may_see: Callable[[str], bool]) -> pb.GroupMember:

@@ -120,16 +120,16 @@ def _who(kind: str, session: Session, about: About) -> dict[str, object]:
 def _told(kind: str, envelope: pb.Envelope) -> Message:
     """Return a request without secrets."""
     if kind != "security_change":
-        asked: Message = getattr(envelope, kind)
-        return _shortened(asked)
-    told = pb.SecurityChange()
-    told.CopyFrom(envelope.security_change)
-    match told.WhichOneof("change"):
+        message: Message = getattr(envelope, kind)
+        return _shortened(message)
+    without_secrets = pb.SecurityChange()
+    without_secrets.CopyFrom(envelope.security_change)
+    match without_secrets.WhichOneof("change"):
         case "create_user":
-            told.create_user.CopyFrom(without_verifier(told.create_user))
+            without_secrets.create_user.CopyFrom(without_verifier(without_secrets.create_user))
         case "set_password":
-            told.set_password.CopyFrom(without_verifier(told.set_password))
-    return _shortened(told)
+            without_secrets.set_password.CopyFrom(without_verifier(without_secrets.set_password))
+    return _shortened(without_secrets)
 
 
 def _shortened(message: MessageT) -> MessageT:

@@ -130,8 +130,8 @@ class FeatureGate:
                 registered yet.
         """
         needed = needed_by(record)
-        standing = self._revision_before(record)
-        added = needed if standing is None else needed - needed_by(standing)
+        current = self._revision_before(record)
+        added = needed if current is None else needed - needed_by(current)
         if not added:
             return
         self._refuse_unsupported(added, called(record))
@@ -157,11 +157,11 @@ class FeatureGate:
     def _refuse_above_level(self, added: frozenset[str], what: str) -> None:
         """Refuse features of a higher level than the cluster's, unless a standing record needs them already."""
         above = {name: each.number for each in LEVELS if each.number > self.level.number for name in each.features}
-        held = (added & above.keys()) - self.in_use().keys()
-        if held:
+        refused = (added & above.keys()) - self.in_use().keys()
+        if refused:
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                f"{what} needs {_listed(held)} of feature level {max(above[name] for name in held)}, and the cluster "
+                f"{what} needs {_listed(refused)} of feature level {max(above[name] for name in refused)}, and the cluster "
                 f"is at level {self.level.number}: run `tidelog cluster finalize`; nodes cannot go back to an earlier "
                 "build after that",
             )
@@ -184,14 +184,14 @@ class FeatureGate:
                 "not support and would ignore; upgrade that node, or drain and remove it from the cluster",
             )
 
-    def fault_of(self, said: pb.NodeRecord) -> str:
+    def fault_of(self, announced: pb.NodeRecord) -> str:
         """Return why a node must not be registered, for its operator; empty if it supports the features in use."""
         in_use = self.in_use()
-        lacked = in_use.keys() - said.features
+        lacked = in_use.keys() - announced.features
         if not lacked:
             return ""
         return (
-            f"node {said.node_id!r} ({_software(said)}) does not support {_listed(lacked)}, in use by "
+            f"node {announced.node_id!r} ({_software(announced)}) does not support {_listed(lacked)}, in use by "
             f"{in_use[min(lacked)]}; start it with a newer build"
         )
 

@@ -141,10 +141,10 @@ class Jwks:
         """Wait for a load that begins from now on, or one that finds the key."""
         if len(self._waiting) >= WAITING_MAX:
             raise ProtocolError(pb.OVERLOADED, "too many tokens wait for their keys; retry", retry_after_ms=1000)
-        looked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(key_id, looked))
+        loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Waiting(key_id, loaded))
         self._wanted.set()
-        await looked
+        await loaded
 
     async def _look(self) -> None:
         try:

@@ -102,12 +102,12 @@ class MetaFreshness:
         """Ask while requests wait."""
         try:
             while self._next is not None:
-                asked, self._next = self._next, None
+                waiting, self._next = self._next, None
                 try:
-                    asked.set_result(await self._refresh())
+                    waiting.set_result(await self._refresh())
                 finally:
-                    if not asked.done():  # the node is stopping
-                        asked.set_result(False)
+                    if not waiting.done():  # the node is stopping
+                        waiting.set_result(False)
                 await asyncio.sleep(ASK_AGAIN_S)
         finally:
             self._asking = False
@@ -137,8 +137,8 @@ class MetaFreshness:
             ProtocolError: the owner cannot be asked, or is not the owner.
         """
         entry = pb.ListOffsetsEntry(topic_id=META_TOPIC_ID, latest=True)
-        asked = pb.Envelope(list_offsets=pb.ListOffsets(entries=[entry]))
-        answer = (await self._cluster.request(owner, asked, timeout_s=REFRESH_TIMEOUT_S)).envelope.list_offsets_reply
+        request = pb.Envelope(list_offsets=pb.ListOffsets(entries=[entry]))
+        answer = (await self._cluster.request(owner, request, timeout_s=REFRESH_TIMEOUT_S)).envelope.list_offsets_reply
         (result,) = answer.results
         if result.HasField("error"):
             raise ProtocolError(result.error.code, result.error.message)

@@ -40,15 +40,15 @@ class TopicQuotas:
         limits = self._quotas.of_principal(creator, caller.roles if caller.principal == creator else ())
         if limits.topics is None and limits.partitions is None:
             return
-        made = [record for record in self._topics.live() if record.creator == creator]
-        _check("topics", creator, limits.topics, len(made), topics)
-        _check("partitions", creator, limits.partitions, sum(record.config.partitions for record in made), partitions)
+        existing = [record for record in self._topics.live() if record.creator == creator]
+        _check("topics", creator, limits.topics, len(existing), topics)
+        _check("partitions", creator, limits.partitions, sum(record.config.partitions for record in existing), partitions)
 
 
-def _check(what: str, creator: str, bound: int | None, there: int, more: int) -> None:
-    if bound is not None and more and there + more > bound:
+def _check(what: str, creator: str, bound: int | None, existing: int, more: int) -> None:
+    if bound is not None and more and existing + more > bound:
         raise ProtocolError(
             pb.QUOTA_EXCEEDED,
-            f"{creator!r} has created {there} {what}, and {more} more would exceed its quota of {bound}; delete some, "
+            f"{creator!r} has created {existing} {what}, and {more} more would exceed its quota of {bound}; delete some, "
             "or raise the quota",
         )

@@ -134,8 +134,8 @@ class DirectoryAdmission:
         Raises:
             IdentityError: it does not.
         """
-        asked = sorted(self._broker.cluster.linked)
-        for reply in await asyncio.gather(*(self._ask(peer, bind=False) for peer in asked)):
+        linked = sorted(self._broker.cluster.linked)
+        for reply in await asyncio.gather(*(self._ask(peer, bind=False) for peer in linked)):
             fault = "" if reply is None else self._broker.features.fault_of_features(reply.features_in_use)
             if fault:
                 raise IdentityError(fault)
@@ -151,10 +151,10 @@ class DirectoryAdmission:
         asked: set[str] = set()
         while True:
             gone = {record.node_id for record in self._broker.nodes.records() if record.removed}
-            left = set(binders.waited_for) - gone - asked
-            if not left:
+            unbound = set(binders.waited_for) - gone - asked
+            if not unbound:
                 return
-            for peer in sorted(left & self._broker.cluster.linked):
+            for peer in sorted(unbound & self._broker.cluster.linked):
                 reply = await self._ask(peer, bind=True)
                 fault = binders.answered(peer, reply.bound_directory_id) if reply is not None else ""
                 if fault:  # an earlier or later directory of this id was bound there and never admitted
@@ -217,8 +217,8 @@ class DirectoryAdmission:
             IdentityError: another node knows a different directory of this node's id.
         """
         broker = self._broker
-        kept = await broker.threads.io.call(0, load_meta_snapshot, broker.disk.fs, broker.dir.meta_state)
-        if kept is not None and kept.HasField("meta"):
+        snapshot = await broker.threads.io.call(0, load_meta_snapshot, broker.disk.fs, broker.dir.meta_state)
+        if snapshot is not None and snapshot.HasField("meta"):
             return
         while broker.topics.get(META_TOPIC_ID) is None:
             self._answered.clear()
@@ -234,13 +234,13 @@ class DirectoryAdmission:
         """
         broker = self._broker
         gossip_port = broker.settings.advertise_gossip_port or self._gossip_port or broker.port
-        said = own_record(broker, gossip_port=gossip_port)  # updated later, once the port is known
+        own = own_record(broker, gossip_port=gossip_port)  # updated later, once the port is known
         problem = "no seed and no node known to the seeds is reachable; start them, or set other seeds"
         for peer in sorted(broker.cluster.linked):
-            announce = pb.NodeAnnounce(node=said, is_new=self._is_new)
+            announce = pb.NodeAnnounce(node=own, is_new=self._is_new)
             try:
-                asked = broker.cluster.request(peer, pb.Envelope(node_announce=announce), timeout_s=REGISTER_TIMEOUT_S)
-                reply = (await asked).envelope.node_announce_reply
+                answer = broker.cluster.request(peer, pb.Envelope(node_announce=announce), timeout_s=REGISTER_TIMEOUT_S)
+                reply = (await answer).envelope.node_announce_reply
             except ProtocolError as error:
                 if error.code in {pb.FORBIDDEN, pb.INVALID_REQUEST}:
                     raise IdentityError(error.message) from error
@@ -257,9 +257,9 @@ class DirectoryAdmission:
     async def _ask_all(self, binders: Binders | None) -> None:
         """Ask all reachable nodes that have not answered; those that have to bind, until they have."""
         to_bind = set(binders.waited_for) if binders is not None else set()
-        asked = sorted(self._broker.cluster.linked - (self._answered - to_bind))
-        replies = await asyncio.gather(*(self._ask(peer, bind=peer in to_bind) for peer in asked))
-        for peer, reply in zip(asked, replies, strict=True):
+        receivers = sorted(self._broker.cluster.linked - (self._answered - to_bind))
+        replies = await asyncio.gather(*(self._ask(peer, bind=peer in to_bind) for peer in receivers))
+        for peer, reply in zip(receivers, replies, strict=True):
             if reply is None:
                 continue
             self._answered.add(peer)

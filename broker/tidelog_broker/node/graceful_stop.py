@@ -74,8 +74,8 @@ def _begin(broker: Broker, partition: Partition) -> bool:
     """Begin to roll a partition over to another replica; return False if no other replica can own it."""
     replica = partition.replica
     now_ms = int(broker.loop.time() * 1000)
-    behind = {follower.node_id for follower in replica.followers if not follower.keeps_up(now_ms)}
-    plan = broker.cluster.heir(partition.driver.key, replica.state.active, behind=behind)
+    lagging = {follower.node_id for follower in replica.followers if not follower.keeps_up(now_ms)}
+    plan = broker.cluster.heir(partition.driver.key, replica.state.active, behind=lagging)
     if plan is None or partition.state.writer is None:
         return False
     partition.driver.roll_over(plan)

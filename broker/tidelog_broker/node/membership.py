@@ -281,10 +281,10 @@ class Membership:
         """Write this node's record to `__meta`, and again whenever it differs."""
         broker = self._broker
         while not broker.lifecycle.stopping:
-            said = self._said()
+            own = self._said()
             try:
-                if broker.nodes.announced(said) is not None:
-                    await self._announce(said)
+                if broker.nodes.announced(own) is not None:
+                    await self._announce(own)
             except ProtocolError as error:
                 if error.code == pb.FORBIDDEN:
                     broker.lifecycle.give_up(error.message)
@@ -292,13 +292,13 @@ class Membership:
                 log.info("this node's record is not in __meta yet: %s", error.message)
             await asyncio.sleep(ANNOUNCE_AGAIN_S)
 
-    async def _announce(self, said: pb.NodeRecord) -> None:
+    async def _announce(self, own: pb.NodeRecord) -> None:
         broker = self._broker
-        envelope = pb.Envelope(node_announce=pb.NodeAnnounce(node=said, is_new=False))
+        envelope = pb.Envelope(node_announce=pb.NodeAnnounce(node=own, is_new=False))
 
-        async def local(asked: pb.Envelope) -> pb.Envelope:
-            await broker.controller.announce(asked.node_announce)
-            return asked
+        async def local(envelope: pb.Envelope) -> pb.Envelope:
+            await broker.controller.announce(envelope.node_announce)
+            return envelope
 
         if broker.routes.get(META_KEY) is not None:
             await ask_owner(broker, META_KEY, envelope, local)

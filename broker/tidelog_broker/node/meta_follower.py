@@ -88,8 +88,8 @@ class MetaFollower:
                 pb.EPOCH_CHANGING, f"node {broker.node_id!r} knows no other node that owns __meta yet; retry"
             )
         entry = pb.FetchEntry(topic_id=META_TOPIC_ID, partition=0, offset=broker.meta_log.applied)
-        asked = pb.Fetch(entries=[entry], min_bytes=1, max_bytes=_FETCH_BYTES, wait_ms=_FETCH_WAIT_MS)
-        frame = await broker.cluster.request(owner, pb.Envelope(fetch=asked), timeout_s=_TIMEOUT_S)
+        request = pb.Fetch(entries=[entry], min_bytes=1, max_bytes=_FETCH_BYTES, wait_ms=_FETCH_WAIT_MS)
+        frame = await broker.cluster.request(owner, pb.Envelope(fetch=request), timeout_s=_TIMEOUT_S)
         (result,) = frame.envelope.fetch_reply.results
         if result.error.code == pb.OFFSET_OUT_OF_RANGE and result.error.log_start_offset > entry.offset:
             # The records before that are part of the snapshot at the start of the log.
@@ -140,15 +140,15 @@ async def keep_routes(broker: Broker) -> None:
 
 async def _learn_routes(broker: Broker, peer: str) -> None:
     """Learn routes from a node, page by page."""
-    asked = pb.Metadata()
+    request = pb.Metadata()
     with contextlib.suppress(ProtocolError):  # not reachable or slow: asked again in the next round
         while True:
-            frame = await broker.cluster.request(peer, pb.Envelope(metadata=asked), timeout_s=_TIMEOUT_S)
+            frame = await broker.cluster.request(peer, pb.Envelope(metadata=request), timeout_s=_TIMEOUT_S)
             reply = frame.envelope.metadata_reply
             broker.routes.learn(reply.topics)
-            if not reply.HasField("next") or reply.next == asked.cursor:
+            if not reply.HasField("next") or reply.next == request.cursor:
                 return
-            asked.cursor.CopyFrom(reply.next)
+            request.cursor.CopyFrom(reply.next)
 
 
 def _has_partitions_elsewhere(broker: Broker) -> bool:

@@ -107,8 +107,8 @@ class Access:
 
     def owner_confirmed(self, number: int) -> None:
         """Resume waiters: a quorum knows of no later epoch than this node's; see `driver.Listener`."""
-        for asked, waiter in self._confirmations.items():
-            if asked <= number and not waiter.done():
+        for attempt, waiter in self._confirmations.items():
+            if attempt <= number and not waiter.done():
                 waiter.set_result(None)
 
     def not_confirmed(self) -> None:

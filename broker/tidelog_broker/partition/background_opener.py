@@ -91,11 +91,11 @@ class BackgroundOpener:
         if not self._serves:
             return
         records = list(self._nodes.records())
-        standing = frozenset(
+        capable = frozenset(
             (record.node_id, record.draining or record.removed, frozenset(record.roles)) for record in records
         )
-        before, self._standing = self._standing, standing
-        if standing == before:
+        before, self._standing = self._standing, capable
+        if capable == before:
             return
         leaving = {record.node_id for record in records if record.draining or record.removed}
         for key in self._partitions.closed.owned_by(self._node_id):

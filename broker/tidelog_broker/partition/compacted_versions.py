@@ -141,15 +141,15 @@ class CompactedVersions:
                 ready += one.made
                 for epoch in one.left:
                     self._note_differing(epoch, wanted[epoch])
-            behind = set(versions.behind())
+            outdated = set(versions.behind())
             for made in sorted(ready):
-                is_base = any(older < made.epoch and versions.is_base_of(made.epoch, older) for older in behind)
+                is_base = any(older < made.epoch and versions.is_base_of(made.epoch, older) for older in outdated)
                 if is_base or self.must_stop() or self._may_not_replace():
                     self._made[made.epoch] = made  # Replaced when that has ended.
                     continue
                 self._made.pop(made.epoch, None)
                 if await self._put_in_place(made, decided, wanted[made.epoch]):
-                    behind.discard(made.epoch)
+                    outdated.discard(made.epoch)
                     has_changed = True
         if has_changed or self._is_to_be_fetched():
             self._driver.compacted()

@@ -243,12 +243,12 @@ class Partitions:
         store = await self.tools.io.call(io_key, self._open_log, record, index)
         new = NewPartition(key, f"{record.name}/{index}", self._genesis(record, index))
         driver = await self._replication.open(new, store, io_key)
-        standing = self._topics.get(key[0])
-        if standing is not None and standing.deleted:
+        current = self._topics.get(key[0])
+        if current is not None and current.deleted:
             driver.stop()
             await self.tools.io.call(io_key, store.close)
-            raise gone(standing)
-        partition = Partition(self.tools, standing or record, index, driver, io_key)
+            raise gone(current)
+        partition = Partition(self.tools, current or record, index, driver, io_key)
         self._by_topic.setdefault(key[0], {})[index] = partition
         self._open_count += 1
         self._long_lived.made()

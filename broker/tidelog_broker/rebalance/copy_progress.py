@@ -40,10 +40,10 @@ _NOT_OPEN: Final = frozenset({"away", "no owner"})
 
 async def ask(cluster: Cluster, node_id: str, keys: Collection[PartitionKey]) -> Told:
     """Ask a node for its copies of some partitions; empty if it does not answer in time."""
-    wanted = [pb.PartitionName(topic_id=topic_id, partition=index) for topic_id, index in keys]
-    asked = pb.Envelope(cluster_status=pb.ClusterStatus(partitions=wanted))
+    names = [pb.PartitionName(topic_id=topic_id, partition=index) for topic_id, index in keys]
+    request = pb.Envelope(cluster_status=pb.ClusterStatus(partitions=names))
     try:
-        reply = (await cluster.request(node_id, asked, timeout_s=ANSWER_S)).envelope.cluster_status_reply
+        reply = (await cluster.request(node_id, request, timeout_s=ANSWER_S)).envelope.cluster_status_reply
     except ProtocolError:
         return {}
     return {(topic.topic_id, info.partition): info for topic in reply.topics for info in topic.partitions}
@@ -104,10 +104,10 @@ class NewCopies:
                 by_node.setdefault(node, []).append(key)
         living = [node for node in by_node if self._alive(node)]
         answers = await asyncio.gather(*(self._ask(node, by_node[node]) for node in living))
-        told = dict(zip(living, answers, strict=True))
+        reports = dict(zip(living, answers, strict=True))
         for key, move in list(self._moves.items()):
             for node, copy in list(move.copies.items()):
-                if node not in told or not self._is_awaited(key, move.epoch, node, copy, told[node].get(key)):
+                if node not in reports or not self._is_awaited(key, move.epoch, node, copy, reports[node].get(key)):
                     del move.copies[node]
             if not move.copies:
                 del self._moves[key]

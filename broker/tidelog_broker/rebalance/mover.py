@@ -126,13 +126,13 @@ class Mover:
         A node that gossip reports alive may have a damaged copy. As the planned owner it would be replaced by a
         takeover, and the new owner would plan the same move again.
         """
-        active, behind = owned.active, owned.behind(self._now_ms())
-        if plan.owner not in behind:
+        active, lagging = owned.active, owned.behind(self._now_ms())
+        if plan.owner not in lagging:
             return plan
         if active.owner in plan.placement:
             stays = replace(plan, owner=active.owner)
             return stays if _moves_copies(active, stays) else None
-        heir = self._cluster.heir(owned.key, active, behind=behind)
+        heir = self._cluster.heir(owned.key, active, behind=lagging)
         return replace(plan, owner=heir.owner) if heir is not None and heir.owner in plan.placement else plan
 
     async def run(self) -> None:
@@ -158,10 +158,10 @@ class Mover:
         Both may concern the same partition, which moves once. Moves whose logs are still being synced ahead count, too,
         because the disks would be late for the last of many. Returns the number of moves in progress.
         """
-        asked = ((owned, plan, None) for owned, plan in self.wanted(everything=self._rebalancing))
+        requested = ((owned, plan, None) for owned, plan in self.wanted(everything=self._rebalancing))
         moved = {owned.key for owned in self._owned() if owned.is_moving}
         self._holds_back = False
-        for owned, plan, advice in _by_turns(self._advised(), asked):
+        for owned, plan, advice in _by_turns(self._advised(), requested):
             if len(moved) >= AT_ONCE:
                 break
             if owned.key in moved:
@@ -205,9 +205,9 @@ class Mover:
         A damaged copy has no vote, and one in doubt must first be completed.
         """
         now_ms = self._now_ms()
-        behind = owned.behind(now_ms)
+        lagging = owned.behind(now_ms)
         return owned.can_end(now_ms) and has_live_quorum(
-            plan, alive=lambda node: node not in behind and self._cluster.alive(node)
+            plan, alive=lambda node: node not in lagging and self._cluster.alive(node)
         )
 
 

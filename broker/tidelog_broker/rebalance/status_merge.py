@@ -33,19 +33,19 @@ class _Lacks(NamedTuple):
         return cls(info.missing_epochs, info.missing_records, info.copy_fault)
 
 
-def told_topics(told: Iterable[pb.ClusterStatusReply]) -> dict[bytes, dict[str, pb.TopicInfo]]:
+def told_topics(replies: Iterable[pb.ClusterStatusReply]) -> dict[bytes, dict[str, pb.TopicInfo]]:
     """Return, by topic id, each node's report. Every reply is a node's report about itself."""
     found: dict[bytes, dict[str, pb.TopicInfo]] = {}
-    for reply in told:
+    for reply in replies:
         for topic in reply.topics if reply.nodes else ():
             found.setdefault(topic.topic_id, {})[reply.nodes[0].node.node_id] = topic
     return found
 
 
-def merge_topic(node_id: str, own: pb.TopicInfo, told: Mapping[str, pb.TopicInfo]) -> None:
+def merge_topic(node_id: str, own: pb.TopicInfo, reports: Mapping[str, pb.TopicInfo]) -> None:
     """Update `node_id`'s report on a topic's partitions with the best known state."""
     for partition in own.partitions:
-        infos = _about(partition.partition, told)
+        infos = _about(partition.partition, reports)
         lacks = {teller: _Lacks.of(info) for teller, info in infos.items()} | {node_id: _Lacks.of(partition)}
         infos[node_id] = partition
         best = infos[_best(infos)]
@@ -57,7 +57,7 @@ def merge_topic(node_id: str, own: pb.TopicInfo, told: Mapping[str, pb.TopicInfo
             replica.copy_fault = fault
 
 
-def removal_fault(node_id: str, told: Mapping[str, pb.ClusterStatusReply]) -> str:
+def removal_fault(node_id: str, replies: Mapping[str, pb.ClusterStatusReply]) -> str:
     """Return why removing a node now could lose records, for the operator; empty if it could not.
 
     History follows a partition to its new nodes long after its open epoch has moved. Until a majority of those have all
@@ -68,9 +68,9 @@ def removal_fault(node_id: str, told: Mapping[str, pb.ClusterStatusReply]) -> st
 
     Args:
         node_id: the node to be removed.
-        told: the status of each node that has answered, by node.
+        replies: the status of each node that has answered, by node.
     """
-    for topics in told_topics(told.values()).values():
+    for topics in told_topics(replies.values()).values():
         for partition in next(iter(topics.values())).partitions:
             infos = _about(partition.partition, topics)
             best = infos[_best(infos)]
@@ -106,10 +106,10 @@ def _awaited(node_id: str, info: pb.PartitionInfo | None) -> str:
     return f"{node_id!r} ({fault})" if fault else ""
 
 
-def _about(partition: int, told: Mapping[str, pb.TopicInfo]) -> dict[str, pb.PartitionInfo]:
+def _about(partition: int, reports: Mapping[str, pb.TopicInfo]) -> dict[str, pb.PartitionInfo]:
     """Return the reports on a partition by node; each topic's partitions are in order."""
     found: dict[str, pb.PartitionInfo] = {}
-    for teller, topic in told.items():
+    for teller, topic in reports.items():
         at = bisect_left(topic.partitions, partition, key=_number_of)
         if at < len(topic.partitions) and topic.partitions[at].partition == partition:
             found[teller] = topic.partitions[at]

@@ -135,7 +135,7 @@ class Chains:
     async def forget(self, topic_id: bytes, partitions: int) -> None:
         """Durably forget the chains of a deleted topic, then its fences."""
         keys = [(topic_id, index) for index in range(partitions)]
-        gone = [key for key in keys if key in self._journalled]
+        journalled = [key for key in keys if key in self._journalled]
         dropped = [
             pb.FenceEntry(topic_id=topic_id, partition=index, epoch=epoch, dropped=True)
             for topic, index, epoch in self._fences
@@ -153,8 +153,8 @@ class Chains:
                 ]
         for entry in dropped:
             self._fences.pop(fence_key(entry), None)
-        if gone:
-            forgotten = [pb.ChainEntry(topic_id=topic_id, partition=index, forgotten=True) for _, index in gone]
+        if journalled:
+            forgotten = [pb.ChainEntry(topic_id=topic_id, partition=index, forgotten=True) for _, index in journalled]
             await _written(self._chain_writes, forgotten)
         if dropped:
             await _written(self._fence_writes, dropped)

@@ -93,15 +93,15 @@ class LoggedProducers:
         store = self.store
         offset = min(committed, store.end_offset)
         beginning = self._beginning(below)
-        behind = [
+        headers_after = [
             known_from(one.payload)
             for one in store.reader.load_producer_snapshots()
             if below <= one.offset <= offset and (one.offset > below or one[:3] == beginning) and self.counts(one)
         ]
-        if 0 in behind:
+        if 0 in headers_after:
             return None
         table, last = self._scan(offset, log_start)
-        if table is None or table.known_from >= min([*behind, offset]):
+        if table is None or table.known_from >= min([*headers_after, offset]):
             return None
         if beginning is not None and beginning[1] == offset:
             return ProducerSnapshot(
@@ -161,15 +161,15 @@ class LoggedProducers:
         """
         decision = self._chain.decision(epoch)
         end_offset = decision.end_offset
-        behind = [
+        headers_after = [
             known_from(one.payload)
             for one in self.store.reader.load_producer_snapshots()
             if end_offset <= one.offset <= committed and self.counts(one)
         ]
-        if 0 in behind:
+        if 0 in headers_after:
             return None
         table, _ = self._scan(end_offset, log_start)
-        if table is None or table.known_from >= min([*behind, end_offset]):
+        if table is None or table.known_from >= min([*headers_after, end_offset]):
             return None
         return ProducerSnapshot(epoch, end_offset, decision.end_digest, table.snapshot())
 
@@ -244,10 +244,10 @@ class LoggedProducers:
         """Return the newest of the valid snapshots that know most, and the headers after it; see `_behind`."""
         best: _Known | None = None
         for snapshot in self.store.reader.load_producer_snapshots():
-            if snapshot.offset <= offset and (behind := self._behind(snapshot)) is not None:
+            if snapshot.offset <= offset and (headers_after := self._behind(snapshot)) is not None:
                 table = ProducerTable.restore(snapshot.payload)
                 if best is None or table.known_from < best.table.known_from:
-                    best = _Known(table, behind[0], snapshot.offset, behind[1])
+                    best = _Known(table, headers_after[0], snapshot.offset, headers_after[1])
                 if not table.known_from:
                     break
         return best

@@ -173,8 +173,8 @@ class Replication:
         elif message.topic_id not in self._deleted:
             self._adopt(key)
         elif not isinstance(message, pb.MetadataUpdate):
-            gone = pb.MetadataUpdate(topic_id=message.topic_id, partition=message.partition, deleted=True)
-            self._tools.neighbours.send((peer_id,), gone, ())
+            deletion = pb.MetadataUpdate(topic_id=message.topic_id, partition=message.partition, deleted=True)
+            self._tools.neighbours.send((peer_id,), deletion, ())
 
     def liveness_changed(self) -> None:
         """Notify the replicas, in portions, that the set of live nodes has changed.

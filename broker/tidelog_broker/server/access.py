@@ -130,9 +130,9 @@ def _no_caller(_broker: Broker, _session: Session, envelope: pb.Envelope) -> Non
 
 def _member(_broker: Broker, session: Session, envelope: pb.Envelope) -> None:
     """Require group membership and read access to all named topics, without revealing which of them exist."""
-    asked = envelope.group_heartbeat
-    session.check(pb.OP_GROUP, pb.RES_GROUP, asked.group)
-    for name in asked.join.topics[:TOPICS_MAX]:
+    heartbeat = envelope.group_heartbeat
+    session.check(pb.OP_GROUP, pb.RES_GROUP, heartbeat.group)
+    for name in heartbeat.join.topics[:TOPICS_MAX]:
         for operation in (pb.OP_DESCRIBE, pb.OP_CONSUME):
             session.check(operation, pb.RES_TOPIC, name)
 
@@ -237,9 +237,9 @@ class AccessChecks:
             raise
 
     def _standing(self, session: Session) -> Session:
-        over = _recorded_end(self._broker, session)
-        if over:
-            raise ProtocolError(pb.UNAUTHENTICATED, over)
+        end_reason_text = _recorded_end(self._broker, session)
+        if end_reason_text:
+            raise ProtocolError(pb.UNAUTHENTICATED, end_reason_text)
         return session
 
     def _session_of(self, caller: pb.Caller) -> Session:
@@ -293,8 +293,8 @@ def check_entry(broker: Broker, kind: str, request: Request, operation: pb.Opera
     """
     if request.session is None:
         return
-    if _gateway_of(request) and (over := end_reason(broker, request.session)):  # without a gateway the connection ends
-        raise ticket_refused(over)
+    if _gateway_of(request) and (ended := end_reason(broker, request.session)):  # without a gateway the connection ends
+        raise ticket_refused(ended)
     try:
         check_topic_id(broker, request.session, operation, topic_id)
     except ProtocolError as error:
@@ -310,23 +310,23 @@ def count_refusal(broker: Broker, kind: str, request: Request, error: ProtocolEr
         broker.audit.refused(kind, request.session, error, refusal_of(error, request))
 
 
-def evaluate_access(session: Session | None, asked: pb.AccessTest, broker: Broker) -> pb.AccessTestReply:
+def evaluate_access(session: Session | None, question: pb.AccessTest, broker: Broker) -> pb.AccessTestReply:
     """Return whether a principal has a permission, and why.
 
     Raises:
         ProtocolError: FORBIDDEN for a question about another principal; INVALID_REQUEST without an operation or
             resource.
     """
-    if session is not None and asked.principal and asked.principal != session.principal:
+    if session is not None and question.principal and question.principal != session.principal:
         session.check(pb.OP_CLUSTER, pb.RES_CLUSTER, "")
-    if asked.operation in {pb.OPERATION_UNSPECIFIED, pb.OP_ALL} or asked.resource == pb.RESOURCE_UNSPECIFIED:
+    if question.operation in {pb.OPERATION_UNSPECIFIED, pb.OP_ALL} or question.resource == pb.RESOURCE_UNSPECIFIED:
         raise ProtocolError(pb.INVALID_REQUEST, "an operation and a kind of resource are required")
-    principal = asked.principal or (session.principal if session is not None else "")
+    principal = question.principal or (session.principal if session is not None else "")
     if not principal:
         return pb.AccessTestReply(allowed=True, because="this node does not authenticate callers (auth = none)")
     own = session is not None and principal == session.principal
-    roles = session.roles if own and session is not None else frozenset(asked.roles)
+    roles = session.roles if own and session is not None else frozenset(question.roles)
     permissions = broker.security.registry.permissions
-    decision = permissions.decide(principal, roles, asked.operation, asked.resource, asked.name)
-    what = f"{operation_name(asked.operation)} on the {resource_name(asked.resource)}"
+    decision = permissions.decide(principal, roles, question.operation, question.resource, question.name)
+    what = f"{operation_name(question.operation)} on the {resource_name(question.resource)}"
     return pb.AccessTestReply(allowed=decision.allowed, because=f"{what}: {decision.because}")

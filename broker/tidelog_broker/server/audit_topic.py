@@ -105,8 +105,8 @@ class AuditTopic:
             await self._append(key, data)
             return
         entry = pb.PublishEntry(topic_id=key[0], partition=key[1], length=len(data))
-        asked = pb.Envelope(publish=pb.Publish(forwarded=True, entries=[entry]))
-        frame = await self._broker.cluster.request(owner, asked, [data], timeout_s=WRITE_S_MAX)
+        request = pb.Envelope(publish=pb.Publish(forwarded=True, entries=[entry]))
+        frame = await self._broker.cluster.request(owner, request, [data], timeout_s=WRITE_S_MAX)
         for result in frame.envelope.publish_reply.results:
             if result.HasField("error"):
                 raise ProtocolError(result.error.code, result.error.message)
@@ -150,8 +150,8 @@ class AuditTopic:
                 await broker.controller.found_audit(envelope.topic_create.config)
                 return pb.Envelope(topic_reply=pb.TopicReply())
 
-            asked = pb.Envelope(topic_create=pb.TopicCreate(name=AUDIT_TOPIC, config=config))
-            await ask_owner(broker, META_KEY, asked, local)
+            request = pb.Envelope(topic_create=pb.TopicCreate(name=AUDIT_TOPIC, config=config))
+            await ask_owner(broker, META_KEY, request, local)
             await wait_until_applied(lambda: broker.topics.exists(AUDIT_TOPIC))
         if not broker.topics.exists(AUDIT_TOPIC):
             raise ProtocolError(pb.EPOCH_CHANGING, f"{AUDIT_TOPIC} is not known at this node yet")

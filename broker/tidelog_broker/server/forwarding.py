@@ -92,9 +92,9 @@ async def ask_owner(
             if owner == broker.node_id or broker.cluster.is_alone:
                 return await local(envelope)
             if owner:
-                asked = pb.Envelope()
-                asked.CopyFrom(envelope)
-                answer = broker.cluster.request(owner, asked, timeout_s=max(left_s, answer_s, 0.1))
+                forwarded = pb.Envelope()
+                forwarded.CopyFrom(envelope)
+                answer = broker.cluster.request(owner, forwarded, timeout_s=max(left_s, answer_s, 0.1))
                 return (await _unless_gone(broker, key, owner, answer)).envelope
             raise not_owner(broker, key)
         except ProtocolError as error:

@@ -61,14 +61,14 @@ class GatewayTickets:
         known = self._known.get(ticket)
         if known is None or known.holder != gateway.principal or now_us >= known.ends_us:
             self._known.pop(ticket, None)
-            shown = self._broker.security.tickets.read(ticket, holder=gateway.principal, now_us=now_us)
-            known = _Known(gateway.principal, self._session_of(shown.caller), shown.ends_us)
+            verified = self._broker.security.tickets.read(ticket, holder=gateway.principal, now_us=now_us)
+            known = _Known(gateway.principal, self._session_of(verified.caller), verified.ends_us)
             self._known[ticket] = known
             if len(self._known) > TICKETS_MAX:
                 del self._known[next(iter(self._known))]
-        over = self._end_reason(known.session) or self._unknown(known.session)
-        if over:
-            raise ticket_refused(over)
+        ended = self._end_reason(known.session) or self._unknown(known.session)
+        if ended:
+            raise ticket_refused(ended)
         return known.session
 
     def _unknown(self, session: Session) -> str:

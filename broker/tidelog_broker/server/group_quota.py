@@ -85,9 +85,9 @@ async def _check(broker: Broker, shard: GroupShard, creator: str, bound: int, de
         raise _uncounted(creator, "not all coordinators have answered") from None
     except ProtocolError as error:
         raise _uncounted(creator, str(error)) from error
-    made = sum(counts)
-    if made > bound:
-        raise _too_many(creator, made - 1, bound)
+    existing = sum(counts)
+    if existing > bound:
+        raise _too_many(creator, existing - 1, bound)
 
 
 async def _made(broker: Broker, key: PartitionKey, creator: str) -> int:
@@ -99,10 +99,10 @@ async def _made(broker: Broker, key: PartitionKey, creator: str) -> int:
     return answer.group_list_reply.made
 
 
-def _too_many(creator: str, there: int, bound: int) -> ProtocolError:
+def _too_many(creator: str, existing: int, bound: int) -> ProtocolError:
     return ProtocolError(
         pb.QUOTA_EXCEEDED,
-        f"{creator!r} has created {there} groups and its quota is {bound}; delete groups (tidelog group delete), or "
+        f"{creator!r} has created {existing} groups and its quota is {bound}; delete groups (tidelog group delete), or "
         "raise the quota",
     )
 

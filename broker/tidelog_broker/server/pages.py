@@ -175,6 +175,6 @@ def named_items(topics: TopicRegistry, names: list[str], cursor: pb.TopicCursor 
         yield names[index], topics.find(names[index])
 
 
-def cursor_of(asked: pb.Metadata | pb.TopicList | pb.TopicDescribe | pb.ClusterStatus) -> pb.TopicCursor | None:
+def cursor_of(message: pb.Metadata | pb.TopicList | pb.TopicDescribe | pb.ClusterStatus) -> pb.TopicCursor | None:
     """Return the cursor of a request; None for the first page."""
-    return asked.cursor if asked.HasField("cursor") else None
+    return message.cursor if message.HasField("cursor") else None

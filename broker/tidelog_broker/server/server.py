@@ -156,7 +156,7 @@ class Server:
     def _make_entrance(self) -> TlsEntrance | None:
         if not self.broker.tls.is_on:
             return None
-        wanted = ProtocolError(
+        error = ProtocolError(
             pb.UNAUTHENTICATED,
             "this port requires TLS: pass the CA of its certificate by TIDELOG_CA_FILE, tls= or a context "
             "(on a node: tls_cert_file and tls_ca_file)",
@@ -164,7 +164,7 @@ class Server:
         return TlsEntrance(
             self.broker.tls.server,
             timeout_s=self.settings.hello_timeout_ms / 1000,
-            refusal=encode_frame(pb.Envelope(error=wanted.to_message())),
+            refusal=encode_frame(pb.Envelope(error=error.to_message())),
             failed=self._not_encrypted,
             turns=self.broker.bounds.turns,
         )
@@ -252,9 +252,9 @@ class Server:
             session = connection.session
             if session is None:
                 continue
-            over = end_reason(self.broker, session)
-            if over:
-                connection.abort(ProtocolError(pb.UNAUTHENTICATED, over))
+            ended = end_reason(self.broker, session)
+            if ended:
+                connection.abort(ProtocolError(pb.UNAUTHENTICATED, ended))
                 continue
             try:
                 for pump in connection.pumps.values():

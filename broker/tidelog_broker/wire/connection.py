@@ -383,10 +383,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def certificate(self) -> Mapping[str, Any] | None:
         """Return the verified certificate of the other end; None if it has none."""
-        shown: Mapping[str, Any] | None = None
+        certificate: Mapping[str, Any] | None = None
         if self._transport is not None:
-            shown = self._transport.get_extra_info("peercert")
-        return shown
+            certificate = self._transport.get_extra_info("peercert")
+        return certificate
 
     def certified(self, kind: str) -> list[str]:
         """Return the names of a kind (see `certificate_names`) in the certificate of the other end."""
@@ -584,10 +584,10 @@ class Connection(asyncio.BufferedProtocol):
         )
         may_go_on = has_room and not self._held and not self._awaits_turn
         is_coming = self._admission.size_bytes is not None and self._received is None
-        wanted = self._keeps_up and (may_go_on or is_coming)
-        if wanted != self._reading:
-            self._reading = wanted
-            if wanted:
+        may_read = self._keeps_up and (may_go_on or is_coming)
+        if may_read != self._reading:
+            self._reading = may_read
+            if may_read:
                 self._transport.resume_reading()
             else:
                 self._transport.pause_reading()

@@ -150,12 +150,12 @@ class Inbox:
         self._budget.give_back(self._arriving_bytes)
         self._arriving_bytes = 0
 
-    def _verified(self, message: _Arrived, judged: _Judged | None, error: BaseException | None) -> None:
+    def _verified(self, message: _Arrived, outcome: _Judged | None, error: BaseException | None) -> None:
         """Record the result of a verification and deliver all messages that are ready."""
-        if judged is None:
+        if outcome is None:
             log.error("verifying a message from node %r failed: %r", self.node_id, error, exc_info=error)
-            judged = [ProtocolError(pb.INTERNAL, "verification failed")] * len(message.parts)
-        message.judged = judged
+            outcome = [ProtocolError(pb.INTERNAL, "verification failed")] * len(message.parts)
+        message.judged = outcome
         while self._waiting:
             first = self._waiting[0]
             if first.judged is None and first.is_long:
@@ -165,9 +165,9 @@ class Inbox:
 
     def _deliver(self, message: _Arrived) -> None:
         if not self._closed:
-            judged = message.judged if message.judged is not None else message.verify()
+            outcome = message.judged if message.judged is not None else message.verify()
             for index, entry in enumerate(message.entries):
-                self._hand_on(entry, judged[index] if judged else ())
+                self._hand_on(entry, outcome[index] if outcome else ())
         if message.size_bytes:
             self._budget.give_back(message.size_bytes)
 

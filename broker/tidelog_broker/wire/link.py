@@ -128,12 +128,12 @@ class Link(asyncio.BufferedProtocol):
         if welcome.peer_welcome.removed:
             raise RemovedError(pb.FORBIDDEN, removal(own.node_id))
         if incarnations is not None:
-            said = welcome.peer_welcome
-            if said.withdrawn:
+            reply = welcome.peer_welcome
+            if reply.withdrawn:
                 raise incarnations.withdrawal_noted(peer_id)
-            if said.HasField("later_incarnation"):
-                raise incarnations.refuted(peer_id, said.later_incarnation, in_use=said.in_use)
-            await incarnations.register(peer_id, incarnation, said.incarnations)
+            if reply.HasField("later_incarnation"):
+                raise incarnations.refuted(peer_id, reply.later_incarnation, in_use=reply.in_use)
+            await incarnations.register(peer_id, incarnation, reply.incarnations)
         self._receiver.frame_bytes_max = FRAME_BYTES_MAX
         return incarnation
 
@@ -344,12 +344,12 @@ def _expect(answer: pb.Envelope, kind: str) -> None:
         raise ProtocolError(pb.MALFORMED_FRAME, f"expected a {kind}, got a {answer.WhichOneof('kind')}")
 
 
-def _error_of(said: pb.Error) -> ProtocolError:
+def _error_of(error: pb.Error) -> ProtocolError:
     return ProtocolError(
-        said.code if said.code in NATURE else pb.INTERNAL,
-        said.message,
-        retry_after_ms=said.retry_after_ms,
-        log_start_offset=said.log_start_offset,
-        high_watermark=said.high_watermark,
-        epoch=said.epoch,
+        error.code if error.code in NATURE else pb.INTERNAL,
+        error.message,
+        retry_after_ms=error.retry_after_ms,
+        log_start_offset=error.log_start_offset,
+        high_watermark=error.high_watermark,
+        epoch=error.epoch,
     )

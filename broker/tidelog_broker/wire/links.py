@@ -125,14 +125,14 @@ class Links:
 
     def update_peers(self, addresses: Mapping[str, Address]) -> None:
         """Keep links to exactly these nodes; an entry for this node itself is ignored."""
-        wanted = {node_id: address for node_id, address in addresses.items() if node_id != self._identity.node_id}
+        targets = {node_id: address for node_id, address in addresses.items() if node_id != self._identity.node_id}
         for node_id, peer in list(self._peers.items()):
-            if wanted.get(node_id) != peer.address:
+            if targets.get(node_id) != peer.address:
                 del self._peers[node_id]
                 self._end(node_id, peer)
         if self._closed:
             return
-        for node_id, address in wanted.items():
+        for node_id, address in targets.items():
             if node_id not in self._peers:
                 peer = self._peers[node_id] = _Peer(address)
                 peer.task = asyncio.get_running_loop().create_task(self._keep(node_id, peer), name=f"link to {node_id}")

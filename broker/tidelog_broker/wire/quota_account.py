@@ -128,8 +128,8 @@ class Account:
         self._produce = _changed(self._produce, self.limits.produce_bytes, now_s)
         self._consume = _changed(self._consume, self.limits.consume_bytes, now_s)
         self._requests = _changed(self._requests, self.limits.requests, now_s)
-        named, default_bytes = self.limits.in_flight_bytes, self._default_bytes
-        self.in_flight_bytes_max = default_bytes if named is None else named
+        own_bytes, default_bytes = self.limits.in_flight_bytes, self._default_bytes
+        self.in_flight_bytes_max = default_bytes if own_bytes is None else own_bytes
         for client, meters in self.clients.items():
             if meters:
                 client.meter = self if self.limits.has_rates else None

@@ -48,10 +48,10 @@ def sends_no_more(connected: socket.socket) -> bool:
     if option is None:
         return False
     try:
-        told = connected.getsockopt(socket.IPPROTO_TCP, option, 1)
+        info = connected.getsockopt(socket.IPPROTO_TCP, option, 1)
     except (OSError, ValueError):  # uvloop raises ValueError for a socket that was just closed
         return True
-    return bool(told) and told[0] in _STATES_AFTER_FIN
+    return bool(info) and info[0] in _STATES_AFTER_FIN
 
 
 def check_udp_port(host: str, port: int) -> None:

@@ -305,12 +305,12 @@ class ConsumerGroup:
 
     def check_topics(self) -> None:
         """Schedule a new target if the available topics or partitions have changed."""
-        asked = self._available_topics()
-        if self._members and _partitions_in(asked) != self._target_partitions:
+        available = self._available_topics()
+        if self._members and _partitions_in(available) != self._target_partitions:
             self._needs_target = True
-        named = _topic_sets(asked)
+        topic_sets = _topic_sets(available)
         for member_id, member in self._current().items():
-            topics = named[member_id]
+            topics = topic_sets[member_id]
             if topics != self._target_topics.get(member_id, topics) or any(
                 key[0] not in topics for key in member.target
             ):
@@ -421,10 +421,10 @@ class ConsumerGroup:
         for member_id, wish in wishes.items():
             reader = self._access_of(member_id)
             who = UNRESTRICTED if reader is None else reader
-            said = (who.key, wish.pattern, *wish.topics)
-            if said not in answers:
-                answers[said] = self._subscribed(wish, who)
-            found[member_id] = answers[said] if reader is not None else self._kept(member_id, answers[said])
+            cache_key = (who.key, wish.pattern, *wish.topics)
+            if cache_key not in answers:
+                answers[cache_key] = self._subscribed(wish, who)
+            found[member_id] = answers[cache_key] if reader is not None else self._kept(member_id, answers[cache_key])
         return found
 
     def _kept(self, member_id: str, answer: Mapping[bytes, int]) -> Mapping[bytes, int]:
@@ -453,9 +453,9 @@ class ConsumerGroup:
         self._needs_target = False
         self._generation += 1
         self._changed = self._target_is_new = True
-        asked = self._available_topics()
-        self._target_partitions = _partitions_in(asked)
-        self._target_topics = _topic_sets(asked)
+        available = self._available_topics()
+        self._target_partitions = _partitions_in(available)
+        self._target_topics = _topic_sets(available)
         self._load_watch.keep(self._target_partitions)
         for each, keys in assign(self._assignor, self._assignment_input()).items():
             self._members[each].target = keys
@@ -464,9 +464,9 @@ class ConsumerGroup:
         """Return the input of the assignor. Instance ids determine the order, so that a restart changes nothing."""
         ordered = sorted(self._current(), key=lambda each: (self._members[each].wish.instance_id or each, each))
         topics = _topic_sets(self._available_topics())
-        asked = {each: topics[each] for each in ordered}
+        by_member = {each: topics[each] for each in ordered}
         has = {key: each for each, member in self._members.items() for key in member.target}
-        return AssignmentInput(asked, sorted(self._target_partitions), has, self._load_watch.rates)
+        return AssignmentInput(by_member, sorted(self._target_partitions), has, self._load_watch.rates)
 
     def _grant(self) -> None:
         """Grant partitions of the target that no member holds."""
@@ -484,31 +484,31 @@ class ConsumerGroup:
         for member in record.members:
             assigned = frozenset(_held_of(member).keys() & keys_of(member.target))
             old = before.get(member.member_id)
-            told = MemberAssignment(record.generation, assigned, record.revision)
-            if old is not None and (old.generation, old.assigned) == (told.generation, told.assigned):
-                told = old
+            assignment = MemberAssignment(record.generation, assigned, record.revision)
+            if old is not None and (old.generation, old.assigned) == (assignment.generation, assignment.assigned):
+                assignment = old
             else:
                 news.append(member.member_id)
-            self._assignments[member.member_id] = told
+            self._assignments[member.member_id] = assignment
         return news
 
 
-def _topics_in(asked: Mapping[str, Mapping[bytes, int]]) -> dict[bytes, int]:
+def _topics_in(available: Mapping[str, Mapping[bytes, int]]) -> dict[bytes, int]:
     """Return all topics available to members, with their partition counts."""
     topics: dict[bytes, int] = {}
-    for answer in {id(answer): answer for answer in asked.values()}.values():
+    for answer in {id(answer): answer for answer in available.values()}.values():
         topics |= answer
     return topics
 
 
-def _topic_sets(asked: Mapping[str, Mapping[bytes, int]]) -> dict[str, frozenset[bytes]]:
+def _topic_sets(available: Mapping[str, Mapping[bytes, int]]) -> dict[str, frozenset[bytes]]:
     """Return the topics available to each member; members that share a result share the set."""
-    topics = {id(answer): frozenset(answer) for answer in asked.values()}
-    return {member_id: topics[id(answer)] for member_id, answer in asked.items()}
+    topics = {id(answer): frozenset(answer) for answer in available.values()}
+    return {member_id: topics[id(answer)] for member_id, answer in available.items()}
 
 
-def _partitions_in(asked: Mapping[str, Mapping[bytes, int]]) -> frozenset[PartitionKey]:
-    return frozenset((topic_id, number) for topic_id, count in _topics_in(asked).items() for number in range(count))
+def _partitions_in(available: Mapping[str, Mapping[bytes, int]]) -> frozenset[PartitionKey]:
+    return frozenset((topic_id, number) for topic_id, count in _topics_in(available).items() for number in range(count))
 
 
 def fenced(group: str) -> ProtocolError:
@@ -522,11 +522,11 @@ def fenced(group: str) -> ProtocolError:
 
 def _wish_of_replaced(wish: pb.GroupWish) -> pb.GroupWish:
     """Return the part of a subscription that is kept for a replaced member."""
-    kept = pb.GroupWish()
-    kept.CopyFrom(wish)
-    kept.ClearField("topics")
-    kept.ClearField("pattern")
-    return kept
+    subscription = pb.GroupWish()
+    subscription.CopyFrom(wish)
+    subscription.ClearField("topics")
+    subscription.ClearField("pattern")
+    return subscription
 
 
 def partitions_of(keys: Iterable[PartitionKey]) -> list[pb.TopicPartitions]:

@@ -27,12 +27,12 @@ class GroupRecords:
 
         Deletions need no tombstone, because no snapshot is written while one is pending.
         """
-        standing = self._records.get(record.group)
-        if standing is not None and standing.revision >= record.revision:
+        current = self._records.get(record.group)
+        if current is not None and current.revision >= record.revision:
             return False
-        if standing is not None:
-            self.size_bytes -= _size_bytes(standing)
-            self._count(standing.creator, -1)
+        if current is not None:
+            self.size_bytes -= _size_bytes(current)
+            self._count(current.creator, -1)
         if record.deleted:
             self._records.pop(record.group, None)
         else:

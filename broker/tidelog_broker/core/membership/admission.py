@@ -51,9 +51,9 @@ def directory_to_bind(announce: pb.NodeAnnounce, *, bound: bytes, known: pb.Node
     """
     if bound:
         return bound
-    said = announce.node
-    fault = identity_fault(said.node_id, said.incarnation, said.directory_id, is_new=announce.is_new, known=known)
-    return b"" if fault else said.directory_id
+    founder = announce.node
+    fault = identity_fault(founder.node_id, founder.incarnation, founder.directory_id, is_new=announce.is_new, known=known)
+    return b"" if fault else founder.directory_id
 
 
 class Binders:

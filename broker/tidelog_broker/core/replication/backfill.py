@@ -85,17 +85,17 @@ class Backfill:
     def missing(self) -> MissingHistory | None:
         """Return what this copy lacks; None if it is complete or this node need not hold it."""
         state, pull = self._state, self._pull
-        wanted = self._wanted() if state.is_member else []
-        if not wanted:
+        incomplete = self._wanted() if state.is_member else []
+        if not incomplete:
             return None
         records = sum(
-            state.decision(epoch).end_offset - max(state.start_of(epoch), state.log_start) for epoch in wanted
+            state.decision(epoch).end_offset - max(state.start_of(epoch), state.log_start) for epoch in incomplete
         )
         if pull is None:
-            return MissingHistory(len(wanted), records, max(wanted), "", is_unavailable=False)
+            return MissingHistory(len(incomplete), records, max(incomplete), "", is_unavailable=False)
         here = self._at.offset - max(state.start_of(pull.epoch), state.log_start)
         return MissingHistory(
-            len(wanted), records - max(here, 0), pull.epoch, pull.source, is_unavailable=pull.is_exhausted
+            len(incomplete), records - max(here, 0), pull.epoch, pull.source, is_unavailable=pull.is_exhausted
         )
 
     @property
@@ -155,14 +155,14 @@ class Backfill:
         self.incomplete = {epoch for epoch in self.incomplete if not self.versions.is_whole(epoch)}
         self._note_outdated()
         self._damaged = {epoch: why for epoch, why in self._damaged.items() if self._is_damaged(epoch)}
-        wanted = [*self._wanted(), *self._damaged]
+        incomplete = [*self._wanted(), *self._damaged]
         pull = self._pull
-        is_over = pull is not None and (pull.epoch not in wanted or self._is_preempted(pull))
+        is_over = pull is not None and (pull.epoch not in incomplete or self._is_preempted(pull))
         if pull is not None and pull.deadline_ms is not None and is_over:
             pull = self._pull = None  # none of its writes is pending
-        if pull is not None or not wanted or not state.is_member or state.halted is not None:
+        if pull is not None or not incomplete or not state.is_member or state.halted is not None:
             return  # damage in the open epoch is repaired once its end is decided
-        epoch = self._next(wanted)
+        epoch = self._next(incomplete)
         if epoch is None:
             return
         decision = state.decision(epoch)
@@ -191,17 +191,17 @@ class Backfill:
             return
         self._filled(self._pull)
 
-    def _next(self, wanted: Sequence[int]) -> int | None:
+    def _next(self, incomplete: Sequence[int]) -> int | None:
         """Return the epoch to fetch next: missing epochs, newest first, then damaged and outdated ones, oldest first.
 
         None while local compaction still needs the outdated copy as input for an older epoch.
         """
-        lacking = [epoch for epoch in wanted if not self._is_beside(epoch)]
+        lacking = [epoch for epoch in incomplete if not self._is_beside(epoch)]
         if lacking:
             return max(lacking)
         if self._damaged:
             return min(self._damaged)
-        epoch = min(wanted)
+        epoch = min(incomplete)
         waits = any(older < epoch and self.versions.is_base_of(epoch, older) for older in self.versions.behind())
         return None if waits else epoch
 
@@ -259,14 +259,14 @@ class Backfill:
         end = pull.end
         if reply.HasField("epoch_digest"):
             end = Position(pull.end.offset, reply.epoch_digest)
-        wanted = [batch for batch in batches if batch.header.end_offset <= end.offset]
-        if not wanted or not self._takes(pull, end):
+        usable = [batch for batch in batches if batch.header.end_offset <= end.offset]
+        if not usable or not self._takes(pull, end):
             pull.declined(now_ms)
             return
         pull.end = end
         base = Position(reply.base_offset, reply.previous_digest) if pull.digest_unknown else self._at
-        incarnation = wanted[0].header.owner_incarnation
-        positions = check_run(wanted, epoch=pull.epoch, owner_incarnation=incarnation, base=base)
+        incarnation = usable[0].header.owner_incarnation
+        positions = check_run(usable, epoch=pull.epoch, owner_incarnation=incarnation, base=base)
         at = positions[-1]
         if pull.digest_unknown:
             self._start = base
@@ -296,7 +296,7 @@ class Backfill:
                 self._start[0],
                 base.offset,
                 at.offset,
-                [batch.data for batch in wanted],
+                [batch.data for batch in usable],
                 end.offset,
                 end.digest,
                 self._start[1],

@@ -85,11 +85,11 @@ class CatchUp:
             return
         state.note_commit(reply.commit_offset)
         end = pull.end or NO_END
-        wanted = [batch for batch in batches if batch.header.end_offset <= end.offset]
+        usable = [batch for batch in batches if batch.header.end_offset <= end.offset]
         positions = check_run(
-            wanted, epoch=pull.epoch, owner_incarnation=state.active.owner_incarnation, base=state.tail.queued
+            usable, epoch=pull.epoch, owner_incarnation=state.active.owner_incarnation, base=state.tail.queued
         )
-        if not wanted:
+        if not usable:
             if pull.end is not None:
                 pull.declined(now_ms)
             else:
@@ -111,7 +111,7 @@ class CatchUp:
             else:
                 self._fetched(source_end, now_ms)
 
-        state.append([batch.data for batch in wanted], positions, written)
+        state.append([batch.data for batch in usable], positions, written)
 
     def _fetched(self, source_end: int, now_ms: int) -> None:
         """Stop, because this copy has what the owner had written, or the owner pushes the rest."""

@@ -116,8 +116,8 @@ class Outbox:
         kind, message_bytes, attachment_bytes = _measured(message, batches)
         key = (message.topic_id, message.partition)
         number = self._newest.get(kind, -1)
-        behind = self._last_of.get(key, 0)
-        if number < behind or not self._groups[number].has_room(message_bytes, attachment_bytes):
+        earliest = self._last_of.get(key, 0)
+        if number < earliest or not self._groups[number].has_room(message_bytes, attachment_bytes):
             number = self._newest[kind] = len(self._groups)
             self._groups.append(_Group(kind))
         self._last_of[key] = number

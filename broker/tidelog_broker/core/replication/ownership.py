@@ -123,8 +123,8 @@ class Ownership:
         self._resign_ms = now_ms + self._resign_again_ms
         self._resign_again_ms = min(2 * self._resign_again_ms, state.timing.back_off_ms_max)
         for node in self._uninformed():
-            gone = pb.ReplicationAck(owner_incarnation=state.incarnation, status=pb.IN_LIMBO)
-            state.send(node, state.about(gone, state.active.epoch))
+            resignation = pb.ReplicationAck(owner_incarnation=state.incarnation, status=pb.IN_LIMBO)
+            state.send(node, state.about(resignation, state.active.epoch))
 
     def _uninformed(self) -> list[str]:
         state = self._state

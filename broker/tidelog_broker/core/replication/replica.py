@@ -144,9 +144,9 @@ class Replica:
         If no fence was ever stored here, nothing was promised or appended, so that no takeover is needed.
         """
         state, active = self.state, self.state.active
-        named = (active.owner, active.owner_incarnation) == (state.node_id, state.incarnation)
+        is_named = (active.owner, active.owner_incarnation) == (state.node_id, state.incarnation)
         is_first = active.epoch == state.chain.genesis.epoch and active.start_offset == 0
-        return named and is_first and state.halted is None
+        return is_named and is_first and state.halted is None
 
     # --- state -----------------------------------------------------------------------------------------
 

@@ -42,21 +42,21 @@ async def cluster_status(broker: Broker, request: Request) -> None:
     Raises:
         ProtocolError: INVALID_REQUEST for too many partitions.
     """
-    asked, cursor = request.envelope.cluster_status, cursor_of(request.envelope.cluster_status)
+    query, cursor = request.envelope.cluster_status, cursor_of(request.envelope.cluster_status)
     is_client = request.connection.peer_id is None
     others = broker.cluster.linked if is_client else frozenset[str]()
-    page, told = Page(), list[pb.ClusterStatusReply]()
-    if not is_client and asked.partitions:
+    page, replies = Page(), list[pb.ClusterStatusReply]()
+    if not is_client and query.partitions:
         await partition_descriptions.open_named(broker, request)
         async with broker.bounds.turns.turn(request.connection, request.payer):
             named = partition_descriptions.named_partitions(broker, request)
-            if asked.ages:
+            if query.ages:
                 await partition_descriptions.add_ages(broker, named.topics)
             request.reply(pb.Envelope(cluster_status_reply=named))
         return
     async with broker.bounds.turns.turn(request.connection, request.payer):
         reply = pb.ClusterStatusReply(cluster_id=broker.cluster_id, level=broker.features.level.number)
-        if asked.nodes_only:
+        if query.nodes_only:
             pass
         elif cursor is None and len(broker.nodes.live()) > _NODES_WITH_TOPICS:
             reply.next.SetInParent()  # the nodes alone may fill the page
@@ -65,12 +65,12 @@ async def cluster_status(broker: Broker, request: Request) -> None:
                 broker, all_items(broker.topics, cursor, internal=True, session=request.session), cursor
             )
     if cursor is None:
-        statuses, told = await asyncio.gather(others_status(broker, others), _told(broker, page, others))
+        statuses, replies = await asyncio.gather(others_status(broker, others), _told(broker, page, others))
         reply.nodes.extend(_merged(broker, statuses) if is_client else [broker.status()])
     elif others:
-        told = await _told(broker, page, others)
+        replies = await _told(broker, page, others)
     async with broker.bounds.turns.turn(request.connection, request.payer):
-        partition_descriptions.merge(broker, page, told)
+        partition_descriptions.merge(broker, page, replies)
         reply.topics.extend(page.infos)
         if page.next is not None:
             reply.next.CopyFrom(page.next)
@@ -83,16 +83,16 @@ async def _told(broker: Broker, page: Page, others: Collection[str]) -> list[pb.
 
 async def others_status(broker: Broker, peers: Collection[str]) -> list[pb.NodeStatus]:
     """Return the status of other nodes that answer in time."""
-    asked = pb.ClusterStatus(nodes_only=True)
-    told = await asyncio.gather(
-        *(partition_descriptions.ask(broker, peer, asked, timeout_s=STATUS_TIMEOUT_S) for peer in sorted(peers))
+    query = pb.ClusterStatus(nodes_only=True)
+    replies = await asyncio.gather(
+        *(partition_descriptions.ask(broker, peer, query, timeout_s=STATUS_TIMEOUT_S) for peer in sorted(peers))
     )
-    return [reply.nodes[0] for reply in told if reply is not None]
+    return [reply.nodes[0] for reply in replies if reply is not None]
 
 
-def _merged(broker: Broker, told: Iterable[pb.NodeStatus]) -> list[pb.NodeStatus]:
+def _merged(broker: Broker, reported: Iterable[pb.NodeStatus]) -> list[pb.NodeStatus]:
     """Return the status of all nodes: their own reports, or what this node knows of them."""
-    statuses = {status.node.node_id: status for status in (broker.status(), *told)}
+    statuses = {status.node.node_id: status for status in (broker.status(), *reported)}
     if broker.cluster.is_alone:
         return list(statuses.values())
     for info in broker.cluster.nodes():
@@ -118,9 +118,9 @@ async def cluster_change(broker: Broker, request: Request) -> None:
         ProtocolError: INVALID_REQUEST for an unknown node, or one that does not support a feature level; FORBIDDEN on a
             single node without a cluster.
     """
-    asked = request.envelope.cluster_change
-    if asked.WhichOneof("change") == "finalize":
-        refuse_unknown_fields(asked)
+    message = request.envelope.cluster_change
+    if message.WhichOneof("change") == "finalize":
+        refuse_unknown_fields(message)
         request.reply(await at_owner(broker, META_KEY, request, partial(_finalize, broker)))
         return
     if broker.cluster.is_alone:
@@ -136,7 +136,7 @@ async def cluster_change(broker: Broker, request: Request) -> None:
         moves = len(broker.description.stored_by(change.drain)) if change.HasField("drain") else 0
         return pb.Envelope(cluster_change_reply=pb.ClusterChangeReply(moves=moves))
 
-    match asked.WhichOneof("change"):
+    match message.WhichOneof("change"):
         case "rebalance":
             await _rebalance(broker, request)
         case "unsafe_recovery":
@@ -178,8 +178,8 @@ async def _rebalance(broker: Broker, request: Request) -> None:
     """Start a rebalance on this node; the node that a client asks also asks all other nodes."""
     moves = broker.mover.rebalance()
     if request.connection.peer_id is None:
-        asked = pb.Envelope(cluster_change=pb.ClusterChange(rebalance=True))
-        for answer in await broker.cluster.ask_others(asked, timeout_s=STATUS_TIMEOUT_S):
+        envelope = pb.Envelope(cluster_change=pb.ClusterChange(rebalance=True))
+        for answer in await broker.cluster.ask_others(envelope, timeout_s=STATUS_TIMEOUT_S):
             moves += answer.cluster_change_reply.moves
     request.reply(pb.Envelope(cluster_change_reply=pb.ClusterChangeReply(moves=moves)))
 
@@ -231,18 +231,18 @@ async def _bind(broker: Broker, announce: pb.NodeAnnounce, reply: pb.NodeAnnounc
     Raises:
         ProtocolError: INVALID_REQUEST without a directory id, STORAGE_FAILED if the binding could not be written.
     """
-    said = announce.node
-    if len(said.directory_id) != DIRECTORY_ID_BYTES:
+    founder = announce.node
+    if len(founder.directory_id) != DIRECTORY_ID_BYTES:
         raise ProtocolError(
             pb.INVALID_REQUEST,
-            f"a directory id must have {DIRECTORY_ID_BYTES} bytes, got {len(said.directory_id)}",
+            f"a directory id must have {DIRECTORY_ID_BYTES} bytes, got {len(founder.directory_id)}",
         )
-    record = next((record for record in reply.nodes if record.node_id == said.node_id), None)
-    bound = broker.dir.bound(said.node_id)
+    record = next((record for record in reply.nodes if record.node_id == founder.node_id), None)
+    bound = broker.dir.bound(founder.node_id)
     directory_id = directory_to_bind(announce, bound=bound, known=record)
     if directory_id and not bound:
         try:
-            return await asyncio.to_thread(broker.dir.bind, said.node_id, directory_id)
+            return await asyncio.to_thread(broker.dir.bind, founder.node_id, directory_id)
         except NodeDirError as error:
             raise ProtocolError(pb.STORAGE_FAILED, str(error)) from error
     return directory_id

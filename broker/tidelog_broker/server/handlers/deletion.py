@@ -33,8 +33,8 @@ async def delete_records(broker: Broker, request: Request) -> None:
 async def _at_owner(broker: Broker, request: Request, entry: pb.DeleteRecordsEntry) -> pb.DeleteRecordsResult:
     check_users_partition(broker, entry)
     key = (entry.topic_id, entry.partition)
-    asked = with_caller(request, pb.Envelope(delete_records=pb.DeleteRecords(entries=[entry])))
-    reply = await ask_owner(broker, key, asked, lambda envelope: _local(broker, envelope))
+    forwarded = with_caller(request, pb.Envelope(delete_records=pb.DeleteRecords(entries=[entry])))
+    reply = await ask_owner(broker, key, forwarded, lambda envelope: _local(broker, envelope))
     return reply.delete_records_reply.results[0]
 
 

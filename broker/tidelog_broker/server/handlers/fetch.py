@@ -55,27 +55,27 @@ async def fetch(broker: Broker, request: Request) -> None:
     Raises:
         ProtocolError: INVALID_REQUEST for a request that is malformed as a whole.
     """
-    asked = request.envelope.fetch
-    check_entries(len(asked.entries))
-    bytes_max = min(asked.max_bytes or FETCH_BYTES_DEFAULT, FETCH_BYTES_MAX)
-    min_bytes = min(asked.min_bytes, bytes_max)
+    message = request.envelope.fetch
+    check_entries(len(message.entries))
+    bytes_max = min(message.max_bytes or FETCH_BYTES_DEFAULT, FETCH_BYTES_MAX)
+    min_bytes = min(message.min_bytes, bytes_max)
     began = broker.loop.time()
-    deadline = began + min(asked.wait_ms, FETCH_WAIT_MS_MAX) / 1000
+    deadline = began + min(message.wait_ms, FETCH_WAIT_MS_MAX) / 1000
     turn_until = max(deadline, began + READ_WAIT_LEAST_S)
     woken = asyncio.Event()
-    await broker.partitions.awake((entry.topic_id, entry.partition) for entry in asked.entries)
+    await broker.partitions.awake((entry.topic_id, entry.partition) for entry in message.entries)
     partitions: list[Partition] = []
     current = True
-    positions = [entry.offset for entry in asked.entries]
+    positions = [entry.offset for entry in message.entries]
     epochs: list[tuple[Partition, int]] = []
     request.connection.closed_listeners.add(woken.set)
     try:
         await _listen(broker, request, partitions, woken)
-        if len(partitions) < len(asked.entries):
+        if len(partitions) < len(message.entries):
             current = await broker.meta_freshness.refresh_for(
-                (entry.topic_id, entry.partition) for entry in asked.entries
+                (entry.topic_id, entry.partition) for entry in message.entries
             )
-            await broker.partitions.awake((entry.topic_id, entry.partition) for entry in asked.entries)
+            await broker.partitions.awake((entry.topic_id, entry.partition) for entry in message.entries)
             partitions.clear()
             await _listen(broker, request, partitions, woken)
         while True:
@@ -218,10 +218,10 @@ async def _read(
     partition: Partition, offset: int, bytes_max: int, entry: pb.FetchEntry, *, is_prompt: bool
 ) -> ReadResult:
     """Read available batches with the entry's filter and projection; return them with the next offset."""
-    wanted = parse_record_filter(entry.filter) if entry.HasField("filter") else None
+    record_filter = parse_record_filter(entry.filter) if entry.HasField("filter") else None
     projection = projection_of(entry.projection) if entry.HasField("projection") else None
-    if wanted is not None:
-        found = await partition.filtered.read(offset, bytes_max, wanted)
+    if record_filter is not None:
+        found = await partition.filtered.read(offset, bytes_max, record_filter)
         return found if projection is None else await partition.projected.of(found, projection)
     if projection is not None:
         return await partition.projected.read(offset, bytes_max, projection, is_prompt=is_prompt)

@@ -26,16 +26,16 @@ def hello(broker: Broker, request: Request) -> Coroutine[Any, Any, None] | None:
     Raises:
         ProtocolError: UNSUPPORTED_VERSION or INVALID_REQUEST.
     """
-    asked = request.envelope.hello
-    if asked.version != PROTOCOL_VERSION:
+    message = request.envelope.hello
+    if message.version != PROTOCOL_VERSION:
         raise ProtocolError(
             pb.UNSUPPORTED_VERSION,
-            f"protocol version {asked.version} is not supported; this node uses {PROTOCOL_VERSION}",
+            f"protocol version {message.version} is not supported; this node uses {PROTOCOL_VERSION}",
         )
-    if len(asked.client_id.encode()) > CLIENT_ID_BYTES_MAX:
+    if len(message.client_id.encode()) > CLIENT_ID_BYTES_MAX:
         raise ProtocolError(
             pb.INVALID_REQUEST,
-            f"a client id must have at most {CLIENT_ID_BYTES_MAX} bytes, got {len(asked.client_id.encode())}",
+            f"a client id must have at most {CLIENT_ID_BYTES_MAX} bytes, got {len(message.client_id.encode())}",
         )
     connection = request.connection
     if not connection.greeted and broker.security.authenticator is not None:
@@ -152,8 +152,8 @@ def _greet(broker: Broker, request: Request, connection: Connection, proof: str 
             connection.close()
             return
         broker.bounds.open_clients += 1
-        asked = request.envelope.hello
-        connection.greet(asked.client_id, asked.software, frame_bytes_max=FRAME_BYTES_MAX)
+        message = request.envelope.hello
+        connection.greet(message.client_id, message.software, frame_bytes_max=FRAME_BYTES_MAX)
     session = connection.session
     bound = None if connection.meter is None else connection.meter.limits.produce_bytes
     request.reply(

@@ -73,15 +73,15 @@ async def reports_of(
     ]
     if not names:
         return []
-    asked = pb.ClusterStatus(partitions=names, ages=ages, as_is=as_is)
-    told = await asyncio.gather(*(ask(broker, peer, asked, timeout_s=timeout_s) for peer in sorted(peers)))
-    return [reply for reply in told if reply is not None]
+    query = pb.ClusterStatus(partitions=names, ages=ages, as_is=as_is)
+    replies = await asyncio.gather(*(ask(broker, peer, query, timeout_s=timeout_s) for peer in sorted(peers)))
+    return [reply for reply in replies if reply is not None]
 
 
-async def ask(broker: Broker, peer: str, asked: pb.ClusterStatus, *, timeout_s: float) -> pb.ClusterStatusReply | None:
+async def ask(broker: Broker, peer: str, query: pb.ClusterStatus, *, timeout_s: float) -> pb.ClusterStatusReply | None:
     """Return a node's answer, with the node's id; None if it does not answer in time."""
     try:
-        frame = await broker.cluster.request(peer, pb.Envelope(cluster_status=asked), timeout_s=timeout_s)
+        frame = await broker.cluster.request(peer, pb.Envelope(cluster_status=query), timeout_s=timeout_s)
     except ProtocolError:  # the node is not reachable
         return None
     reply = frame.envelope.cluster_status_reply
@@ -90,9 +90,9 @@ async def ask(broker: Broker, peer: str, asked: pb.ClusterStatus, *, timeout_s: 
     return reply
 
 
-def merge(broker: Broker, page: Page, told: Sequence[pb.ClusterStatusReply]) -> None:
+def merge(broker: Broker, page: Page, replies: Sequence[pb.ClusterStatusReply]) -> None:
     """Merge the descriptions of other nodes into a page."""
-    by_topic = told_topics(told)
+    by_topic = told_topics(replies)
     for info in page.infos:
         merge_topic(broker.node_id, info, by_topic.get(info.topic_id, {}))
 
@@ -103,27 +103,27 @@ async def open_named(broker: Broker, request: Request) -> None:
     Raises:
         ProtocolError: INVALID_REQUEST for too many partitions.
     """
-    asked = request.envelope.cluster_status.partitions
-    if len(asked) > ENTRIES_PER_REQUEST_MAX:
+    names = request.envelope.cluster_status.partitions
+    if len(names) > ENTRIES_PER_REQUEST_MAX:
         raise ProtocolError(
-            pb.INVALID_REQUEST, f"a request may name at most {ENTRIES_PER_REQUEST_MAX} partitions, got {len(asked)}"
+            pb.INVALID_REQUEST, f"a request may name at most {ENTRIES_PER_REQUEST_MAX} partitions, got {len(names)}"
         )
     if request.envelope.cluster_status.as_is:
         return
-    named = ((name.topic_id, name.partition) for name in asked)
+    named = ((name.topic_id, name.partition) for name in names)
     await broker.partitions.awake([key for key in named if broker.partitions.closed.is_used(key)])
 
 
 def named_partitions(broker: Broker, request: Request) -> pb.ClusterStatusReply:
     """Return this node's description of the partitions that another node names; see `open_named`."""
-    asked = request.envelope.cluster_status.partitions
+    names = request.envelope.cluster_status.partitions
     indices: dict[bytes, set[int]] = {}
-    for name in asked:
+    for name in names:
         indices.setdefault(name.topic_id, set()).add(name.partition)
     reply = pb.ClusterStatusReply()
-    for topic_id, wanted in indices.items():
+    for topic_id, requested in indices.items():
         record = broker.topics.get(topic_id)
         if record is not None and not record.deleted:
-            there = sorted(index for index in wanted if index < record.config.partitions)
-            reply.topics.append(broker.description.topic(record, there))
+            existing = sorted(index for index in requested if index < record.config.partitions)
+            reply.topics.append(broker.description.topic(record, existing))
     return reply

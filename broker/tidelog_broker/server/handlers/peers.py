@@ -32,8 +32,8 @@ def hello(broker: Broker, request: Request) -> None:
     Raises:
         ProtocolError: FORBIDDEN or UNSUPPORTED_VERSION with the cause, INVALID_REQUEST if it is repeated.
     """
-    asked, connection = request.envelope.peer_hello, request.connection
-    if not asked.node_id and not asked.cluster_id:
+    message, connection = request.envelope.peer_hello, request.connection
+    if not message.node_id and not message.cluster_id:
         claim = pb.PeerHelloReply(version=PROTOCOL_VERSION, node_id=broker.node_id, cluster_id=broker.cluster_id)
         request.reply(pb.Envelope(peer_hello_reply=claim))
         return
@@ -42,11 +42,11 @@ def hello(broker: Broker, request: Request) -> None:
         raise ProtocolError(
             pb.INVALID_REQUEST, "this connection has completed a handshake; a peer handshake needs a new connection"
         )
-    reply, challenge = answer_hello(peers.identity, asked, os.urandom(PEER_NONCE_BYTES))
+    reply, challenge = answer_hello(peers.identity, message, os.urandom(PEER_NONCE_BYTES))
     try:
-        check_certificate(peers.identity, asked.node_id, connection.certified("node"))
+        check_certificate(peers.identity, message.node_id, connection.certified("node"))
     except ProtocolError as error:
-        _refuse(request, asked.node_id, error)
+        _refuse(request, message.node_id, error)
         return
     connection.challenge = challenge
     request.reply(pb.Envelope(peer_hello_reply=reply))

@@ -92,10 +92,10 @@ class PublishInProgress:
         if self._dropped_bytes <= DROPPED_BYTES_MAX:
             result.dropped = outcome.dropped
 
-    def settle_forwarded(self, index: int, told: pb.PublishResult) -> None:
+    def settle_forwarded(self, index: int, owner_result: pb.PublishResult) -> None:
         """Record the result of a batch from its owner."""
         if self._request is not None:
-            self._results[index].CopyFrom(told)
+            self._results[index].CopyFrom(owner_result)
             self._settled()
 
     def _settled(self) -> None:
@@ -126,8 +126,8 @@ def publish(broker: Broker, request: Request) -> None:
     Raises:
         ProtocolError: the request is malformed as a whole; nothing was queued.
     """
-    asked = request.envelope.publish
-    entries = asked.entries
+    message = request.envelope.publish
+    entries = message.entries
     if not 1 <= len(entries) <= BATCHES_PER_PUBLISH_MAX:
         raise ProtocolError(
             pb.INVALID_REQUEST, f"PUBLISH must have 1 to {BATCHES_PER_PUBLISH_MAX} batches, got {len(entries)}"
@@ -148,12 +148,12 @@ class Submission:
     __slots__ = ("_acks", "_batches", "_broker", "_done", "_progress", "_request", "_timeout_ms")
 
     def __init__(self, broker: Broker, request: Request, batches: list[memoryview]) -> None:
-        asked = request.envelope.publish
+        message = request.envelope.publish
         self._broker = broker
         self._request = request
         self._batches = batches
         self._done = 0
-        self._timeout_ms, self._acks = asked.timeout_ms or PUBLISH_TIMEOUT_MS_DEFAULT, asked.acks
+        self._timeout_ms, self._acks = message.timeout_ms or PUBLISH_TIMEOUT_MS_DEFAULT, message.acks
         self._progress = PublishInProgress(broker, request, len(batches))
 
     def piece(self) -> bool:
@@ -182,10 +182,10 @@ class Submission:
 
     def _queue(self, indices: range) -> None:
         broker, request, acks, progress = self._broker, self._request, self._acks, self._progress
-        asked = request.envelope.publish
+        message = request.envelope.publish
         forwarded: Forwarded | None = None
         unknown: list[_Unknown] = []
-        entries, batches = asked.entries[indices.start : indices.stop], self._batches[indices.start : indices.stop]
+        entries, batches = message.entries[indices.start : indices.stop], self._batches[indices.start : indices.stop]
         for index, entry, data in zip(indices, entries, batches, strict=True):
             settle, key = partial(progress.settle, index), (entry.topic_id, entry.partition)
             try:
@@ -193,7 +193,7 @@ class Submission:
                     check_topic_id(broker, request.session, pb.OP_PRODUCE, entry.topic_id)
                 partition = broker.partitions.find(key)
                 is_owned = partition is not None and partition.state.writer is not None
-                owner = "" if is_owned or asked.forwarded else _other_owner(broker, entry)
+                owner = "" if is_owned or message.forwarded else _other_owner(broker, entry)
                 if owner:
                     forwarded = forwarded or Forwarded(broker, request, self._timeout_ms / 1000)
                     forwarded.add(owner, entry, data, partial(progress.settle_forwarded, index))
@@ -206,9 +206,9 @@ class Submission:
                 is_forbidden = error.code == pb.FORBIDDEN
                 if is_forbidden:
                     count_refusal(broker, "publish", request, error)
-                if is_forbidden or asked.forwarded or not broker.topics.may_exist(*key):
+                if is_forbidden or message.forwarded or not broker.topics.may_exist(*key):
                     # The forwarding node knows the partition, but this node does not know it yet.
-                    settle(denial(error, current=not asked.forwarded), False)
+                    settle(denial(error, current=not message.forwarded), False)
                 else:
                     unknown.append(_Unknown(key, settle))
         if forwarded is not None:

@@ -94,8 +94,8 @@ class Pump:
             return
         if not session.may(pb.OP_IMPERSONATE, pb.RES_CLUSTER, ""):
             self._refuse(ticket_refused("the gateway may no longer present tickets"))
-        elif over := end_reason(self._broker, self._caller):
-            self._refuse(ticket_refused(over))
+        elif ended := end_reason(self._broker, self._caller):
+            self._refuse(ticket_refused(ended))
         for topic_id in topic_ids:
             try:
                 check_topic_id(self._broker, self._caller, pb.OP_CONSUME, topic_id)
@@ -123,7 +123,7 @@ class Pump:
         key: PartitionKey,
         partition: Partition,
         offset: int,
-        wanted: Wanted | None,
+        record_filter: Wanted | None,
         record_epoch: int | None = None,
     ) -> None:
         """Add a partition with its filter and listen to its appends.
@@ -147,8 +147,8 @@ class Pump:
         self.subscription.add(key, offset)
         self._count(1)
         self._partitions[key] = partition
-        if wanted is not None:
-            self._filters[key] = _Filter(wanted)
+        if record_filter is not None:
+            self._filters[key] = _Filter(record_filter)
         if record_epoch is not None:
             self._record_epochs[key] = record_epoch
         partition.changes.listeners.add(self.pump)
@@ -373,13 +373,13 @@ async def subscribe(broker: Broker, request: Request) -> None:
     Raises:
         ProtocolError: INVALID_REQUEST for an id in use, too many subscriptions, or no partition.
     """
-    asked = request.envelope.subscribe
+    message = request.envelope.subscribe
     connection = request.connection
-    check_entries(len(asked.entries))
-    if asked.subscription_id in connection.pumps:
+    check_entries(len(message.entries))
+    if message.subscription_id in connection.pumps:
         raise ProtocolError(
             pb.INVALID_REQUEST,
-            f"subscription id {asked.subscription_id} is in use on this connection; choose another one",
+            f"subscription id {message.subscription_id} is in use on this connection; choose another one",
         )
     if len(connection.pumps) >= broker.settings.subscriptions_max:
         raise ProtocolError(
@@ -388,14 +388,14 @@ async def subscribe(broker: Broker, request: Request) -> None:
             "unsubscribe one, or open another connection",
         )
     subscription = Subscription(
-        asked.subscription_id, credit_records=asked.credit_records, credit_bytes=asked.credit_bytes
+        message.subscription_id, credit_records=message.credit_records, credit_bytes=message.credit_bytes
     )
     caller = request.session if request.session is not connection.session else None
-    pump = connection.pumps[asked.subscription_id] = Pump(broker, connection, subscription, caller)
-    current = await broker.meta_freshness.refresh_for((entry.topic_id, entry.partition) for entry in asked.entries)
-    await broker.partitions.awake((entry.topic_id, entry.partition) for entry in asked.entries)
+    pump = connection.pumps[message.subscription_id] = Pump(broker, connection, subscription, caller)
+    current = await broker.meta_freshness.refresh_for((entry.topic_id, entry.partition) for entry in message.entries)
+    await broker.partitions.awake((entry.topic_id, entry.partition) for entry in message.entries)
     reply = pb.SubscribeReply()
-    async for entry in in_pieces(broker, request, asked.entries):
+    async for entry in in_pieces(broker, request, message.entries):
         result = reply.results.add()
         try:
             check_entry(broker, "subscribe", request, pb.OP_CONSUME, entry.topic_id)
@@ -404,10 +404,10 @@ async def subscribe(broker: Broker, request: Request) -> None:
             partition.reader.check_offset(entry.offset)
             record_epoch = entry.record_epoch if entry.HasField("record_epoch") else None
             await partition.access.ensure_given_out(entry.offset, record_epoch)
-            wanted = parse_record_filter(entry.filter) if entry.HasField("filter") else None
+            record_filter = parse_record_filter(entry.filter) if entry.HasField("filter") else None
             # Check again, because rules may have changed; from here on changes are applied to the pump.
             check_entry(broker, "subscribe", request, pb.OP_CONSUME, entry.topic_id)
-            pump.follow((entry.topic_id, entry.partition), partition, entry.offset, wanted, record_epoch)
+            pump.follow((entry.topic_id, entry.partition), partition, entry.offset, record_filter, record_epoch)
             result.log_start_offset = partition.state.log_start
             result.high_watermark = partition.state.high_watermark
             result.epoch = partition.state.epoch
@@ -417,7 +417,7 @@ async def subscribe(broker: Broker, request: Request) -> None:
         pump.stop()  # unsubscribed or disconnected meanwhile: also stop what was followed since
     elif not subscription.positions:
         pump.stop()
-        del connection.pumps[asked.subscription_id]
+        del connection.pumps[message.subscription_id]
     request.reply(pb.Envelope(subscribe_reply=reply))
     pump.start()
 

@@ -412,14 +412,14 @@ class _Asked:
             )
 
 
-def _begin(fs: FileSystem, path: Path, lock: File, asked: _Asked) -> NodeDir:
+def _begin(fs: FileSystem, path: Path, lock: File, expected: _Asked) -> NodeDir:
     boot_id = BOOT_ID.read_text("ascii").strip()
     old = _read_record(fs, path) if fs.exists(path / _NODE_JSON) else None
     if old is None:
         _make_parts(fs, path)
-        record = asked.new_record(boot_id)
+        record = expected.new_record(boot_id)
     else:
-        asked.check(path, old)
+        expected.check(path, old)
         if old.refused:
             raise OldCopyError(f"{path}: {old.refused}")
         missing = [name for name in (_META, _PARTITIONS) if not fs.exists(path / name)]

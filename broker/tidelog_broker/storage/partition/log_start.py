@@ -74,9 +74,9 @@ def raise_log_start(fs: FileSystem, directory: Path, offset: int) -> None:
         if not fs.exists(path):
             return _make(fs, directory, offset)
         with closing(fs.open(path)) as file:
-            kept = _read(file)
-            if offset > max(kept):
-                _write(file, offset, LINES_AT[kept.index(min(kept))])
+            stored = _read(file)
+            if offset > max(stored):
+                _write(file, offset, LINES_AT[stored.index(min(stored))])
     except OSError as error:
         raise space_or_failure(f"{path} cannot be written", error) from error
 

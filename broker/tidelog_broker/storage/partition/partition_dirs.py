@@ -156,10 +156,10 @@ def missing_epoch(fs: FileSystem, directory: Path) -> int | None:
 
 def lost_epoch(fs: FileSystem, directory: Path) -> int | None:
     """Return the newest epoch that has begun in a partition's directory, if neither it nor a newer one is stored."""
-    noted = marked_newest(fs, directory)
+    marked = marked_newest(fs, directory)
     aside = [int(match[1]) for name in fs.list_dir(directory) if (match := _BAD_DIR.fullmatch(name))]
     newest = max([*epoch_dirs(fs, directory), *fill_dirs(fs, directory), *aside], default=-1)
-    return noted if noted is not None and noted > newest else None
+    return marked if marked is not None and marked > newest else None
 
 
 def mark_newest_dir(fs: FileSystem, directory: Path) -> None:
@@ -170,9 +170,9 @@ def mark_newest_dir(fs: FileSystem, directory: Path) -> None:
     Raises:
         OSError: the disk failed.
     """
-    newest, noted = max(epoch_dirs(fs, directory), default=-1), marked_newest(fs, directory)
+    newest, marked = max(epoch_dirs(fs, directory), default=-1), marked_newest(fs, directory)
     try:
-        if newest > (-1 if noted is None else noted):
+        if newest > (-1 if marked is None else marked):
             prepare_newest_marker(fs, directory)
             mark_newest(fs, directory, newest)
         if not has_directory_marker(fs, directory):
@@ -212,12 +212,12 @@ def put_aside(fs: FileSystem, directory: Path, reason: str, *, called: str | Non
         if not fs.exists(directory / REASON_NAME):
             with closing(fs.open(directory / REASON_NAME, create=True)) as file:
                 file.pwritev([reason.encode() + b"\n"], 0)
-    taken = [
+    numbers = [
         int(match[2])
         for name in fs.list_dir(directory.parent)
         if (match := _BAD_DIR.fullmatch(name)) and name.startswith(called + ".bad-")
     ]
-    target = directory.with_name(f"{called}.bad-{max(taken, default=0) + 1}")
+    target = directory.with_name(f"{called}.bad-{max(numbers, default=0) + 1}")
     fs.rename(directory, target)
     fs.sync_dir(directory.parent)
     return target

@@ -152,8 +152,8 @@ class HashFile:
         if magic != HASH_MAGIC or version != FORMAT_VERSION or crc != crc32c(raw[: -_U32.size]):
             raise LayoutError("the index's header is damaged or has another version")
         header = _Header(*fields)
-        told = (header.nonce, header.column, header.slots, header.end_offset, header.end_digest)
-        if told != (nonce, _COLUMNS[column], slots, end.offset, end.digest):
+        found = (header.nonce, header.column, header.slots, header.end_offset, header.end_digest)
+        if found != (nonce, _COLUMNS[column], slots, end.offset, end.digest):
             raise LayoutError("the index belongs to another segment")
         if file.size() != header.blocks_at + header.entry_count * ENTRY_BYTES:
             raise LayoutError("the index has another size than its header says")
@@ -178,12 +178,12 @@ class HashFile:
         at, end = np.searchsorted(self._open_slots, np.array([first, stop], np.uint32)).tolist()
         opens = self._open_slots[at:end]
         found = [(opens[-count_max:] if newest else opens[:count_max]).astype(np.int64)]
-        wanted = count_max
+        left = count_max
         for block in self._blocks(low, high, newest=newest):
             inside = slots_of(block[(block >= low) & (block < high)])
             found.append(inside)
-            wanted -= len(inside)
-            if wanted <= 0:
+            left -= len(inside)
+            if left <= 0:
                 break
         return newest_or_oldest(found, count_max, newest=newest)
 

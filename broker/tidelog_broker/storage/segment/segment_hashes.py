@@ -87,12 +87,12 @@ class SegmentHashes:
         """
         for _ in range(windows_max):
             with self._lock:
-                behind: dict[TextColumn, int] = {column: self.covered(column) for column in columns}
-                first = min(behind.values(), default=stop)
+                indexed_to: dict[TextColumn, int] = {column: self.covered(column) for column in columns}
+                first = min(indexed_to.values(), default=stop)
                 if first >= stop:
                     return True
                 end = window_stop(self._index, first, stop)
-                mine: list[TextColumn] = [column for column, covered in behind.items() if covered == first]
+                mine: list[TextColumn] = [column for column, covered in indexed_to.items() if covered == first]
                 for column, found in collect(self._file, self._index, mine, first, end).items():
                     self._runs[column] = self._runs.get(column, HashRuns()).with_more(found, end)
         return all(self.covered(column) >= stop for column in columns)
