@@ -17,10 +17,10 @@ from tidelog_broker.base.bootstrap import roles_named
 from tidelog_broker.base.config import NodeSettings
 from tidelog_broker.base.lifecycle import Lifecycle
 from tidelog_broker.base.metrics import NodeMetrics
+from tidelog_broker.base.node_tls import NodeTls
 from tidelog_broker.base.steady_clock import SteadyClock
 from tidelog_broker.base.tasks import Tasks
 from tidelog_broker.base.threads import Threads
-from tidelog_broker.base.tls import NodeTls
 from tidelog_broker.cluster.cluster_view import Cluster
 from tidelog_broker.cluster.incarnation_registry import IncarnationRegistry
 from tidelog_broker.cluster.route_watch import RouteNews
@@ -145,7 +145,7 @@ class Broker:
             topics=self.topics,
             nodes=self.nodes,
             info=self.info,
-            fill_bytes_per_s=settings.fill_bytes_per_s,
+            backfill_bytes_per_s=settings.fill_bytes_per_s,
         )
         with contextlib.ExitStack() as opening:
             opening.callback(self._resources.close)
@@ -352,7 +352,7 @@ class Broker:
     def _make_mover(self) -> Mover:
         cluster, now_ms = self.cluster, self.now_ms
         return Mover(
-            begin_lone=self._begin_lone,
+            begin_single_copies=self._begin_single_copies,
             owned=self._owned,
             roll_over=self._roll_over,
             cluster=cluster,
@@ -502,7 +502,7 @@ class Broker:
         newest = self.partitions.known_epoch(key)
         return route_of(newest) if newest is not None else None
 
-    def _begin_lone(self) -> None:
+    def _begin_single_copies(self) -> None:
         """Become owner of partitions that only this node stores and that need more copies, so that they get them."""
         for partition in self.partitions.all():
             replica = partition.replica

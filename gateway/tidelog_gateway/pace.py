@@ -43,7 +43,7 @@ def turns_of(gateway: Gateway, connection: HTTPConnection) -> Callable[[], Await
     caller = address if gateway.caller is None else gateway.caller.principal
 
     async def wait() -> None:
-        await gateway.turns.piece(connection, caller)
+        await gateway.turns.slice_turn(connection, caller)
         if gateway.stopping.is_set():
             detail = "this gateway is stopping, and nothing was changed; send the request again"
             raise Problem(503, "shutting_down", detail, retryable=True)

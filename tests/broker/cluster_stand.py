@@ -281,7 +281,7 @@ def bound_windows(stand: ClusterStand, owner: str, window_bytes: int, monkeypatc
 
 
 @asynccontextmanager
-async def standing(path: Path) -> AsyncIterator[ClusterStand]:
+async def started_cluster(path: Path) -> AsyncIterator[ClusterStand]:
     """A stand without nodes, closed in the end."""
     stand = ClusterStand(path)
     try:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tidelog_broker.base.metrics import NodeMetrics
-from tidelog_broker.base.tls import NodeTls
+from tidelog_broker.base.node_tls import NodeTls
 from tidelog_broker.core.cluster_secrets import ClusterSecrets
 from tidelog_broker.core.peer_auth import Identity
 from tidelog_broker.core.replication.outbox import LinkMessage

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.broker.cluster_stand import NODES, TOPIC_ID, ClusterStand, standing
+from tests.broker.cluster_stand import NODES, TOPIC_ID, ClusterStand, started_cluster
 from tests.broker.founded import Founded
 from tests.broker.peer import batch
 from tests.broker.stand import settled
@@ -64,7 +64,7 @@ async def up(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 @pytest.fixture
 async def stand(tmp_path: Path) -> AsyncIterator[ClusterStand]:
-    async with standing(tmp_path) as made:
+    async with started_cluster(tmp_path) as made:
         yield made
 
 

@@ -73,7 +73,7 @@ class Health:
         return self.is_live and self.state == "running" and not self.disk_full
 
 
-class _Asked(NamedTuple):
+class _ParsedRequest(NamedTuple):
     """The parsed parts of a request."""
 
     method: str
@@ -112,7 +112,7 @@ class Answers:
         Returns:
             The answer, or a function that makes it on a worker: a page of metrics takes seconds with many partitions.
         """
-        request = _asked(head)
+        request = _parse_request(head)
         if request is None:
             return refusal("400 Bad Request", "not a valid HTTP/1 request")
         refused = self._guard.refusal(request.headers.get("authorization", "")) or self._misdirected(request)
@@ -124,16 +124,16 @@ class Answers:
             case "/metrics":
                 return partial(self._page, request)
             case "/livez":
-                answer_of_health = _said(self._health.is_live, "live" if self._health.is_live else "stuck")
+                answer_of_health = _health_answer(self._health.is_live, "live" if self._health.is_live else "stuck")
             case "/readyz":
                 health = self._health
                 state = "disk_full" if health.disk_full and health.state == "running" else health.state
-                answer_of_health = _said(health.is_ready, state, health.no_quorum, are_named=refused is None)
+                answer_of_health = _health_answer(health.is_ready, state, health.no_quorum, are_named=refused is None)
             case _:
                 answer_of_health = "404 Not Found", {"status": "not found; use /livez, /readyz or /metrics"}
         return _json(*answer_of_health, is_head=request.method == "HEAD")
 
-    def _misdirected(self, request: _Asked) -> MetricsRefusal | None:
+    def _misdirected(self, request: _ParsedRequest) -> MetricsRefusal | None:
         """Return the refusal of a request for a host name that is not the port's; None for other requests."""
         names = self._names
         strange = None if names is None else next((host for host in request.hosts if not names.is_own(host)), None)
@@ -145,7 +145,7 @@ class Answers:
             "its address or advertise_host, or set management_token_file",
         )
 
-    def _page(self, request: _Asked) -> bytes:
+    def _page(self, request: _ParsedRequest) -> bytes:
         environ = {"REQUEST_METHOD": "GET", "PATH_INFO": request.path, "QUERY_STRING": request.query}
         for name in ("accept", "accept-encoding"):
             if name in request.headers:
@@ -171,7 +171,7 @@ def refusal(status: str, why: str, *headers: tuple[str, str]) -> bytes:
     return _json(status, {"status": why}, *headers)
 
 
-def _asked(head: bytes) -> _Asked | None:
+def _parse_request(head: bytes) -> _ParsedRequest | None:
     """Parse a request head; return None if it is invalid."""
     first, *lines = head.decode("latin-1").removesuffix("\r\n\r\n").split("\r\n")
     if any(map(_NOT_OF_A_HEAD.search, (first, *lines))):  # a line ends in a bare CR or LF
@@ -187,7 +187,7 @@ def _asked(head: bytes) -> _Asked | None:
     if headers is None:
         return None
     hosts = (*filter(None, [target.netloc]), *([headers["host"]] if "host" in headers else []))
-    return _Asked(words[0], target.path, target.query, headers, hosts)
+    return _ParsedRequest(words[0], target.path, target.query, headers, hosts)
 
 
 def _fields(lines: Sequence[str]) -> dict[str, str] | None:
@@ -208,7 +208,7 @@ def _fields(lines: Sequence[str]) -> dict[str, str] | None:
     return headers
 
 
-def _said(
+def _health_answer(
     is_good: bool, state: str, missing: Sequence[str] = (), *, are_named: bool = False
 ) -> tuple[str, dict[str, Any]]:
     fields: dict[str, Any] = {"status": state}
@@ -220,7 +220,9 @@ def _said(
 
 
 def _json(status: str, fields: dict[str, Any], *headers: tuple[str, str], is_head: bool = False) -> bytes:
-    return _response(status, json.dumps(fields).encode(), ("Content-Type", "application/json"), *headers, is_head=is_head)
+    return _response(
+        status, json.dumps(fields).encode(), ("Content-Type", "application/json"), *headers, is_head=is_head
+    )
 
 
 def _response(status: str, body: bytes, *headers: tuple[str, str], is_head: bool) -> bytes:

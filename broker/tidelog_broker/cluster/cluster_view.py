@@ -63,7 +63,7 @@ class Cluster:
         topics: the configuration of topics.
         nodes: the registered nodes; empty without a cluster.
         info: returns this node's address for clients.
-        fill_bytes_per_s: the rate of fetching sealed epochs; 0: unlimited.
+        backfill_bytes_per_s: the rate of fetching sealed epochs; 0: unlimited.
     """
 
     def __init__(
@@ -74,17 +74,17 @@ class Cluster:
         topics: TopicRegistry,
         nodes: NodeRegistry,
         info: Callable[[], pb.NodeInfo],
-        fill_bytes_per_s: int = 0,
+        backfill_bytes_per_s: int = 0,
     ) -> None:
         self._node_id = node_id
         self._incarnation = incarnation
         self._topics = topics
         self._registry = nodes
         self._info = info
-        self._backfill_rate = BackfillRate(fill_bytes_per_s, lambda: 1000 * time.monotonic())
+        self._backfill_rate = BackfillRate(backfill_bytes_per_s, lambda: 1000 * time.monotonic())
         self._random = random.Random()  # noqa: S311 - it spreads retries and protects nothing
         self._links: Links | None = None
-        self.send: Sending = _send_to_nobody
+        self.send: Sending = _discard_messages
         self._members = Members(1)
         self._available_at = (-1, -1, -1)
         self._available_then: frozenset[str] = frozenset()
@@ -105,14 +105,14 @@ class Cluster:
 
     def withdraw(self) -> None:
         """Stop replicas from sending: this node must not take part, and is about to stop."""
-        self.send = _send_to_nobody
+        self.send = _discard_messages
 
     def use_members(self, members: Members) -> None:
         """Use the live membership table of gossip."""
         self._members = members
         self._available_at = (-1, -1, -1)
 
-    def note_cut_off(self, nodes: frozenset[str]) -> bool:
+    def set_unreachable(self, nodes: frozenset[str]) -> bool:
         """Record the nodes that are alive but unreachable; return whether they have changed."""
         if nodes == self._cut_off:
             return False
@@ -153,34 +153,38 @@ class Cluster:
 
     # --- plans without a failure -----------------------------------------------------------------------
 
-    def wanted(self, key: PartitionKey, active: pb.EpochDescriptor) -> Plan | None:
+    def placement_plan(self, key: PartitionKey, active: pb.EpochDescriptor) -> Plan | None:
         """Return the placement that a partition should have; None if it has that already, or cannot move now."""
         plan = move_plan(key, active, self._wishes(key, active), self._entries(), alive=self._available())
         return plan if plan is not None and has_live_quorum(plan, alive=self.alive) else None
 
-    def heir(self, key: PartitionKey, active: pb.EpochDescriptor, *, lagging: Collection[str] = ()) -> Plan | None:
+    def handover_plan(
+        self, key: PartitionKey, active: pb.EpochDescriptor, *, lagging: Collection[str] = ()
+    ) -> Plan | None:
         """Return the epoch that transfers a partition of this node to another of its replicas; see `handover_plan`.
 
         None if no other replica can own it, or too few are alive to decide anything.
         """
         if sum(1 for node in active.placement if self.alive(node)) < active.ack_quorum:
             return None
-        return handover_plan(self._node_id, key, active, self._entries(), alive=self._available(), behind=lagging)
+        return handover_plan(self._node_id, key, active, self._entries(), alive=self._available(), lagging=lagging)
 
-    def preferred(self, key: PartitionKey, active: pb.EpochDescriptor) -> Plan | None:
+    def preferred_owner_plan(self, key: PartitionKey, active: pb.EpochDescriptor) -> Plan | None:
         """Return the epoch that the preferred replica of a partition owns; None if it owns the partition already."""
         return preferred_owner_plan(key, active, self._entries(), alive=self._available())
 
-    def relief(self, key: PartitionKey, active: pb.EpochDescriptor, *, lagging: Collection[str] = ()) -> Plan | None:
+    def ingestion_owner_plan(
+        self, key: PartitionKey, active: pb.EpochDescriptor, *, lagging: Collection[str] = ()
+    ) -> Plan | None:
         """Return the epoch by which a storing-only owner gives a partition up; see `ingestion_owner_plan`."""
-        return ingestion_owner_plan(key, active, self._entries(), alive=self._available(), behind=lagging)
+        return ingestion_owner_plan(key, active, self._entries(), alive=self._available(), lagging=lagging)
 
     @property
     def version(self) -> tuple[int, int, int]:
         """A value that changes with every change of membership, reachability or registration."""
         return self._registry.version, self._members.version, self._notes
 
-    def without(
+    def replacement_plan(
         self, key: PartitionKey, active: pb.EpochDescriptor, replica: str, *, avoid: Collection[str] = ()
     ) -> Plan | None:
         """Return the epoch in which a spare node outside `avoid` replaces a replica; None without a spare node."""
@@ -356,5 +360,5 @@ class Cluster:
         return current_replication_settings(active) if config is None else replication_settings(config)
 
 
-def _send_to_nobody(to: Sequence[str], message: PeerMessage, batches: Sequence[memoryview]) -> None:
+def _discard_messages(to: Sequence[str], message: PeerMessage, batches: Sequence[memoryview]) -> None:
     """Discard messages: this node has no cluster, or no links yet."""

@@ -35,7 +35,7 @@ _LOG_AGAIN_S_MAX: Final = 3600.0
 _FORGED: Final = "not signed with this cluster's secret"
 
 
-class _Again(NamedTuple):
+class _LogBackOff(NamedTuple):
     """The time of the next log line for a reason, and the interval before it."""
 
     at_s: float
@@ -90,7 +90,7 @@ class Gossip:
         self._transport: asyncio.DatagramTransport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._resolving: asyncio.Task[None] | None = None
-        self._log_again: dict[str, _Again] = {}
+        self._log_again: dict[str, _LogBackOff] = {}
         self._unlogged: dict[str, int] = {}
 
     # ------------------------------------------------------------------------------- start and stop
@@ -230,7 +230,7 @@ class Gossip:
             self._unlogged[reason] = self._unlogged.get(reason, 0) + 1
             return
         wait_s = _LOG_AGAIN_S if again is None else min(4 * again.wait_s, _LOG_AGAIN_S_MAX)
-        self._log_again[reason] = _Again(now_s + wait_s, wait_s)
+        self._log_again[reason] = _LogBackOff(now_s + wait_s, wait_s)
         more = self._unlogged.pop(reason, 0)
         log.warning(
             "dropped a gossip datagram from %s port %d: %s (%d similar messages suppressed)", *source, reason, more

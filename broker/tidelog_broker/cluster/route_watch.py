@@ -76,7 +76,7 @@ class TopicView(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Held:
+class HeldRequest:
     """A held request.
 
     Attributes:
@@ -89,10 +89,10 @@ class Held:
 
 
 @dataclass(slots=True)
-class _Listened:
+class _WatchedTopic:
     """A topic that held requests wait for."""
 
-    waiting: dict[Held, None] = field(default_factory=dict)
+    waiting: dict[HeldRequest, None] = field(default_factory=dict)
     view: TopicView | None = None
     stale: set[int] = field(default_factory=set)
     """Partitions that have changed since the view was made."""
@@ -103,8 +103,8 @@ class RouteNews:
     """Held requests by topic, and the schedule of their checks."""
 
     def __init__(self) -> None:
-        self._topics: dict[bytes, _Listened] = {}
-        self._due: dict[Held, None] = {}
+        self._topics: dict[bytes, _WatchedTopic] = {}
+        self._due: dict[HeldRequest, None] = {}
         """Requests that are to be checked next, in order."""
         self._looking = False
         self._began_at = 0.0
@@ -131,12 +131,12 @@ class RouteNews:
         return 0 < len(known) <= HELD_TOPICS_MAX and self._held_bytes + _size_bytes(known) <= HELD_BYTES_MAX
 
     @contextlib.contextmanager
-    def listening(self, known: Sequence[pb.KnownEpochs], *, wait_s: float) -> Iterator[Held]:
+    def listening(self, known: Sequence[pb.KnownEpochs], *, wait_s: float) -> Iterator[HeldRequest]:
         """Hold a request while the context is open; it is also woken at the start, for a first check."""
-        held, topics, size_bytes = Held(), {each.topic_id for each in known}, _size_bytes(known)
+        held, topics, size_bytes = HeldRequest(), {each.topic_id for each in known}, _size_bytes(known)
         self._held_bytes += size_bytes
         for topic_id in topics:
-            self._topics.setdefault(topic_id, _Listened()).waiting[held] = None
+            self._topics.setdefault(topic_id, _WatchedTopic()).waiting[held] = None
         timer = asyncio.get_running_loop().call_later(wait_s, self._over, held)
         self._let_look({held: None})
         try:
@@ -172,12 +172,12 @@ class RouteNews:
                 view.look_up(index, route_of)
         return view
 
-    def _over(self, held: Held) -> None:
+    def _over(self, held: HeldRequest) -> None:
         """End a hold; requests that began together end together, so they take turns too."""
         held.is_over = True
         self._let_look({held: None})
 
-    def _let_look(self, waiting: dict[Held, None]) -> None:
+    def _let_look(self, waiting: dict[HeldRequest, None]) -> None:
         self._due.update(waiting)
         if self._due and not self._looking:
             self._looking = True

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 
 from tidelog_broker.base.tasks import Tasks
-from tidelog_broker.core.groups.membership import ConsumerGroup
+from tidelog_broker.core.groups.consumer_group import ConsumerGroup
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import NATURE, ProtocolError
 
@@ -18,7 +18,7 @@ class CoordinatedGroup:
         group: the group's state.
         tasks: the node's tasks.
         write: makes a record durable; raises ProtocolError.
-        standing: returns the newest durable record.
+        durable_record: returns the newest durable record.
         restarted: called with the reason after undurable decisions were discarded and the group was reset to its newest
             durable record.
         settled: called when all decisions are durable.
@@ -39,7 +39,7 @@ class CoordinatedGroup:
         self.group = group
         self._tasks = tasks
         self._write = write
-        self._standing = durable_record
+        self._durable_record = durable_record
         self._restarted = restarted
         self._settled = settled
         self._pace = pace
@@ -109,7 +109,7 @@ class CoordinatedGroup:
                 await self._make_durable(record)
                 self._wake(self.group.written(record))
         except ProtocolError as error:
-            self.group.restart(self._standing(), in_doubt=not NATURE[error.code].definite)
+            self.group.restart(self._durable_record(), in_doubt=not NATURE[error.code].definite)
             self._restarted(self.group, error)
             self._writing = None
             if not writing.done():
@@ -127,7 +127,7 @@ class CoordinatedGroup:
         A pending record from an earlier epoch of this node may have the same revision and be committed first.
         """
         await self._write(record)
-        if self._standing() != record:
+        if self._durable_record() != record:
             raise ProtocolError(
                 pb.EPOCH_CHANGING,
                 f"another record of group {self.group.name!r} was committed before this one; retry",

@@ -19,8 +19,8 @@ from typing import Final, Protocol
 from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.base.steady_clock import SteadyClock
 from tidelog_broker.base.tasks import Tasks
+from tidelog_broker.core.groups.consumer_group import ConsumerGroup, fenced, keys_of
 from tidelog_broker.core.groups.member_access import MemberAccess
-from tidelog_broker.core.groups.membership import ConsumerGroup, fenced, keys_of
 from tidelog_broker.core.groups.positions import GroupBounds, GroupOffsets
 from tidelog_broker.core.groups.records import GroupRecords
 from tidelog_broker.core.security.permissions import Permissions
@@ -183,7 +183,9 @@ class Coordinator:
             return await self._leave(request)
         who = MemberKey(request.group, request.member_id)
         known = self._sessions.reader(who)
-        coordinated = self._join(request, creator, reader) if request.HasField("join") else self._groups.get(request.group)
+        coordinated = (
+            self._join(request, creator, reader) if request.HasField("join") else self._groups.get(request.group)
+        )
         member = None if coordinated is None else coordinated.group.member(request.member_id)
         if coordinated is None or member is None:
             raise fenced(request.group)
@@ -207,10 +209,14 @@ class Coordinator:
         if assignment is None:
             raise fenced(request.group)
         if assignment.revision <= request.seen_revision:
-            reply = pb.GroupHeartbeatReply(revision=request.seen_revision, generation=assignment.generation, unchanged=True)
+            reply = pb.GroupHeartbeatReply(
+                revision=request.seen_revision, generation=assignment.generation, unchanged=True
+            )
         else:
             assigned = self.descriptions.named(assignment.assigned)
-            reply = pb.GroupHeartbeatReply(revision=assignment.revision, generation=assignment.generation, assigned=assigned)
+            reply = pb.GroupHeartbeatReply(
+                revision=assignment.revision, generation=assignment.generation, assigned=assigned
+            )
         reply.wants_loads = coordinated.group.wants_loads
         return reply
 
@@ -338,7 +344,9 @@ class Coordinator:
 
     def _take_report(self, coordinated: CoordinatedGroup, request: pb.GroupHeartbeat) -> None:
         group = coordinated.group
-        group.note_loads(request.member_id, {(load.topic_id, load.partition): load.bytes_per_s for load in request.loads})
+        group.note_loads(
+            request.member_id, {(load.topic_id, load.partition): load.bytes_per_s for load in request.loads}
+        )
         group.report(request.member_id, seen_revision=request.seen_revision, held=keys_of(request.held))
         coordinated.settle()
 
@@ -405,10 +413,10 @@ class Coordinator:
             group,
             tasks=self._tasks,
             write=lambda record: self._write(record, epoch),
-            standing=lambda: self._records.get(name),
+            durable_record=lambda: self._records.get(name),
             restarted=self._restarted,
             settled=self._drop_if_empty,
-            pace=lambda: self._turns.piece(self, (self, name)),
+            pace=lambda: self._turns.slice_turn(self, (self, name)),
         )
 
     async def _write(self, record: pb.GroupRecord, epoch: int) -> None:

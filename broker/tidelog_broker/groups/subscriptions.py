@@ -36,7 +36,7 @@ _NAMES_AT_ONCE: Final = 50
 _REPETITION: Final = re.compile(r"\{(\d+)(?:,(\d*))?\}")
 
 
-class _Found(NamedTuple):
+class _MatchingNames(NamedTuple):
     """The names that match a pattern, as of a change of the topics."""
 
     changes: int
@@ -59,7 +59,7 @@ class Subscriptions:
         self._since: dict[str, int] = {}
         """Name of an existing topic -> the change with which it was first seen here."""
         self._seen = -1
-        self._found: dict[str, _Found] = {}
+        self._matching: dict[str, _MatchingNames] = {}
         self._readable: dict[tuple[str, tuple[str, frozenset[str]]], _Readable] = {}
         """By pattern and the caller's name and roles, the least recently used first."""
 
@@ -82,7 +82,7 @@ class Subscriptions:
         Raises:
             ProtocolError: INVALID_REQUEST: it does.
         """
-        if wish.pattern and wish.pattern not in self._found:
+        if wish.pattern and wish.pattern not in self._matching:
             self._matched(wish.pattern, time_s=PATTERN_S_MAX)
 
     def _read_of(self, pattern: str, reader: MemberAccess) -> Iterable[str]:
@@ -108,13 +108,13 @@ class Subscriptions:
 
     def _matched(self, pattern: str, time_s: float = inf) -> list[str]:
         self._look()
-        before = self._found.get(pattern, _Found(-1, []))
+        before = self._matching.get(pattern, _MatchingNames(-1, []))
         if before.changes == self._seen:
             return before.names
         names = [name for name in before.names if name in self._since]
         names += _matches(pattern, [name for name, at in self._since.items() if at > before.changes], time_s)
-        if pattern in self._found or len(self._found) < KEPT_MAX:
-            self._found[pattern] = _Found(self._seen, names)
+        if pattern in self._matching or len(self._matching) < KEPT_MAX:
+            self._matching[pattern] = _MatchingNames(self._seen, names)
         return names
 
     def _look(self) -> None:

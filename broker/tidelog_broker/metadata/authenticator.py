@@ -86,7 +86,9 @@ class Authenticator:
             raise ProtocolError(pb.CREDENTIALS_EXPIRED, f"the API key {key.key_id} has expired")
         if not self._registry.vouches_for(KEY + key.key_id, stored.principal):
             raise ProtocolError(pb.UNAUTHENTICATED, "the API key was revoked")  # during the verification
-        if permissions.is_admin(stored.principal):  # created by an older release, or before `admin` was set to this name
+        if permissions.is_admin(
+            stored.principal
+        ):  # created by an older release, or before `admin` was set to this name
             raise ProtocolError(pb.UNAUTHENTICATED, ADMIN_BY_RECORD)
         return Session(
             permissions,

@@ -104,7 +104,7 @@ class FeatureGate:
     def in_use(self) -> dict[str, str]:
         """Return the features that existing records need, each with one of the records, for messages."""
         used = dict.fromkeys(self.level.record.features, f"feature level {self.level.number}")
-        for record in self._standing():
+        for record in self._existing_records():
             for name in sorted(needed_by(record)):
                 used.setdefault(name, called(record))
         return used
@@ -155,7 +155,7 @@ class FeatureGate:
         return self.level.raised_to(number) if number > self.level.number else None
 
     def _refuse_above_level(self, added: frozenset[str], what: str) -> None:
-        """Refuse features of a higher level than the cluster's, unless a standing record needs them already."""
+        """Refuse features of a higher level than the cluster's, unless an existing record needs them already."""
         above = {name: each.number for each in LEVELS if each.number > self.level.number for name in each.features}
         refused = (added & above.keys()) - self.in_use().keys()
         if refused:
@@ -225,7 +225,7 @@ class FeatureGate:
             "support that; start the node with a newer build"
         )
 
-    def _standing(self) -> Iterator[Record]:
+    def _existing_records(self) -> Iterator[Record]:
         yield from self._topics.live()
         yield from self._security.records()
 

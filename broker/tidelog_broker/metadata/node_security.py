@@ -10,8 +10,8 @@ from typing import Final
 
 from tidelog_broker.base.config import NodeSettings
 from tidelog_broker.base.metrics import NodeMetrics
+from tidelog_broker.base.node_tls import FILES_LOOK_S
 from tidelog_broker.base.offload import Offload
-from tidelog_broker.base.tls import FILES_LOOK_S
 from tidelog_broker.core.security.registry import SecurityRegistry
 from tidelog_broker.core.security.signed_logins import SignedLogins
 from tidelog_broker.core.security.tickets import Tickets

@@ -81,7 +81,7 @@ class SecurityChanges:
                 case "set_password":
                     return await self._users.set_password(change.set_password, epoch)
                 case "delete_user":
-                    doomed, epoch = await self._users.standing(change.delete_user, epoch)
+                    doomed, epoch = await self._users.existing_user(change.delete_user, epoch)
                     missing = f"user {change.delete_user!r} does not exist"
                     return await self._remove(USER + doomed.user_id, missing, epoch)
                 case "set_quota":

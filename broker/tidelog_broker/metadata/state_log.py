@@ -198,7 +198,7 @@ class StateLog:
             self._bytes_since_snapshot += await self._append(values, epoch=epoch)
         self._begin_snapshot_if_due(epoch)
 
-    async def take_back(self, record: StateRecord, *, epoch: int) -> None:
+    async def write_deletion(self, record: StateRecord, *, epoch: int) -> None:
         """Write a record that deletes something without a revision that outdates it.
 
         Raises:
@@ -308,7 +308,7 @@ class MetaLog(StateLog):
         nodes_changed: Callable[[], None] = lambda: None,
         security_changed: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__(tasks, find, apply=self.apply_value, live=self.standing)
+        super().__init__(tasks, find, apply=self.apply_value, live=self.current_records)
         self._topics = topics
         self._nodes = nodes
         self._features = features
@@ -320,7 +320,7 @@ class MetaLog(StateLog):
         self._changed: dict[bytes, None] = {}
         self._following = asyncio.Lock()
 
-    def standing(self) -> Iterator[StateRecord]:
+    def current_records(self) -> Iterator[StateRecord]:
         """Yield all current records; the record of `__meta` itself is not part of its log."""
         yield from (record for record in self._topics.records() if record.revision)
         for record in self._nodes.records():
@@ -454,7 +454,7 @@ class OffsetsLog(StateLog):
         groups: GroupRecords,
         is_gone: Callable[[bytes], bool],
     ) -> None:
-        super().__init__(tasks, find, apply=self._take, live=self._standing)
+        super().__init__(tasks, find, apply=self._take, live=self._live_records)
         self._positions = positions
         self._groups = groups
         self._is_gone = is_gone
@@ -464,7 +464,7 @@ class OffsetsLog(StateLog):
         self._positions.forget_all()
         self._groups.forget_all()
 
-    def _standing(self) -> Iterator[StateRecord]:
+    def _live_records(self) -> Iterator[StateRecord]:
         yield from self._positions.records()
         for record in self._groups.records():
             yield wrapped_group(record)
@@ -483,10 +483,10 @@ class OffsetsLog(StateLog):
         """Make a group's new record durable and apply it; a deletion also deletes the group's positions.
 
         Raises:
-            ProtocolError: see `StateLog.write` and `take_back`.
+            ProtocolError: see `StateLog.write` and `write_deletion`.
         """
         if record.deleted:
-            await self.take_back(wrapped_group(record), epoch=epoch)
+            await self.write_deletion(wrapped_group(record), epoch=epoch)
         else:
             await self.write([wrapped_group(record)], epoch=epoch)
 

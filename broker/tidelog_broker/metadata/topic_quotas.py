@@ -42,7 +42,9 @@ class TopicQuotas:
             return
         existing = [record for record in self._topics.live() if record.creator == creator]
         _check("topics", creator, limits.topics, len(existing), topics)
-        _check("partitions", creator, limits.partitions, sum(record.config.partitions for record in existing), partitions)
+        _check(
+            "partitions", creator, limits.partitions, sum(record.config.partitions for record in existing), partitions
+        )
 
 
 def _check(what: str, creator: str, bound: int | None, existing: int, more: int) -> None:

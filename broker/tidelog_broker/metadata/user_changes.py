@@ -57,12 +57,12 @@ class UserChanges:
         """
         _check_user(requested)
         refuse_admin(self._registry.permissions, requested.name)
-        existing, epoch = await self.standing(requested.name, epoch)
+        existing, epoch = await self.existing_user(requested.name, epoch)
         ended = self._registry.next_of(USER + existing.user_id)
         ended.deleted = True
         return await self._put(requested, existing.roles, [ended], epoch)
 
-    async def standing(self, name: str, epoch: int) -> tuple[pb.ScramUser, int]:
+    async def existing_user(self, name: str, epoch: int) -> tuple[pb.ScramUser, int]:
         """Return a user, and the epoch of the state in which it was found: `epoch`, or a later one.
 
         Raises:
@@ -111,6 +111,8 @@ def _check_user(requested: pb.ScramUser) -> None:
     except ValueError:
         is_prepared = False
     if not is_prepared:
-        raise ProtocolError(pb.INVALID_REQUEST, f"user name {requested.name!r} must be in the form that SASLprep returns")
+        raise ProtocolError(
+            pb.INVALID_REQUEST, f"user name {requested.name!r} must be in the form that SASLprep returns"
+        )
     if not is_verifier(Verifier(requested.iterations, requested.salt, requested.stored_key, requested.server_key)):
         raise ProtocolError(pb.INVALID_REQUEST, "the verifier is not valid for SCRAM-SHA-256 with enough iterations")

@@ -117,7 +117,7 @@ class DirectoryAdmission:
         broker = self._broker
         if broker.dir.admitted:
             if not self._founders:
-                await self._hear_of_meta()
+                await self._fetch_meta_record()
             return
         if self._founders:
             await self._be_bound()
@@ -207,7 +207,7 @@ class DirectoryAdmission:
                 self._say(f"node {self._broker.node_id!r} waits to be registered in the cluster: {problem}")
             await asyncio.sleep(ASK_AGAIN_S)
 
-    async def _hear_of_meta(self) -> None:
+    async def _fetch_meta_record(self) -> None:
         """Load the record of `__meta` for a node that failed between its admission and its first copy.
 
         That record is not part of any log; without it the node cannot store `__meta`, and gossip has no node to

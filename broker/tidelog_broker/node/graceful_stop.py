@@ -26,7 +26,7 @@ from tidelog_broker.partition.partition import Partition
 
 log = logging.getLogger(__name__)
 
-TELL_S: Final = 0.5
+ANNOUNCE_TIMEOUT_S: Final = 0.5
 """Limit of the announcement. A node that does not answer is stopped or unreachable, and places nothing here soon."""
 HAND_OVER_S: Final = 3.0
 AT_ONCE: Final = 64
@@ -44,7 +44,7 @@ async def hand_over(broker: Broker) -> int:
     under_way: list[Partition] = []
     try:
         async with asyncio.timeout(HAND_OVER_S):
-            await broker.cluster.leave(timeout_s=TELL_S)
+            await broker.cluster.leave(timeout_s=ANNOUNCE_TIMEOUT_S)
             while waiting := deque(_to_hand_over(broker, tried)):
                 while waiting or under_way:
                     while waiting and len(under_way) < AT_ONCE:
@@ -75,7 +75,7 @@ def _begin(broker: Broker, partition: Partition) -> bool:
     replica = partition.replica
     now_ms = int(broker.loop.time() * 1000)
     lagging = {follower.node_id for follower in replica.followers if not follower.keeps_up(now_ms)}
-    plan = broker.cluster.heir(partition.driver.key, replica.state.active, behind=lagging)
+    plan = broker.cluster.handover_plan(partition.driver.key, replica.state.active, lagging=lagging)
     if plan is None or partition.state.writer is None:
         return False
     partition.driver.roll_over(plan)

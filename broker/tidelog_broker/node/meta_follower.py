@@ -115,7 +115,7 @@ class MetaFollower:
         snapshot = pb.MetaSnapshot(
             applied=applied,
             meta=broker.topics.get(META_TOPIC_ID),
-            records=[record.SerializeToString() for record in broker.meta_log.standing()],
+            records=[record.SerializeToString() for record in broker.meta_log.current_records()],
         )
         try:
             await broker.threads.io.call(0, save_meta_snapshot, broker.disk.fs, broker.dir.meta_state, snapshot)

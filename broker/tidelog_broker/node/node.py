@@ -28,10 +28,10 @@ from tidelog_broker.groups.group_expiry import GroupExpiry
 from tidelog_broker.groups.group_loading import GroupLoading
 from tidelog_broker.metadata.features import FEATURES
 from tidelog_broker.node import reboot_mark
+from tidelog_broker.node.cluster_membership import ClusterMembership
 from tidelog_broker.node.directory_admission import Founding
 from tidelog_broker.node.disk_log import DiskLog
 from tidelog_broker.node.graceful_stop import hand_over
-from tidelog_broker.node.membership import Membership
 from tidelog_broker.node.meta_follower import MetaFollower, keep_routes
 from tidelog_broker.node.metrics_sources import watch_figures
 from tidelog_broker.partition.backfill_monitor import BackfillMonitor
@@ -96,7 +96,7 @@ class Node:
         self.node_id, self.incarnation = directory.node_id, directory.incarnation
         self.lifecycle = Lifecycle()
         self.management_port = 0
-        self.membership: Membership | None = None
+        self.membership: ClusterMembership | None = None
         self._founding = founding
         self._cluster_maker = cluster
         self._fs = fs
@@ -147,7 +147,7 @@ class Node:
             await self._note_reboot_soon()
             self._begin_to_serve()
         else:
-            self.membership = Membership(broker, self._founding)
+            self.membership = ClusterMembership(broker, self._founding)
             await self._join(self.membership)
         broker.tasks.spawn(self._beat(), "heartbeat")
         broker.tasks.spawn(self._clean(), "retention")
@@ -167,7 +167,7 @@ class Node:
     async def _recover(self) -> None:
         await self.broker.recover()
 
-    async def _join(self, membership: Membership) -> None:
+    async def _join(self, membership: ClusterMembership) -> None:
         broker = self.broker
         membership.check_port()
         await membership.open()
@@ -257,13 +257,13 @@ class Node:
         )
         deadline = broker.loop.time() + self.settings.stop_timeout_ms / 1000
         partitions = broker.partitions.all()
-        await self._work_off(partitions, deadline)
+        await self._finish_pending(partitions, deadline)
         if self.membership is not None:
             await self.membership.close()
         await self.server.close_connections(deadline)
         await broker.tasks.cancel()
         await asyncio.gather(*map(self._close, partitions))
-        broker.taken_over.tell()
+        broker.taken_over.log_collected()
         await broker.replication.close()
         await broker.incarnations.close()
         self.close()
@@ -278,7 +278,7 @@ class Node:
             self.server.spans.close()
         self.broker.close()
 
-    async def _work_off(self, partitions: list[Partition], deadline: float) -> None:
+    async def _finish_pending(self, partitions: list[Partition], deadline: float) -> None:
         """Wait for work in progress until the deadline, then refuse the rest."""
         broker = self.broker
         broker.accounts.release()
@@ -288,7 +288,7 @@ class Node:
         broker.route_news.wake()
         with contextlib.suppress(TimeoutError):  # unfinished work gets no answer, as after a crash
             async with asyncio.timeout_at(deadline):
-                await self.server.worked_off()
+                await self.server.requests_finished()
                 for partition in partitions:
                     await partition.pipeline.idle()
         late = ProtocolError(

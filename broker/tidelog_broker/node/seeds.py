@@ -1,7 +1,7 @@
 """Discovery of the cluster through seeds, before this node has a directory or an identity.
 
 A seed answers a PEER_HELLO without names with its node id and its cluster's, also if it requires authentication of
-clients. The answer is a claim that is verified later (see `membership`).
+clients. The answer is a claim that is verified later (see `cluster_membership`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from tidelog_broker.base.metrics import NodeMetrics
-from tidelog_broker.base.tls import NodeTls
+from tidelog_broker.base.node_tls import NodeTls
 from tidelog_broker.wire.link import Link
 from tidelog_broker.wire.links import Address
 from tidelog_proto import broker_pb2 as pb

@@ -61,7 +61,7 @@ class BackgroundOpener:
         self._first_epoch = first_epoch
         self._loop = loop
         self._serves = self._may_miss = False
-        self._standing: frozenset[tuple[str, bool, frozenset[int]]] | None = None
+        self._capable_nodes: frozenset[tuple[str, bool, frozenset[int]]] | None = None
         """Which nodes could store and own partitions at the last look."""
         self._tried: set[PartitionKey] = set()
         """Partitions that the background task has tried; one that cannot be opened is left to its users."""
@@ -94,7 +94,7 @@ class BackgroundOpener:
         capable = frozenset(
             (record.node_id, record.draining or record.removed, frozenset(record.roles)) for record in records
         )
-        before, self._standing = self._standing, capable
+        before, self._capable_nodes = self._capable_nodes, capable
         if capable == before:
             return
         leaving = {record.node_id for record in records if record.draining or record.removed}

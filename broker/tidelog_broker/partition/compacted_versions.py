@@ -25,7 +25,7 @@ from tidelog_broker.storage.io.workers import WorkersFullError
 from tidelog_broker.storage.partition.compaction_pass import (
     CompactionPass,
     EpochRange,
-    Made,
+    FinishedVersion,
     PassStoppedError,
     Terms,
 )
@@ -40,10 +40,10 @@ WHOLE_S: Final = 10.0
 WHOLE_AGAIN_S: Final = 0.02
 
 
-class Passed(NamedTuple):
+class PassResult(NamedTuple):
     """The result of a pass: versions, epochs left unchanged, and its actual terms."""
 
-    made: list[Made]
+    made: list[FinishedVersion]
     left: list[int]
     terms: Terms
 
@@ -77,7 +77,7 @@ class CompactedVersions:
         self._driver = driver
         self._tools = tools
         self._io_key = io_key
-        self._made: dict[int, Made] = {}
+        self._made: dict[int, FinishedVersion] = {}
         """Finished versions by epoch that await a decision."""
         self._differing: set[tuple[int, int]] = set()
         """Epochs and decided digests for which a pass on this node has produced different bytes."""
@@ -112,7 +112,7 @@ class CompactedVersions:
         """Whether a pass has to stop."""
         return self.is_over or self._state.topic.config.hold
 
-    def keep(self, made: Iterable[Made]) -> None:
+    def keep(self, made: Iterable[FinishedVersion]) -> None:
         """Keep the versions of a pass until they are decided, replacing earlier ones."""
         self._made = {one.epoch: one for one in made}
 
@@ -141,7 +141,7 @@ class CompactedVersions:
                 ready += one.made
                 for epoch in one.left:
                     self._note_differing(epoch, wanted[epoch])
-            outdated = set(versions.behind())
+            outdated = set(versions.outdated_epochs())
             for made in sorted(ready):
                 is_base = any(older < made.epoch and versions.is_base_of(made.epoch, older) for older in outdated)
                 if is_base or self.must_stop() or self._may_not_replace():
@@ -225,7 +225,7 @@ class CompactedVersions:
         is_whole = store.start_offset <= max(terms.floor, first) and store.end_offset >= terms.horizon
         return is_whole and self._driver.cut_offset is None
 
-    async def _put_in_place(self, made: Made, decided: int, end: LogPosition) -> bool:
+    async def _put_in_place(self, made: FinishedVersion, decided: int, end: LogPosition) -> bool:
         """Replace an epoch by a version; return whether it is in the log now."""
         if self.is_over:
             return False
@@ -256,7 +256,7 @@ class CompactedVersions:
             epoch,
         )
 
-    def _replace(self, made: Made, decided: int) -> None:
+    def _replace(self, made: FinishedVersion, decided: int) -> None:
         """Replace an epoch by a version, after saving the producers' state in its records. Runs on the I/O worker."""
         view, store = self._driver.view, self._state.log
         snapshot = view.producers.at_end(
@@ -265,9 +265,9 @@ class CompactedVersions:
         if snapshot is not None:
             store.save_producer_snapshot(*snapshot, committed=self._state.high_watermark)
         store.compacted.put_in_place(made.epoch, decided, made.end)
-        store.copies.abandon_fill(made.epoch)  # A copy of the same version, begun before it could be written here.
+        store.copies.abandon_copy(made.epoch)  # A copy of the same version, begun before it could be written here.
 
-    async def make(self, epochs: Sequence[int], terms: Terms) -> Passed:
+    async def make(self, epochs: Sequence[int], terms: Terms) -> PassResult:
         """Run a pass over epochs of the log, without replacing them.
 
         Raises:
@@ -286,7 +286,7 @@ class CompactedVersions:
             pace=partial(wait_pace, self._tools.settings.compaction_bytes_per_s, self.must_stop, self._watch.moved),
         )
 
-        def run() -> list[Made] | None:
+        def run() -> list[FinishedVersion] | None:
             self._watch.begun()
             try:
                 return one.run()
@@ -304,7 +304,7 @@ class CompactedVersions:
             raise
         if made is None:
             raise PassStoppedError
-        return Passed(made, one.left, one.terms)
+        return PassResult(made, one.left, one.terms)
 
 
 def _terms(compaction: pb.Compaction) -> Terms:

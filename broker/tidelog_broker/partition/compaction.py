@@ -23,7 +23,7 @@ from tidelog_broker.partition.tools import PartitionTools
 from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_broker.storage.io.errors import DiskFullError, StorageFailedError
 from tidelog_broker.storage.partition.compaction_pass import (
-    Made,
+    FinishedVersion,
     PassStoppedError,
     Terms,
 )
@@ -45,7 +45,7 @@ LOOK_S: Final = 0.2
 """How often progress is checked."""
 
 
-class Compacted(NamedTuple):
+class CompactionState(NamedTuple):
     """How far a partition is compacted on this node, and the size of its log."""
 
     below: int
@@ -131,7 +131,7 @@ class Compaction:
             except ProtocolError as error:
                 log.warning("%s: compaction failed, retrying later: %s", self._state.name, error.message)
 
-    async def run_now(self) -> Compacted:
+    async def run_now(self) -> CompactionState:
         """Compact everything committed so far; return when it is done on this node.
 
         Raises:
@@ -151,7 +151,7 @@ class Compaction:
             )
         await self._while_it_moves()
         self._check_owner()
-        return Compacted(self._compacted_below(), self._state.log.size_bytes)
+        return CompactionState(self._compacted_below(), self._state.log.size_bytes)
 
     async def _while_it_moves(self) -> None:
         """Run a pass and wait for its end while it makes progress.
@@ -387,7 +387,7 @@ class Compaction:
             raise ProtocolError(pb.EPOCH_CHANGING, f"{self._state.name} is changing its epoch; send again")
 
 
-def _compaction(made: Made, terms: Terms, now_us: int) -> pb.Compaction:
+def _compaction(made: FinishedVersion, terms: Terms, now_us: int) -> pb.Compaction:
     return pb.Compaction(
         epoch=made.epoch,
         horizon=terms.horizon,

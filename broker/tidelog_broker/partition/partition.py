@@ -132,7 +132,7 @@ class Partition:
         if self.changes.listeners and self.state.high_watermark > appends[0].base_offset:
             self.changes.wake()  # The other replicas were faster: it was committed before it was in this log.
 
-    def filled(self) -> None:
+    def backfilled(self) -> None:
         """Wake readers: more of the log is here, which may begin where the owner's log did."""
         self.retention.note_log_start()
         self.changes.wake()

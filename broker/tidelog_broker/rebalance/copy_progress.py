@@ -31,14 +31,14 @@ STALLED_MS: Final = 60_000
 """A copy without progress is not waited for after this."""
 ANSWER_S: Final = 1.0
 
-Told = Mapping[PartitionKey, pb.PartitionInfo]
+CopyReport = Mapping[PartitionKey, pb.PartitionInfo]
 """A node's report on its own copies."""
 
 _NOT_OPEN: Final = frozenset({"away", "no owner"})
 """States of a partition that the reporting node has not opened yet."""
 
 
-async def ask(cluster: Cluster, node_id: str, keys: Collection[PartitionKey]) -> Told:
+async def ask(cluster: Cluster, node_id: str, keys: Collection[PartitionKey]) -> CopyReport:
     """Ask a node for its copies of some partitions; empty if it does not answer in time."""
     names = [pb.PartitionName(topic_id=topic_id, partition=index) for topic_id, index in keys]
     request = pb.Envelope(cluster_status=pb.ClusterStatus(partitions=names))
@@ -78,7 +78,7 @@ class NewCopies:
     def __init__(
         self,
         *,
-        ask: Callable[[str, Collection[PartitionKey]], Awaitable[Told]],
+        ask: Callable[[str, Collection[PartitionKey]], Awaitable[CopyReport]],
         alive: Callable[[str], bool],
         now_ms: Callable[[], int],
     ) -> None:

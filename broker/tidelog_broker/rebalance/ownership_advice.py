@@ -52,7 +52,7 @@ class Owned(NamedTuple):
     full_since_s: float | None = None
     is_moving: bool = False
 
-    def behind(self, now_ms: int) -> set[str]:
+    def lagging(self, now_ms: int) -> set[str]:
         """Return the other replicas that could not own the partition at once; see `Follower.keeps_up`.
 
         A copy that is in doubt or damaged is among them, because it acknowledges nothing.
@@ -61,7 +61,7 @@ class Owned(NamedTuple):
 
     def can_end(self, now_ms: int, *, without: Collection[str] = ()) -> bool:
         """Whether replicas that keep up, `without` some, suffice to decide the epoch's end, for which writers wait."""
-        unable = self.behind(now_ms).union(without)
+        unable = self.lagging(now_ms).union(without)
         return len(self.active.placement) - len(unable) >= self.active.ack_quorum
 
 
@@ -79,7 +79,7 @@ class Adviser(Protocol):
 
 
 @dataclass(slots=True)
-class _Left:
+class _BackOff:
     """A partition that is left alone until a time, and for how long after the next move."""
 
     until_s: float
@@ -94,20 +94,22 @@ class Advice:
 
     def __init__(self, adviser: Adviser) -> None:
         self._adviser = adviser
-        self._left: dict[PartitionKey, _Left] = {}
+        self._back_offs: dict[PartitionKey, _BackOff] = {}
 
     def plan(self, owned: Owned, now_s: float) -> Plan | None:
         """Return a better epoch for a partition; None without one, or if it has to wait."""
         plan = self._adviser.plan(owned)
-        left = self._left.get(owned.key)
-        return plan if left is None or now_s >= left.until_s else None
+        back_off = self._back_offs.get(owned.key)
+        return plan if back_off is None or now_s >= back_off.until_s else None
 
-    def taken(self, key: PartitionKey, now_s: float) -> None:
+    def moved(self, key: PartitionKey, now_s: float) -> None:
         """Record a move for a partition: leave it alone for a while, or for longer than last time."""
-        self._left = {left: until for left, until in self._left.items() if now_s < until.until_s + AGAIN_S_MAX}
-        first_s, before = self._adviser.again_s, self._left.get(key)
+        self._back_offs = {
+            back_off: until for back_off, until in self._back_offs.items() if now_s < until.until_s + AGAIN_S_MAX
+        }
+        first_s, before = self._adviser.again_s, self._back_offs.get(key)
         wait_s = before.next_s if before is not None else first_s
-        self._left[key] = _Left(now_s + wait_s, min(2 * wait_s, max(AGAIN_S_MAX, first_s)))
+        self._back_offs[key] = _BackOff(now_s + wait_s, min(2 * wait_s, max(AGAIN_S_MAX, first_s)))
 
 
 class EpochTimes:
@@ -168,7 +170,7 @@ class OwnershipAdvice:
         return (self._another_owner(owned) if is_full else None) or self._without_laggard(owned)
 
     def _another_owner(self, owned: Owned) -> Plan | None:
-        return self._cluster.heir(owned.key, owned.active, behind=owned.behind(self._now_ms()))
+        return self._cluster.handover_plan(owned.key, owned.active, lagging=owned.lagging(self._now_ms()))
 
     def _without_laggard(self, owned: Owned) -> Plan | None:
         now_ms, alive = self._now_ms(), self._cluster.alive
@@ -184,4 +186,4 @@ class OwnershipAdvice:
         now_s = self._clock_s()
         self._lagged_s |= dict.fromkeys(laggards, now_s)
         self._lagged_s = {node: at_s for node, at_s in self._lagged_s.items() if now_s - at_s < NO_SPARE_S}
-        return self._cluster.without(owned.key, owned.active, laggards[0], avoid=self._lagged_s)
+        return self._cluster.replacement_plan(owned.key, owned.active, laggards[0], avoid=self._lagged_s)

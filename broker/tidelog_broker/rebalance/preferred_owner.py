@@ -64,7 +64,7 @@ class PreferredOwner:
             return None
         if self._preferred.get(owned.key) == owned.active.epoch:
             return None
-        plan = self._cluster.preferred(owned.key, owned.active)
+        plan = self._cluster.preferred_owner_plan(owned.key, owned.active)
         if plan is None:
             self._preferred[owned.key] = owned.active.epoch
-        return plan if plan is not None and plan.owner not in owned.behind(self._now_ms()) else None
+        return plan if plan is not None and plan.owner not in owned.lagging(self._now_ms()) else None

@@ -33,7 +33,7 @@ class _Lacks(NamedTuple):
         return cls(info.missing_epochs, info.missing_records, info.copy_fault)
 
 
-def told_topics(replies: Iterable[pb.ClusterStatusReply]) -> dict[bytes, dict[str, pb.TopicInfo]]:
+def reports_by_topic(replies: Iterable[pb.ClusterStatusReply]) -> dict[bytes, dict[str, pb.TopicInfo]]:
     """Return, by topic id, each node's report. Every reply is a node's report about itself."""
     found: dict[bytes, dict[str, pb.TopicInfo]] = {}
     for reply in replies:
@@ -70,7 +70,7 @@ def removal_fault(node_id: str, replies: Mapping[str, pb.ClusterStatusReply]) ->
         node_id: the node to be removed.
         replies: the status of each node that has answered, by node.
     """
-    for topics in told_topics(replies.values()).values():
+    for topics in reports_by_topic(replies.values()).values():
         for partition in next(iter(topics.values())).partitions:
             infos = _about(partition.partition, topics)
             best = infos[_best(infos)]

@@ -48,7 +48,7 @@ class TemporaryOwner:
 
     def plan(self, owned: Owned) -> Plan | None:
         """Return the epoch by which a partition goes to a replica that may own it; None while no replica may."""
-        plan = self._cluster.relief(owned.key, owned.active, behind=owned.behind(self._now_ms()))
+        plan = self._cluster.ingestion_owner_plan(owned.key, owned.active, lagging=owned.lagging(self._now_ms()))
         if plan is None:
             self._could_go.broken(owned.key)
             return None

@@ -20,13 +20,13 @@ from typing import Final, NamedTuple
 
 from tidelog_broker.core.replication.effects import (
     Append,
-    AppendFill,
+    AppendPartialCopy,
     CommitMoved,
     DropCopy,
     Effect,
     EpochDecided,
     EpochFenced,
-    FinishFill,
+    FinishPartialCopy,
     Halted,
     LaterSnapshot,
     OwnerConfirmed,
@@ -331,7 +331,7 @@ class ReplicaDriver:
             if not (has_space or self._is_own(effect)):
                 size_bytes = sum(map(len, effect.batches))
                 self._count(size_bytes)
-        elif isinstance(effect, AppendFill):
+        elif isinstance(effect, AppendPartialCopy):
             size_bytes = sum(map(len, effect.batches))
             self._count(size_bytes)
         elif isinstance(effect, Truncate):
@@ -437,8 +437,8 @@ class ReplicaDriver:
                 self._fail(error)
                 return
             self._written(ok=bool(ok))
-            if self._listener is not None and isinstance(effect, FinishFill) and not self.stopped:
-                self._listener.filled()
+            if self._listener is not None and isinstance(effect, FinishPartialCopy) and not self.stopped:
+                self._listener.backfilled()
 
         self._tools.io.start(self._io_key, partial(log_writer.perform, self.view, effect), done)
 

@@ -62,7 +62,7 @@ class Listener(Protocol):
     def appended(self, appends: Sequence[Append], *, seconds: float) -> None:
         """Batches are durable here, as far as their epoch requires."""
 
-    def filled(self) -> None:
+    def backfilled(self) -> None:
         """A formerly incomplete older epoch is in the log."""
 
     def owner_ready(self) -> None:

@@ -26,7 +26,7 @@ from tidelog_proto.errors import ProtocolError
 log = logging.getLogger(__name__)
 
 
-class _Known(NamedTuple):
+class _ProducersAt(NamedTuple):
     """The producers' state at an offset, the header before it if it is here, and the headers after it."""
 
     table: ProducerTable
@@ -120,8 +120,8 @@ class LoggedProducers:
     def _keep_what_leaves(self) -> None:
         """Save the producers' state before the log leaves for an epoch that begins after a gap.
 
-        The epochs return when the gap is filled, unless retention has deleted that far meanwhile: then nothing else
-        would have the state. The snapshot is valid where the next epoch begins. Runs on the I/O worker.
+        The epochs return when the missing epochs were fetched, unless retention has deleted that far meanwhile: then
+        nothing else would have the state. The snapshot is valid where the next epoch begins. Runs on the I/O worker.
 
         Raises:
             StorageFailedError: the disk failed.
@@ -226,7 +226,7 @@ class LoggedProducers:
             if store.start_offset > log_start or not store.epochs:
                 return None, None
             begin = store.start_offset
-            known = _Known(ProducerTable(known_from=begin), None, begin, store.reader.scan_headers(begin))
+            known = _ProducersAt(ProducerTable(known_from=begin), None, begin, store.reader.scan_headers(begin))
         table, last, at, headers = known
         for header in headers:
             if header.end_offset > offset:
@@ -240,14 +240,14 @@ class LoggedProducers:
             last, at = header, header.end_offset
         return (table, last) if at == offset else (None, None)
 
-    def _snapshot_at_most(self, offset: int) -> _Known | None:
+    def _snapshot_at_most(self, offset: int) -> _ProducersAt | None:
         """Return the newest of the valid snapshots that know most, and the headers after it; see `_behind`."""
-        best: _Known | None = None
+        best: _ProducersAt | None = None
         for snapshot in self.store.reader.load_producer_snapshots():
             if snapshot.offset <= offset and (headers_after := self._behind(snapshot)) is not None:
                 table = ProducerTable.restore(snapshot.payload)
                 if best is None or table.known_from < best.table.known_from:
-                    best = _Known(table, headers_after[0], snapshot.offset, headers_after[1])
+                    best = _ProducersAt(table, headers_after[0], snapshot.offset, headers_after[1])
                 if not table.known_from:
                     break
         return best

@@ -1,6 +1,6 @@
 """A partition's log as seen by its replica, with repair at open.
 
-Opening repairs what other nodes can restore: a damaged sealed epoch is set aside, to be filled again, and the open
+Opening repairs what other nodes can restore: a damaged sealed epoch is set aside, to be fetched again, and the open
 epoch is truncated at its damage and stays in doubt until it has caught up with the owner's log. A single copy is left
 unchanged: its partition stays in LIMBO and can be read up to the damage.
 """
@@ -75,7 +75,7 @@ class ReplicaLog:
         view._heal()
         view._recreate_lost_epoch()
         view._note_reboot()
-        view.resume_fills()
+        view.resume_partial_copies()
         view._look_for_producers()
         return view
 
@@ -151,7 +151,7 @@ class ReplicaLog:
                     self.is_reboot_noted = False
             self._short = self._rebooted or self.store.repair.is_marked_short(active)
 
-    def resume_fills(self) -> None:
+    def resume_partial_copies(self) -> None:
         """Resume the copies beside the log; complete ones that only waited for others are added to it.
 
         While an epoch cannot be opened, they wait until it is repaired.
@@ -159,21 +159,21 @@ class ReplicaLog:
         if self.store.unreadable_epoch is not None:
             return
         copies = self.store.copies
-        for epoch in copies.fill_epochs:
-            is_beside = epoch in copies.fill_epochs  # The previous one may have brought it in.
-            if is_beside and copies.fill_position(epoch) is None and epoch < self._chain.active.epoch:
-                self._resume_fill(epoch, self._chain.decision(epoch))
+        for epoch in copies.partial_epochs:
+            is_beside = epoch in copies.partial_epochs  # The previous one may have brought it in.
+            if is_beside and copies.copy_position(epoch) is None and epoch < self._chain.active.epoch:
+                self._resume_partial_copy(epoch, self._chain.decision(epoch))
 
-    def _resume_fill(self, epoch: int, decision: pb.EpochDecision) -> None:
+    def _resume_partial_copy(self, epoch: int, decision: pb.EpochDecision) -> None:
         start_offset, end_offset = self._chain.descriptor(epoch).start_offset, decision.end_offset
         digests = self.decided_digests(epoch)
         if start_offset < end_offset <= self._log_start or end_offset < self._log_start:
-            self.store.copies.abandon_fill(epoch)
+            self.store.copies.abandon_copy(epoch)
             return
         # If it begins late, the digest before it is unknown here.
         known = 0 if start_offset >= self._log_start else None
         try:
-            position = self.store.copies.begin_fill(
+            position = self.store.copies.begin_copy(
                 epoch,
                 max(start_offset, self._log_start),
                 end_offset,
@@ -186,11 +186,11 @@ class ReplicaLog:
             return
         newest = (end_offset, digests[-1])
         if self.epoch_end(epoch) is None and position.offset == end_offset:
-            self.store.copies.finish_fill(epoch)  # Any version is better than none.
+            self.store.copies.finish_copy(epoch)  # Any version is better than none.
         elif self.epoch_end(epoch) == newest or (position.offset == end_offset and position != newest):
-            self.store.copies.abandon_fill(epoch)
+            self.store.copies.abandon_copy(epoch)
         elif position == newest:
-            self.store.copies.finish_fill(epoch, self._chain.compactions[epoch][-1].at)
+            self.store.copies.finish_copy(epoch, self._chain.compactions[epoch][-1].at)
 
     def decided_digests(self, epoch: int) -> list[int]:
         """Return the valid end digests of a complete copy of a decided epoch, the newest version's last."""
@@ -258,13 +258,13 @@ class ReplicaLog:
             log.warning("%s: no batch at offset %d can be found: %s", self.store.directory.name, offset, error)
             return None
 
-    def fill_position(self, epoch: int) -> tuple[int, int] | None:
+    def copy_position(self, epoch: int) -> tuple[int, int] | None:
         """The end of a partial copy of a sealed epoch; None without one."""
-        return self.store.copies.fill_position(epoch) or self.epoch_end(epoch)
+        return self.store.copies.copy_position(epoch) or self.epoch_end(epoch)
 
     def position_beside(self, epoch: int) -> tuple[int, int] | None:
-        """The end of another version that is being filled beside the log's; None without one."""
-        return self.store.copies.fill_position(epoch)
+        """The end of the partial copy of another version beside the log's; None without one."""
+        return self.store.copies.copy_position(epoch)
 
     def log_start(self) -> int:
         """The log start of retention; for records that no other node ever stored, the start of this log."""

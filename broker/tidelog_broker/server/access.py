@@ -204,7 +204,7 @@ class AccessChecks:
         if envelope.HasField("caller"):
             if connection.peer_id is None:
                 raise ProtocolError(pb.INVALID_REQUEST, "only nodes may name the caller of a request")
-            request.session = self._standing(self._session_of(envelope.caller))
+            request.session = self._valid_session(self._session_of(envelope.caller))
         else:
             request.session = connection.session
         if envelope.on_behalf:
@@ -236,7 +236,7 @@ class AccessChecks:
                 count_refusal(self._broker, kind, request, error)
             raise
 
-    def _standing(self, session: Session) -> Session:
+    def _valid_session(self, session: Session) -> Session:
         end_reason_text = _recorded_end(self._broker, session)
         if end_reason_text:
             raise ProtocolError(pb.UNAUTHENTICATED, end_reason_text)

@@ -194,7 +194,7 @@ class Server:
         if self._entrance is not None:
             self._entrance.close()
 
-    async def worked_off(self) -> None:
+    async def requests_finished(self) -> None:
         """Wait for the requests that run as tasks; no new ones begin once the node is stopping."""
         if self._working:
             await asyncio.wait(self._working)

@@ -35,7 +35,7 @@ from tidelog_broker.wire.frame_admission import FrameAdmission
 from tidelog_broker.wire.inbox import Inbox
 from tidelog_broker.wire.quota_account import Account
 from tidelog_broker.wire.read_turns import ENVELOPE_WEIGHT, REQUEST_BYTES, ReadTurn
-from tidelog_broker.wire.request_work import Rest, end_work
+from tidelog_broker.wire.request_work import RemainingWork, end_work
 from tidelog_broker.wire.send_budget import SendBacklog
 from tidelog_broker.wire.sockets import sends_no_more, tune
 from tidelog_broker.wire.stall_watch import StallWatch, stalled_because
@@ -143,7 +143,7 @@ class Connection(asyncio.BufferedProtocol):
         """Whether it waits for its caller's turn; whether a frame has begun in the data that is being parsed."""
         self._received: Iterator[Frame] | None = None
         """Frames of received data that are parsed when the connection continues."""
-        self.rest = Rest()  # of the last request; the next request is not dispatched before it is done
+        self.rest = RemainingWork()  # of the last request; the next request is not dispatched before it is done
         self._session_timer: asyncio.TimerHandle | None = None
         self.challenge: Challenge | None = None
         """Set while another node has to prove its identity."""

@@ -26,9 +26,9 @@ class HandshakeIncarnations(Protocol):
     async def register(self, peer_id: str, incarnation: int, offered: pb.PeerIncarnations) -> None:
         """Compare incarnations with an authenticated node; return once its current one is stored durably here.
 
-        Raises: StaleDirectoryError: the other node has recorded a later incarnation of this data directory, which is
-            therefore
-                an older copy.
+        Raises:
+            StaleDirectoryError: the other node has recorded a later incarnation of this data directory, so that this
+                directory is an older copy.
             ProtocolError: FORBIDDEN, the other node's directory is an older copy; EPOCH_CHANGING, the other node must
                 retry after a recorded start has been withdrawn.
         """

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 from tidelog_broker.base.metrics import NodeMetrics
-from tidelog_broker.base.tls import NodeTls
+from tidelog_broker.base.node_tls import NodeTls
 from tidelog_broker.core.peer_auth import Identity
 from tidelog_broker.core.replication.outbox import LinkMessage
 from tidelog_broker.wire.handshake_incarnations import HandshakeIncarnations

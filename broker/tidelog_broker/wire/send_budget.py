@@ -52,7 +52,7 @@ class Sink(Protocol):
 
 
 @dataclass(slots=True)
-class _Piece:
+class _Write:
     """One write: its range in all bytes ever written to the connection, and its time."""
 
     begin_bytes: int
@@ -65,10 +65,10 @@ class SendBacklog:
 
     __slots__ = (
         "_outgoing",
-        "_pieces",
         "_since_s",
         "_sink",
         "_taken_bytes",
+        "_writes",
         "held_bytes",
         "is_node",
         "reserved_bytes",
@@ -86,7 +86,7 @@ class SendBacklog:
         """Size of the transport's buffer when last read."""
         self.held_bytes = 0
         """Memory that the unsent bytes occupy: a write is released as a whole."""
-        self._pieces: deque[_Piece] = deque()
+        self._writes: deque[_Write] = deque()
         self.reserved_bytes = 0
         """Bytes reserved for data that is being read."""
         self.wanted_bytes = 0
@@ -106,7 +106,7 @@ class SendBacklog:
     @property
     def is_prompt(self) -> bool:
         """Whether its oldest unsent write is recent."""
-        return not self._pieces or self._outgoing.now_s() - self._pieces[0].written_s < PROMPT_S
+        return not self._writes or self._outgoing.now_s() - self._writes[0].written_s < PROMPT_S
 
     def fits(self, size_bytes: int) -> bool:
         """Return whether this much may be sent: it fits the share, or nothing else waits and it fits the budget."""
@@ -164,11 +164,11 @@ class SendBacklog:
     def _keep(self, size_bytes: int) -> None:
         """Record a write that is not sent completely; writes of one event loop turn are merged."""
         now_s = self._outgoing.now_s()
-        last = self._pieces[-1] if self._pieces else None
+        last = self._writes[-1] if self._writes else None
         if last is not None and now_s - last.written_s < _ONE_GO_S:
             last.end_bytes = self.written_bytes
         else:
-            self._pieces.append(_Piece(self.written_bytes - size_bytes, self.written_bytes, now_s))
+            self._writes.append(_Write(self.written_bytes - size_bytes, self.written_bytes, now_s))
 
     def look(self) -> None:
         """Read the size of the transport's buffer."""
@@ -177,9 +177,9 @@ class SendBacklog:
     def note(self, unsent_bytes: int) -> None:
         """Record the size of the transport's buffer."""
         taken_bytes = self.written_bytes - unsent_bytes
-        while self._pieces and (self._pieces[0].end_bytes <= taken_bytes or not unsent_bytes):
-            self._pieces.popleft()
-        held_bytes = self.written_bytes - self._pieces[0].begin_bytes if self._pieces else unsent_bytes
+        while self._writes and (self._writes[0].end_bytes <= taken_bytes or not unsent_bytes):
+            self._writes.popleft()
+        held_bytes = self.written_bytes - self._writes[0].begin_bytes if self._writes else unsent_bytes
         if not self.is_node:
             self._outgoing.total_bytes += held_bytes - self.held_bytes
         self.held_bytes = held_bytes

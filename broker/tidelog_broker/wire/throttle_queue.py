@@ -91,12 +91,12 @@ class ThrottleQueue(Generic[C]):
             while self._since_s and room_for and self._wait_s() <= 0:
                 room_for -= 1
                 self._pass_first()
-            self._look_who_is_gone()
+            self._drop_closed()
         finally:  # a failing connection must not block the others
             if self._since_s and not self._room_for:
                 self._look_later(NEXT_S)
 
-    def _look_who_is_gone(self) -> None:
+    def _drop_closed(self) -> None:
         now_s = asyncio.get_running_loop().time()
         if now_s >= self._look_at_s:
             self._look_at_s = now_s + STILL_THERE_S

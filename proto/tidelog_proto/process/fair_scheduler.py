@@ -2,10 +2,10 @@
 
 A page of metadata takes a few milliseconds of the event loop, a request of 4,096 entries tens or hundreds, and many
 clients may send such requests at once. Published records must not wait for all of them. So a request waits for a turn
-before each page (`turn`) or each piece (`piece`) of its work; when turns have used `SLICE_S`, the event loop does other
-work for as long as they took. Turns are shared by caller over all its connections, so a caller with a thousand requests
-delays the others by one. No page is made for a client that has not read its earlier answers, which bounds the memory of
-a client's answers to one page beyond the limit of the connection.
+before each page (`turn`) or each slice (`slice_turn`) of its work; when turns have used `SLICE_S`, the event loop does
+other work for as long as they took. Turns are shared by caller over all its connections, so a caller with a thousand
+requests delays the others by one. No page is made for a client that has not read its earlier answers, which bounds the
+memory of a client's answers to one page beyond the limit of the connection.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from collections.abc import AsyncIterator
 from typing import Final, NamedTuple, Protocol
 
 SLICE_S: Final = 0.002
-"""Time that turns may use before a rest; a single page or piece may take longer."""
+"""Time that turns may use before a rest; a single page or slice may take longer."""
 REST_S_MAX: Final = 0.05
 """Longest rest after a turn that took long because the machine was busy."""
 _SLOWER: Final = 3
-"""Factor by which a piece may exceed its known cost on a slow or busy machine."""
+"""Factor by which a slice may exceed its known cost on a slow or busy machine."""
 
 
 class Reader(Protocol):
@@ -82,8 +82,8 @@ class Turns:
         finally:
             self._done(time.perf_counter() - began_s)
 
-    async def piece(self, reader: object, caller: object = None, cost_s: float = 0.0) -> None:
-        """Wait for the next piece of long work, which ends at the caller's next `await`.
+    async def slice_turn(self, reader: object, caller: object = None, cost_s: float = 0.0) -> None:
+        """Wait for a turn for the next slice of long work, which ends at the caller's next `await`.
 
         Returns at once for a closed connection and while the process stops; the caller then checks whether the work is
         still needed.
@@ -91,7 +91,7 @@ class Turns:
         Args:
             reader: the connection of the request.
             caller: the key by which turns are shared; the connection by default.
-            cost_s: estimated time of the piece in seconds; 0 if unknown.
+            cost_s: estimated time of the slice in seconds; 0 if unknown.
         """
         await self._take(reader, caller)
         asyncio.get_running_loop().call_soon(self._measure, time.perf_counter(), cost_s)

@@ -93,7 +93,7 @@ class TlsEntrance:
 
     async def _step(self, stream: TlsStream, address: str, step: Callable[[], None]) -> None:
         assert self._turns is not None
-        await self._turns.piece(stream, ("handshakes", address))
+        await self._turns.slice_turn(stream, ("handshakes", address))
         try:
             step()
         except BaseException:

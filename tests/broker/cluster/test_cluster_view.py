@@ -64,7 +64,7 @@ async def test_drain_keeps_the_quorum_of_a_partition() -> None:
     world.die("c")
 
     def plans() -> list[set[str]]:
-        found = [world.cluster.wanted((TOPIC, index), active) for index in range(10)]
+        found = [world.cluster.placement_plan((TOPIC, index), active) for index in range(10)]
         return [set(plan.placement) for plan in found if plan is not None]
 
     assert set("abc") in plans(), "two of three are enough"

@@ -11,7 +11,7 @@ from tests.broker.founded import Founded
 
 from tidelog_broker.base.bootstrap import load_bootstrap
 from tidelog_broker.cluster import incarnation_registry
-from tidelog_broker.node import membership
+from tidelog_broker.node import cluster_membership
 from tidelog_broker.node.node import Node
 from tidelog_broker.server.handlers import peers
 from tidelog_broker.storage.io.errors import NodeDirError, OldCopyError
@@ -25,8 +25,8 @@ OLDER = "is an older copy of node"
 @pytest.fixture
 def no_withdrawal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the waits for a withdrawal, in tests where no node withdraws its start."""
-    monkeypatch.setattr(membership, "WITHDRAWAL_WAIT_S", 0.5)
-    monkeypatch.setattr(membership, "WITHDRAWAL_WAIT_S_MIN", 0.5)
+    monkeypatch.setattr(cluster_membership, "WITHDRAWAL_WAIT_S", 0.5)
+    monkeypatch.setattr(cluster_membership, "WITHDRAWAL_WAIT_S_MIN", 0.5)
 
 
 def copy(founded: Founded, name: str, to: str) -> None:

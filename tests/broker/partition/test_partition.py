@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.broker.cluster_stand import NODES, TOPIC_ID, others, standing
+from tests.broker.cluster_stand import NODES, TOPIC_ID, others, started_cluster
 from tests.broker.founded import Founded
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand, settled
@@ -217,7 +217,7 @@ async def test_every_node_logs_possible_data_loss_after_power_loss_of_all(
 
 async def test_planned_end_reports_held_by_all_only_if_true(tmp_path: Path) -> None:
     """Like an owner that leaves a dead replica behind: it never reports its log end."""
-    async with standing(tmp_path) as stand:
+    async with started_cluster(tmp_path) as stand:
         await stand.start()
         owner = await stand.owner()
         await stand.publish(b"0", acks=pb.ALL)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.broker.cluster_stand import TOPIC_ID, ClusterStand, others, standing
+from tests.broker.cluster_stand import TOPIC_ID, ClusterStand, others, started_cluster
 from tests.broker.faulty_disk import FaultyDisk
 from tests.broker.peer import batch
 from tests.broker.stand import Stand, settled
@@ -26,7 +26,7 @@ SEGMENT_BYTES = 64 * KIB
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[ClusterStand]:
-    async with standing(tmp_path) as stand:
+    async with started_cluster(tmp_path) as stand:
         await stand.start(retention_bytes=BOUND_BYTES, retention_interval_ms=10, ring_bytes=0)
         yield stand
 
@@ -368,7 +368,7 @@ async def test_single_copy_stores_no_log_start(stand: Stand) -> None:
 
 
 async def test_replica_follows_the_owners_deletion_at_once(tmp_path: Path) -> None:
-    async with standing(tmp_path) as stand:
+    async with started_cluster(tmp_path) as stand:
         await stand.start(retention_bytes=BOUND_BYTES, retention_interval_ms=3_600_000)
         owner = await stand.owner()
         for sequence in range(40):

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.broker.cluster_stand import KEY, NODES, TOPIC_ID, ClusterStand, bound_windows, others, standing
+from tests.broker.cluster_stand import KEY, NODES, TOPIC_ID, ClusterStand, bound_windows, others, started_cluster
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import settled
 from tests.broker.storage.build import read_all
@@ -22,7 +22,7 @@ from tidelog_proto.limits import KIB
 
 @pytest.fixture
 async def stand(tmp_path: Path) -> AsyncIterator[ClusterStand]:
-    async with standing(tmp_path) as made:
+    async with started_cluster(tmp_path) as made:
         yield made
 
 

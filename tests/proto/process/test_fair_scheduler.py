@@ -142,7 +142,7 @@ async def test_pieces_of_callers_take_turns_over_all_their_connections(turns: Tu
     order: list[str] = []
 
     async def work(caller: str, name: str) -> None:
-        await turns.piece(object(), caller)
+        await turns.slice_turn(object(), caller)
         order.append(name)
 
     async with turns.turn(FakeReader()):
@@ -166,7 +166,7 @@ async def test_known_cost_bounds_a_piece_that_other_tasks_interrupt(turns: Turns
 
     watcher = asyncio.create_task(beside())
     for _ in range(20):
-        await turns.piece(watcher, cost_s=0.004)
+        await turns.slice_turn(watcher, cost_s=0.004)
     watcher.cancel()
     assert others >= 30
 
@@ -174,8 +174,8 @@ async def test_known_cost_bounds_a_piece_that_other_tasks_interrupt(turns: Turns
 async def test_a_closed_connection_waits_for_no_turn(turns: Turns) -> None:
     gone, other = object(), object()
     async with turns.turn(FakeReader()):
-        waiting = asyncio.create_task(turns.piece(gone, "caller"))
-        behind = asyncio.create_task(turns.piece(other, "caller"))
+        waiting = asyncio.create_task(turns.slice_turn(gone, "caller"))
+        behind = asyncio.create_task(turns.slice_turn(other, "caller"))
         await asyncio.sleep(0)
         turns.gone(gone)
         await asyncio.sleep(0)
@@ -187,17 +187,17 @@ async def test_a_closed_connection_waits_for_no_turn(turns: Turns) -> None:
 
 async def test_stop_releases_all_waiting_work(turns: Turns) -> None:
     async with turns.turn(FakeReader()):
-        waiting = [asyncio.create_task(turns.piece(object(), number % 3)) for number in range(9)]
+        waiting = [asyncio.create_task(turns.slice_turn(object(), number % 3)) for number in range(9)]
         await asyncio.sleep(0)
         turns.stop()
         await asyncio.wait_for(asyncio.gather(*waiting), 5)
-        await asyncio.wait_for(turns.piece(object()), 5)
+        await asyncio.wait_for(turns.slice_turn(object()), 5)
 
 
 async def test_work_that_begins_after_stop_does_not_wait(turns: Turns) -> None:
     async with turns.turn(FakeReader()):
         turns.stop()
-        await asyncio.wait_for(turns.piece(object()), 5)
+        await asyncio.wait_for(turns.slice_turn(object()), 5)
 
 
 class Clock:
@@ -219,7 +219,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 async def has_its_turn_at_once(turns: Turns) -> bool:
     """Whether nothing rests: a rest takes a timer, and no timer rings while the loop goes round a few times."""
-    piece = asyncio.create_task(turns.piece(object()))
+    piece = asyncio.create_task(turns.slice_turn(object()))
     for _ in range(4):
         await asyncio.sleep(0)
     is_done = piece.done()
@@ -232,11 +232,11 @@ async def test_a_rest_is_bounded_however_long_a_turn_took(turns: Turns, clock: C
     async with turns.turn(FakeReader()):
         clock.now_s += 3_600
     assert not await has_its_turn_at_once(turns)
-    await asyncio.wait_for(turns.piece(object()), 5)
+    await asyncio.wait_for(turns.slice_turn(object()), 5)
 
 
 async def test_a_piece_of_a_known_cost_does_not_count_what_others_did_meanwhile(turns: Turns, clock: Clock) -> None:
-    await turns.piece(object(), cost_s=SLICE_S / 4)
+    await turns.slice_turn(object(), cost_s=SLICE_S / 4)
     clock.now_s += 10.0
     await asyncio.sleep(0)
     assert await has_its_turn_at_once(turns)

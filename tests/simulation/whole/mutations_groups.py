@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tests.simulation.mutants import Replacement
 
-from tidelog_broker.core.groups.membership import ConsumerGroup
+from tidelog_broker.core.groups.consumer_group import ConsumerGroup
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.groups.coordinated_group import CoordinatedGroup
 from tidelog_broker.groups.coordinator import Coordinator

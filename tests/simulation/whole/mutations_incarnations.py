@@ -12,7 +12,7 @@ from tidelog_broker.cluster.incarnation_registry import IncarnationRegistry
 from tidelog_broker.core.incarnation import boot_counter
 from tidelog_broker.core.known_incarnations import DirectoryIncarnations, directory_of
 from tidelog_broker.core.rollback_detection import Claim, Directory, IncarnationTick, OwnIncarnations
-from tidelog_broker.node.membership import Membership
+from tidelog_broker.node.cluster_membership import ClusterMembership
 from tidelog_broker.server.handlers import peers
 from tidelog_broker.storage.node.node_dir import NodeDir
 from tidelog_proto import broker_pb2 as pb
@@ -57,9 +57,9 @@ def tick_kept_by_the_node_alone() -> list[Replacement]:
 def takes_part_unregistered() -> list[Replacement]:
     """A node takes part without waiting for others to note its start."""
 
-    async def register(self: Membership) -> None: ...
+    async def register(self: ClusterMembership) -> None: ...
 
-    return [(Membership, "register", register)]
+    return [(ClusterMembership, "register", register)]
 
 
 def noted_in_memory() -> list[Replacement]:
@@ -114,9 +114,9 @@ def never_withdrawn() -> list[Replacement]:
 
 def withdrawn_and_takes_part() -> list[Replacement]:
     """The start of a copy is withdrawn, and takes part all the same."""
-    register = Membership.register
+    register = ClusterMembership.register
 
-    async def withdrawing(self: Membership) -> None:
+    async def withdrawing(self: ClusterMembership) -> None:
         await register(self)
         registry = self._broker.incarnations
         if process_here().machine.is_copy and registry._may_withdraw:
@@ -124,7 +124,7 @@ def withdrawn_and_takes_part() -> list[Replacement]:
             await registry.withdraw(self._broker.cluster)
             registry.is_refused = False
 
-    return [(Membership, "register", withdrawing)]
+    return [(ClusterMembership, "register", withdrawing)]
 
 
 def tick_of_the_predecessor_lost() -> list[Replacement]:

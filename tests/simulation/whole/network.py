@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from tests.simulation.whole.loop import Ordered, process_here
 
 from tidelog_broker.base.metrics import NodeMetrics
-from tidelog_broker.base.tls import NodeTls
+from tidelog_broker.base.node_tls import NodeTls
 from tidelog_broker.core.peer_auth import Challenge, Identity
 from tidelog_broker.core.replication.outbox import LinkMessage
 from tidelog_broker.core.replication.ports import Batch

@@ -41,7 +41,7 @@ from tidelog_broker.core.groups.positions import GroupOffsets
 from tidelog_broker.core.groups.records import GroupRecords
 from tidelog_broker.metadata import controller, state_log
 from tidelog_broker.metadata.state_log import MetaLog
-from tidelog_broker.node import membership, node
+from tidelog_broker.node import cluster_membership, node
 from tidelog_broker.partition import background_opener, change_notifier, partitions, pipeline
 from tidelog_broker.rebalance.ownership_advice import OwnershipAdvice
 from tidelog_broker.rebalance.preferred_owner import PreferredOwner
@@ -127,9 +127,9 @@ def simulated(world: World, seed: int) -> Iterator[None]:
             ),
             (controller, "uuid", uuids),
             (cluster_view, "random", randoms),
-            (membership, "Links", SimLinks),
-            (membership, "Gossip", SimGossip),
-            (membership, "check_udp_port", lambda host, port: None),
+            (cluster_membership, "Links", SimLinks),
+            (cluster_membership, "Gossip", SimGossip),
+            (cluster_membership, "check_udp_port", lambda host, port: None),
             (node, "Server", SimServer),
             (node, "Management", SimManagement),
             (node_dir, "BOOT_ID", _BootId(world)),

@@ -52,7 +52,9 @@ def directory_to_bind(announce: pb.NodeAnnounce, *, bound: bytes, known: pb.Node
     if bound:
         return bound
     founder = announce.node
-    fault = identity_fault(founder.node_id, founder.incarnation, founder.directory_id, is_new=announce.is_new, known=known)
+    fault = identity_fault(
+        founder.node_id, founder.incarnation, founder.directory_id, is_new=announce.is_new, known=known
+    )
     return b"" if fault else founder.directory_id
 
 

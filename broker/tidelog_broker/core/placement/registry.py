@@ -103,7 +103,9 @@ class NodeRegistry:
                 pb.OVERLOADED,
                 f"cannot register node {announced.node_id!r}: {NODES_MAX} nodes are registered; remove one first",
             )
-        fault = identity_fault(announced.node_id, announced.incarnation, announced.directory_id, is_new=False, known=current)
+        fault = identity_fault(
+            announced.node_id, announced.incarnation, announced.directory_id, is_new=False, known=current
+        )
         if fault:
             raise ProtocolError(pb.FORBIDDEN, fault)
         record = pb.NodeRecord()

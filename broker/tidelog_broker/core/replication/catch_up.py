@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 
 from tidelog_broker.core.replication.acceptor import Opening
 from tidelog_broker.core.replication.log_tail import BrokenRunError, check_run
+from tidelog_broker.core.replication.peer_fetch import PeerFetch
 from tidelog_broker.core.replication.ports import Batch, Position
-from tidelog_broker.core.replication.pull import Pull
 from tidelog_broker.core.replication.replica_state import ReplicaState
 from tidelog_proto import broker_pb2 as pb
 
@@ -41,30 +41,30 @@ class CatchUp:
         self._acknowledge = acknowledge
         self._reopen = reopen
         self._raise_log_start = raise_log_start
-        self._pull: Pull | None = None
+        self._fetch: PeerFetch | None = None
         self._opening: Opening | None = None
 
     @property
     def deadline_ms(self) -> int | None:
         """When `tick` has work; None if it has none."""
-        return self._pull.deadline_ms if self._pull is not None else None
+        return self._fetch.deadline_ms if self._fetch is not None else None
 
     def tick(self, now_ms: int) -> None:
         """Repeat a request that timed out, to the next source."""
-        if self._pull is not None and self._pull.overdue(now_ms):
-            self._ask(self._pull, now_ms)
+        if self._fetch is not None and self._fetch.overdue(now_ms):
+            self._ask(self._fetch, now_ms)
 
     def stop(self) -> None:
         """Stop fetching, because a higher ballot was promised or the epoch was decided."""
-        self._pull = None
+        self._fetch = None
         self._opening = None
 
     def begin(self, now_ms: int) -> None:
         """Start fetching from the owner."""
         state = self._state
-        if self._pull is None and not state.promised:
-            self._pull = Pull(state.key, state.active.epoch, [state.active.owner], state.timing)
-            self._ask(self._pull, now_ms)
+        if self._fetch is None and not state.promised:
+            self._fetch = PeerFetch(state.key, state.active.epoch, [state.active.owner], state.timing)
+            self._ask(self._fetch, now_ms)
 
     def fetch_for(self, opening: Opening, end: Position, now_ms: int) -> None:
         """Fetch the records that an OPEN_EPOCH needs from the replicas that hold them."""
@@ -74,37 +74,37 @@ class CatchUp:
         holders = [node for node in opening.message.holders if node != state.node_id]
         if holders:
             self._opening = opening
-            self._pull = Pull(state.key, state.active.epoch, holders, state.timing, end=end)
-            self._ask(self._pull, now_ms)
+            self._fetch = PeerFetch(state.key, state.active.epoch, holders, state.timing, end=end)
+            self._ask(self._fetch, now_ms)
 
-    def _take(self, pull: Pull, reply: pb.BackfillReply, batches: Sequence[Batch], now_ms: int) -> None:
+    def _take(self, fetch: PeerFetch, reply: pb.BackfillReply, batches: Sequence[Batch], now_ms: int) -> None:
         state, opening = self._state, self._opening
         promised = state.fence.promised if state.fence is not None else None
         if promised is not None and (opening is None or promised != opening.message.ballot):
             self.stop()  # promised to another candidate: no record may be appended
             return
         state.note_commit(reply.commit_offset)
-        end = pull.end or NO_END
+        end = fetch.end or NO_END
         usable = [batch for batch in batches if batch.header.end_offset <= end.offset]
         positions = check_run(
-            usable, epoch=pull.epoch, owner_incarnation=state.active.owner_incarnation, base=state.tail.queued
+            usable, epoch=fetch.epoch, owner_incarnation=state.active.owner_incarnation, base=state.tail.queued
         )
         if not usable:
-            if pull.end is not None:
-                pull.declined(now_ms)
+            if fetch.end is not None:
+                fetch.declined(now_ms)
             else:
                 self._fetched(reply.source_end_offset, now_ms)
             return
-        pull.answered_tail(now_ms)
+        fetch.answered_tail(now_ms)
         source_end = reply.source_end_offset
 
         def written(durable: Position, now_ms: int) -> None:
-            if self._pull is not pull:
+            if self._fetch is not fetch:
                 return
             if opening is None:
                 self._acknowledge(now_ms)
-            if durable.offset < (pull.end.offset if pull.end is not None else source_end):
-                self._ask(pull, now_ms)
+            if durable.offset < (fetch.end.offset if fetch.end is not None else source_end):
+                self._ask(fetch, now_ms)
             elif opening is not None:
                 self.stop()
                 self._reopen(opening, now_ms)
@@ -122,22 +122,22 @@ class CatchUp:
     def pushed(self) -> None:
         """Stop pulling, because the owner pushes the continuation."""
         if self._opening is None and not self._state.doubt:
-            self._pull = None
+            self._fetch = None
 
     def on_reply(self, sender: str, reply: pb.BackfillReply, batches: Sequence[Batch], now_ms: int) -> bool:
-        """Process a reply, if it is expected and continues the log; return False if it belongs to another pull."""
-        pull = self._pull
-        if pull is None or not pull.expects(sender, reply, self._state.tail.queued):
+        """Process a reply, if it is expected and continues the log; return False if it belongs to another fetch."""
+        fetch = self._fetch
+        if fetch is None or not fetch.expects(sender, reply, self._state.tail.queued):
             return False
         self._raise_log_start(reply.log_start_offset, now_ms)
         try:
             if reply.status != pb.HELD:
-                pull.declined(now_ms)
+                fetch.declined(now_ms)
             else:
-                self._take(pull, reply, batches, now_ms)
+                self._take(fetch, reply, batches, now_ms)
         except BrokenRunError:
-            pull.declined(now_ms)  # either the source or this copy is wrong
+            fetch.declined(now_ms)  # either the source or this copy is wrong
         return True
 
-    def _ask(self, pull: Pull, now_ms: int) -> None:
-        self._state.send(pull.source, pull.ask(self._state.tail.queued, now_ms))
+    def _ask(self, fetch: PeerFetch, now_ms: int) -> None:
+        self._state.send(fetch.source, fetch.ask(self._state.tail.queued, now_ms))

@@ -40,14 +40,14 @@ class ChainLearner:
         active, newest = state.active, state.log.newest_epoch()
         limbo = state.log.limbo()
         if limbo is not None:
-            state.halt(limbo, for_good=True)
+            state.halt(limbo, permanently=True)
         state.log_start = state.log.log_start()
         if newest is not None and newest > active.epoch:
             reason = (
                 f"the log holds epoch {newest}, but the chain ends at epoch {active.epoch}: the journal does not "
                 "belong to this log; replace this replica"
             )
-            state.halt(reason, for_good=True)
+            state.halt(reason, permanently=True)
         end = state.log.epoch_end(active.epoch)
         if end is not None:
             state.tail = LogTail(active.epoch, active.start_offset, Position(*end))
@@ -109,7 +109,7 @@ class ChainLearner:
     def learn(self, sender: str, first_epoch: int, decisions: Sequence[bytes]) -> None:
         """Extend the chain; known decisions are skipped, different decisions about the same epoch are a fork."""
         state = self._state
-        for epoch, decision in enumerate(decisions if not state.halted_for_good else (), first_epoch):
+        for epoch, decision in enumerate(decisions if not state.halted_permanently else (), first_epoch):
             if epoch < state.active.epoch:
                 if state.chain.decisions[epoch - state.chain.genesis.epoch] != decision:
                     state.differs(sender, epoch, pb.EpochDecision.FromString(decision))

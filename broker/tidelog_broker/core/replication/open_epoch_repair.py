@@ -71,7 +71,7 @@ class OpenEpochRepair:
         if self._found is None or now_ms < self._look_ms:
             return
         epoch, reason = self._found
-        self._look_ms = now_ms + self._state.timing.pull_ms
+        self._look_ms = now_ms + self._state.timing.peer_fetch_ms
         if epoch != self._state.active.epoch:
             self._found = None
             self._fetch(epoch, reason, now_ms)

@@ -15,9 +15,9 @@ from typing import Final
 
 from tidelog_broker.core.replication.effects import LaterSnapshot, OwnerConfirmed, OwnerReady, RebuildProducers
 from tidelog_broker.core.replication.epoch_writer import Group, Owner
+from tidelog_broker.core.replication.peer_fetch import PeerFetch
 from tidelog_broker.core.replication.ports import Batch, Plan, Position
 from tidelog_broker.core.replication.producers import ProducerTable
-from tidelog_broker.core.replication.pull import Pull
 from tidelog_broker.core.replication.push import Follower, PushWindow
 from tidelog_broker.core.replication.replica_state import ReplicaState
 from tidelog_proto import broker_pb2 as pb
@@ -54,7 +54,7 @@ class Ownership:
         self._informed: set[str] = set()
         """Nodes that have reported to this resigned owner how its epoch ended."""
         self._pushes: PushWindow | None = None
-        self._producers_pull: Pull | None = None
+        self._producers_fetch: PeerFetch | None = None
         self._best_state: ProducerTable | None = None
         """Most complete producer state so far, while other nodes are asked."""
         self._confirmations = 0
@@ -75,7 +75,7 @@ class Ownership:
         state = self._state
         if self._is_resigning:
             return self._resign_ms if self._uninformed() else None
-        deadlines = [self._producers_pull.deadline_ms] if self._producers_pull is not None else []
+        deadlines = [self._producers_fetch.deadline_ms] if self._producers_fetch is not None else []
         if self._pushes is not None and state.may_acknowledge:
             end, commit = state.tail.queued.offset, state.high_watermark
             if not self._pushes.quiet(end, commit):
@@ -87,7 +87,7 @@ class Ownership:
         if self._is_resigning:
             self._resign(now_ms)
             return
-        if self._producers_pull is not None and self._producers_pull.overdue(now_ms):
+        if self._producers_fetch is not None and self._producers_fetch.overdue(now_ms):
             self._ask_producers(now_ms)
         self._heartbeats(now_ms)
 
@@ -140,7 +140,7 @@ class Ownership:
 
     def leave(self) -> None:
         """Leave the owner role, because the epoch is decided."""
-        self._state.owner = self._pushes = self._producers_pull = self._best_state = None
+        self._state.owner = self._pushes = self._producers_fetch = self._best_state = None
         self._confirming.clear()
         self._informed.clear()
         self._resign_ms = 0
@@ -194,12 +194,12 @@ class Ownership:
                 return
             if table is not None:
                 self._keep_best_state(table, last_append_timestamp_us)
-            if self._producers_pull is not None:
+            if self._producers_fetch is not None:
                 self._open_partial_if_refused(now_ms)
                 return  # other nodes are being asked already
             sources = [node for node in state.holders_of(effect.epoch) if node != state.node_id]
             if sources:
-                self._producers_pull = Pull(state.key, effect.epoch, sources, state.timing, producers=True)
+                self._producers_fetch = PeerFetch(state.key, effect.epoch, sources, state.timing, producers=True)
                 self._ask_producers(now_ms)
             elif self._best_state is not None:
                 self._forget(self._best_state, now_ms)
@@ -208,9 +208,9 @@ class Ownership:
 
     def take_producers(self, sender: str, reply: pb.BackfillReply, now_ms: int) -> bool:
         """Process another replica's producer state; return False if the reply is about something else."""
-        pull = self._producers_pull
+        fetch = self._producers_fetch
         about_batches = reply.status == pb.HELD and reply.length > 0
-        if pull is None or about_batches or not pull.expects(sender, reply, self._start()):
+        if fetch is None or about_batches or not fetch.expects(sender, reply, self._start()):
             return False
         table = ProducerTable.restore(reply.producers) if reply.status == pb.HELD else None
         if table is not None and not table.known_from:
@@ -218,7 +218,7 @@ class Ownership:
             return True
         if table is not None:
             self._keep_best_state(table, reply.append_timestamp_us)
-        pull.declined(now_ms)
+        fetch.declined(now_ms)
         self._open_partial_if_refused(now_ms)
         return True
 
@@ -233,10 +233,10 @@ class Ownership:
 
     def _open_partial_if_refused(self, now_ms: int) -> None:
         """Open with the most complete state once no other node may know more."""
-        pull, best = self._producers_pull, self._best_state
-        if pull is None or best is None or self._others_are_asked():
+        fetch, best = self._producers_fetch, self._best_state
+        if fetch is None or best is None or self._others_are_asked():
             return
-        if pull.refused(self._state.cluster_hints.alive):
+        if fetch.refused(self._state.cluster_hints.alive):
             self._forget(best, now_ms)
 
     def _forget(self, best: ProducerTable, now_ms: int) -> None:
@@ -244,8 +244,8 @@ class Ownership:
         self._open(best, best.last_append_timestamp_us, now_ms, is_logged=False)
 
     def _ask_producers(self, now_ms: int) -> None:
-        assert self._producers_pull is not None
-        self._state.send(self._producers_pull.source, self._producers_pull.ask(self._start(), now_ms))
+        assert self._producers_fetch is not None
+        self._state.send(self._producers_fetch.source, self._producers_fetch.ask(self._start(), now_ms))
 
     def _start(self) -> Position:
         return Position(self._state.active.start_offset, 0)
@@ -255,7 +255,7 @@ class Ownership:
     ) -> None:
         state = self._state
         state.become("owner")
-        self._producers_pull = self._best_state = None
+        self._producers_fetch = self._best_state = None
         table.last_append_timestamp_us = max(table.last_append_timestamp_us, last_append_timestamp_us)
         state.owner = Owner(state.active, producers=table, is_logged=is_logged)
         if len(state.active.placement) > 1:
@@ -389,7 +389,7 @@ class Ownership:
         return self._pushes.recent_bytes if self._pushes is not None else 0
 
     def bound_window(self, window_bytes: int) -> None:
-        """Limit the memory of the active epoch; replicas further behind pull."""
+        """Limit the memory of the active epoch; replicas further behind fetch."""
         if self._pushes is not None:
             self._pushes.bound(window_bytes)
 
@@ -417,7 +417,7 @@ class Ownership:
             return True
         if follower.asks_again_ms is None:
             follower.asks_again_ms = now_ms
-        return now_ms - follower.asks_again_ms >= self._state.timing.pull_ms
+        return now_ms - follower.asks_again_ms >= self._state.timing.peer_fetch_ms
 
     def plan_next(self) -> Plan:
         """Return a plan of the next epoch with this node as the owner, if it is in the placement."""

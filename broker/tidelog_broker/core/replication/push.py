@@ -25,7 +25,7 @@ KEEPS_UP_MS: Final = 1000
 """Maximum lag of a follower that keeps up: recent records are still on their way."""
 
 
-class Sent(NamedTuple):
+class SentGroup(NamedTuple):
     """A group of batches as sent, with its start and end."""
 
     base: Position
@@ -94,7 +94,7 @@ class PushWindow:
     deleted_below: int = 0
     """Proposed and effective delete offset changed in this epoch; sent in heartbeats, too."""
     _end_offset: int = 0
-    _recent: deque[Sent] = field(default_factory=deque)
+    _recent: deque[SentGroup] = field(default_factory=deque)
 
     @classmethod
     def begin(cls, key: PartitionKey, descriptor: pb.EpochDescriptor, timing: Timing, now_ms: int) -> PushWindow:
@@ -115,7 +115,7 @@ class PushWindow:
         """Add a new group, and send it to the followers that keep up."""
         if not self.followers:
             return None
-        sent = Sent(base, end, batches, sum(map(len, batches)), now_ms)
+        sent = SentGroup(base, end, batches, sum(map(len, batches)), now_ms)
         self._recent.append(sent)
         self.recent_bytes += sent.size_bytes
         self._trim()
@@ -177,7 +177,7 @@ class PushWindow:
                 continue
             if now_ms < follower.next_heartbeat_ms:
                 continue
-            beat = Sent(end, end, (), 0, now_ms)
+            beat = SentGroup(end, end, (), 0, now_ms)
             message = self._message(beat, commit=commit, log_start=log_start)
             message.acknowledged_offset = follower.held_offset
             sends.append(Send((follower.node_id,), message))
@@ -221,7 +221,7 @@ class PushWindow:
         silent_ms = now_ms - follower.last_heard_ms
         follower.next_heartbeat_ms = now_ms + max(wait_ms, min(silent_ms // 4, 20 * self.timing.heartbeat_ms))
 
-    def _message(self, sent: Sent, *, commit: int, log_start: int) -> pb.AppendBatch:
+    def _message(self, sent: SentGroup, *, commit: int, log_start: int) -> pb.AppendBatch:
         return pb.AppendBatch(
             topic_id=self.key[0],
             partition=self.key[1],

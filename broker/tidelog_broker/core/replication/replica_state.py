@@ -24,19 +24,19 @@ Doubt = Literal["", "short", "damaged"]
 other than ALWAYS (short), or it was truncated because of damage or rolled back (damaged). The doubt ends when the copy
 reaches the end of the owner's log (`fetched`)."""
 
-Standing = Literal["sound", "halted", "halted for good"]
-"""Whether this replica participates; see `STANDING_TRANSITIONS`."""
+Participation = Literal["participating", "halted", "halted permanently"]
+"""Whether this replica participates; see `PARTICIPATION_TRANSITIONS`."""
 
-STANDING_TRANSITIONS: Final[Mapping[Standing, frozenset[Standing]]] = {
-    "sound": frozenset({"sound", "halted", "halted for good"}),
-    "halted": frozenset({"sound", "halted", "halted for good"}),
-    "halted for good": frozenset({"halted for good"}),
+PARTICIPATION_TRANSITIONS: Final[Mapping[Participation, frozenset[Participation]]] = {
+    "participating": frozenset({"participating", "halted", "halted permanently"}),
+    "halted": frozenset({"participating", "halted", "halted permanently"}),
+    "halted permanently": frozenset({"halted permanently"}),
 }
 """Allowed transitions. The first reason of a halt is kept.
 
-    sound            participates
+    participating       participates
     halted           does not participate in this epoch, because its copy is wrong; the next one ends this (`enter`)
-    halted for good  does not participate in any epoch until an operator intervenes: a fork, or a damaged log
+    halted permanently  does not participate in any epoch until an operator intervenes: a fork, or a damaged log
 """
 
 Role = Literal["outsider", "follower", "opening", "owner", "retiring"]
@@ -98,7 +98,7 @@ class ReplicaState:
         self.is_member: bool
         """Whether this node is in the placement of the active epoch."""
         self.role: Role
-        self.standing: Standing = "sound"
+        self.participation: Participation = "participating"
         self.halted: str | None
         """Reason of the halt; None if the replica participates."""
         self.doubt: Doubt
@@ -136,7 +136,7 @@ class ReplicaState:
     def enter(self) -> None:
         """Enter the active epoch: reset the role, halts that are not for good, and doubt."""
         self.role = "follower" if self.is_member else "outsider"
-        self._turn("sound")
+        self._turn("participating")
         self.halted = None
         self.doubt = ""
         self.doubt_ends = None
@@ -310,8 +310,8 @@ class ReplicaState:
         """
         first_unsafe = self.chain.first_unsafe
         if first_unsafe is None or epoch <= first_unsafe:
-            self.halt(reason, for_good=True)
-        elif not self.halted_for_good:
+            self.halt(reason, permanently=True)
+        elif not self.halted_permanently:
             earlier = max(first_unsafe, epoch - DECISIONS_MAX)
             self.send(sender, self.about(pb.EpochStatus(previous_hash=self.hash_before(earlier)), earlier))
 
@@ -335,7 +335,7 @@ class ReplicaState:
                 f"; DATA_LOSS: an operator had it ended at offset {other.end_offset} without a quorum; replace this "
                 "replica"
             )
-        self.halt(f"two decisions about epoch {epoch}: the chains fork{how}", for_good=True)
+        self.halt(f"two decisions about epoch {epoch}: the chains fork{how}", permanently=True)
 
     # --- commit ----------------------------------------------------------------------------------------
 
@@ -360,21 +360,23 @@ class ReplicaState:
         self.high_watermark = min(self.high_watermark, offset)
         self.raise_watermark(offset)
 
-    def halt(self, reason: str, *, for_good: bool = False) -> None:
+    def halt(self, reason: str, *, permanently: bool = False) -> None:
         """Stop participating in this epoch, or in any epoch until an operator intervenes."""
-        self._turn("halted for good" if for_good or self.halted_for_good else "halted")
+        self._turn("halted permanently" if permanently or self.halted_permanently else "halted")
         if self.halted is None:
             self.halted = reason
             self.emit(Halted(reason))
 
     @property
-    def halted_for_good(self) -> bool:
+    def halted_permanently(self) -> bool:
         """Whether the next epoch does not end the halt."""
-        return self.standing == "halted for good"
+        return self.participation == "halted permanently"
 
-    def _turn(self, standing: Standing) -> None:
-        assert standing in STANDING_TRANSITIONS[self.standing], f"{self.standing} does not turn into {standing}"
-        self.standing = standing
+    def _turn(self, participation: Participation) -> None:
+        assert participation in PARTICIPATION_TRANSITIONS[self.participation], (
+            f"{self.participation} cannot become {participation}"
+        )
+        self.participation = participation
 
     def fetched(self, owner_end: int) -> None:
         """Process that everything up to the owner's assigned end `owner_end` was fetched, durable or not yet."""

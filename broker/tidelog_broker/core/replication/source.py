@@ -42,7 +42,7 @@ class Source:
         if status == pb.HELD and ask.from_offset < end:
             limit = min(end, ask.end_offset or end)
             is_tail = ask.epoch == state.tail.epoch
-            bytes_max = min(ask.max_bytes, state.timing.tail_bytes if is_tail else state.timing.pull_bytes)
+            bytes_max = min(ask.max_bytes, state.timing.tail_bytes if is_tail else state.timing.peer_fetch_bytes)
             state.emit(ReadLog(sender, ask.epoch, ask.from_offset, limit, bytes_max))
             return False
         at = Position(ask.from_offset, ask.from_digest)

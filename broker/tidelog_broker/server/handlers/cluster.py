@@ -78,7 +78,7 @@ async def cluster_status(broker: Broker, request: Request) -> None:
 
 
 async def _told(broker: Broker, page: Page, others: Collection[str]) -> list[pb.ClusterStatusReply]:
-    return await partition_descriptions.reports_of(broker, page.pieces, others, timeout_s=STATUS_TIMEOUT_S, as_is=True)
+    return await partition_descriptions.reports_of(broker, page.parts, others, timeout_s=STATUS_TIMEOUT_S, as_is=True)
 
 
 async def others_status(broker: Broker, peers: Collection[str]) -> list[pb.NodeStatus]:
@@ -164,7 +164,7 @@ async def _refuse_while_history_moves(broker: Broker, node_id: str) -> None:
         own = pb.ClusterStatusReply(topics=page.infos)
         own.nodes.add().node.node_id = broker.node_id
         others = await partition_descriptions.reports_of(
-            broker, page.pieces, broker.cluster.linked, timeout_s=STATUS_TIMEOUT_S
+            broker, page.parts, broker.cluster.linked, timeout_s=STATUS_TIMEOUT_S
         )
         fault = removal_fault(node_id, {reply.nodes[0].node.node_id: reply for reply in (own, *others)})
         if fault:

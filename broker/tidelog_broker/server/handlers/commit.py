@@ -25,7 +25,7 @@ from tidelog_broker.metadata.meta_freshness import denial
 from tidelog_broker.server.access import check_entries
 from tidelog_broker.server.coordination import at_coordinator
 from tidelog_broker.server.group_quota import group_made
-from tidelog_broker.server.request_pieces import Pieces, check_wanted, in_pieces
+from tidelog_broker.server.request_slices import RequestSlices, check_wanted, in_slices
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -90,7 +90,7 @@ async def _commit(broker: Broker, shard: GroupShard, message: pb.Commit, committ
             error = unknown_topic_id(entry.topic_id)
         result.error.CopyFrom(denial(error, current=current).to_message())
 
-    async for entry in in_pieces(broker, request, message.entries):
+    async for entry in in_slices(broker, request, message.entries):
         result = reply.results.add(topic_id=entry.topic_id, partition=entry.partition)
         try:
             _check_entry(broker, entry)
@@ -100,7 +100,7 @@ async def _commit(broker: Broker, shard: GroupShard, message: pb.Commit, committ
             checked.append((entry, result))
     is_large = len(message.entries) > LARGE_COMMIT
     if is_large:
-        await broker.bounds.turns.piece(request.connection, request.payer)
+        await broker.bounds.turns.slice(request.connection, request.payer)
         check_wanted(broker, request)
     for entry, result in checked:  # without an await up to the write: see `check_commit`
         place = (entry.topic_id, entry.partition)
@@ -127,7 +127,7 @@ async def _commit(broker: Broker, shard: GroupShard, message: pb.Commit, committ
         made = pb.GroupRecord(group=message.group, creator=committer.creator, changed_us=now_us)
     await shard.log.write_offsets(records, made=made, epoch=committer.epoch)
     if is_large:
-        await broker.bounds.turns.piece(request.connection, request.payer)
+        await broker.bounds.turns.slice(request.connection, request.payer)
     if results and not records and await coordinator.ready(confirmed=True) != committer.epoch:
         raise ProtocolError(pb.EPOCH_CHANGING, f"the coordinator of group {message.group!r} has changed; retry")
     for key, result in results:
@@ -149,7 +149,7 @@ async def _known_ends(broker: Broker, request: Request, entries: Sequence[pb.Com
         await broker.partitions.awake((entry.topic_id, entry.partition) for entry in entries)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(OWNER_S):
-            async for entry in in_pieces(broker, request, entries):
+            async for entry in in_slices(broker, request, entries):
                 partition = broker.partitions.find((entry.topic_id, entry.partition))
                 if partition is None:
                     continue
@@ -226,8 +226,8 @@ async def _committed(broker: Broker, message: pb.Committed, request: Request) ->
     await shard.coordinator.ready(confirmed=True)
     after = (message.after.topic_id, message.after.partition) if message.HasField("after") else None
     if message.entries:
-        pieces = Pieces(broker, request, len(message.entries))
-        reply = await _of_entries(partial(_hides, broker.topics, session), shard.positions, message, after, pieces)
+        slices = RequestSlices(broker, request, len(message.entries))
+        reply = await _of_entries(partial(_hides, broker.topics, session), shard.positions, message, after, slices)
     else:
         async with broker.bounds.turns.turn(request.connection, request.payer):
             reply = _of_group(partial(_name_for, broker.topics, session), shard.positions, message, after)
@@ -235,7 +235,11 @@ async def _committed(broker: Broker, message: pb.Committed, request: Request) ->
 
 
 async def _of_entries(
-    hides: Callable[[bytes], bool], positions: GroupOffsets, message: pb.Committed, after: Place | None, pieces: Pieces
+    hides: Callable[[bytes], bool],
+    positions: GroupOffsets,
+    message: pb.Committed,
+    after: Place | None,
+    slices: RequestSlices,
 ) -> pb.CommittedReply:
     """Return a page of the named positions, in the order of the request.
 
@@ -248,7 +252,7 @@ async def _of_entries(
     size_bytes = 0
     hidden = {topic_id for topic_id in {entry.topic_id for entry in message.entries} if hides(topic_id)}
     for entry in _behind(message.entries, after):
-        await pieces.step()
+        await slices.step()
         if size_bytes >= PAGE_BYTES:
             last = reply.results[-1]
             reply.last.CopyFrom(pb.CommittedEntry(topic_id=last.topic_id, partition=last.partition))

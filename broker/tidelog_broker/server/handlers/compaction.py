@@ -9,7 +9,7 @@ from typing import Final
 from tidelog_broker.broker import Broker
 from tidelog_broker.server.access import check_entries
 from tidelog_broker.server.forwarding import ask_owner, at_owner
-from tidelog_broker.server.request_pieces import in_pieces
+from tidelog_broker.server.request_slices import in_slices
 from tidelog_broker.wire.caller_forwarding import with_caller
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
@@ -33,7 +33,7 @@ async def compact(broker: Broker, request: Request) -> None:
     entries = request.envelope.compact.entries
     check_entries(len(entries))
     reply = pb.CompactReply()
-    async for entry in in_pieces(broker, request, entries):
+    async for entry in in_slices(broker, request, entries):
         try:
             answer = await _one(broker, request, entry)
             reply.results.extend(answer.compact_reply.results)

@@ -23,8 +23,8 @@ from tidelog_broker.partition.filtered_reader import parse_record_filter
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.projected_reader import projection_of
 from tidelog_broker.server.access import check_entries, check_entry
-from tidelog_broker.server.request_pieces import Pieces, check_wanted, in_pieces
-from tidelog_broker.storage.partition.matching import ReadResult, Wanted
+from tidelog_broker.server.request_slices import RequestSlices, check_wanted, in_slices
+from tidelog_broker.storage.partition.matching import ReadResult, RecordFilter
 from tidelog_broker.wire.connection import Request
 from tidelog_broker.wire.quota_account import READ_WAIT_LEAST_S, Account
 from tidelog_proto import broker_pb2 as pb
@@ -144,7 +144,7 @@ async def _listen(broker: Broker, request: Request, partitions: list[Partition],
     Raises:
         ProtocolError: see `check_wanted`.
     """
-    async for entry in in_pieces(broker, request, request.envelope.fetch.entries):
+    async for entry in in_slices(broker, request, request.envelope.fetch.entries):
         with contextlib.suppress(ProtocolError):
             partition = broker.partitions.get(entry.topic_id, entry.partition)
             partition.changes.listeners.add(woken.set)
@@ -182,9 +182,9 @@ async def _gather(
     gathered = _Gathered()
     is_prompt = request.connection.backlog.is_prompt
     entries = request.envelope.fetch.entries
-    pieces = Pieces(broker, request, len(entries))
+    slices = RequestSlices(broker, request, len(entries))
     for number, entry in enumerate(entries):
-        await pieces.step()
+        await slices.step()
         result = gathered.reply.results.add(next_offset=positions[number])
         try:
             check_entry(broker, "fetch", request, pb.OP_CONSUME, entry.topic_id)
@@ -244,9 +244,9 @@ async def list_offsets(broker: Broker, request: Request) -> None:
     await broker.partitions.awake((entry.topic_id, entry.partition) for entry in entries)
     reply = pb.ListOffsetsReply()
     weights = [look_up_weight(entry) for entry in entries]
-    pieces = Pieces(broker, request, sum(weights))
+    slices = RequestSlices(broker, request, sum(weights))
     for weight, entry in zip(weights, entries, strict=True):
-        await pieces.step(weight)
+        await slices.step(weight)
         result = reply.results.add()
         try:
             await _locate(broker, request, entry, result)
@@ -276,7 +276,8 @@ async def _locate(broker: Broker, request: Request, entry: pb.ListOffsetsEntry, 
             async with request.connection.reading:
                 check_wanted(broker, request)
                 newest = await partition.filtered.find_newest(
-                    Wanted(entry.latest_of_key), lambda: request.connection.is_open and not broker.lifecycle.stopping
+                    RecordFilter(entry.latest_of_key),
+                    lambda: request.connection.is_open and not broker.lifecycle.stopping,
                 )
             result.found = newest is not None
             result.offset = partition.state.high_watermark

@@ -72,10 +72,14 @@ class _BeginAgainError(Exception):
     """Raised for a login that is no longer valid."""
 
 
-def _challenge(broker: Broker, authenticator: Authenticator, message: pb.Identify, gateway: Session) -> pb.IdentifyReply:
+def _challenge(
+    broker: Broker, authenticator: Authenticator, message: pb.Identify, gateway: Session
+) -> pb.IdentifyReply:
     login = authenticator.logins.begin(message.credentials.scram)
     now_us = time.time_ns() // 1000
-    sealed = broker.security.sealed_logins.sealed(message.credentials.scram, login, holder=gateway.principal, now_us=now_us)
+    sealed = broker.security.sealed_logins.sealed(
+        message.credentials.scram, login, holder=gateway.principal, now_us=now_us
+    )
     return pb.IdentifyReply(challenge=login.challenge, login=sealed)
 
 

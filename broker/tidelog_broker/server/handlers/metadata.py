@@ -37,7 +37,8 @@ async def metadata(broker: Broker, request: Request) -> None:
     message = request.envelope.metadata
     if len(message.topics) > ENTRIES_PER_REQUEST_MAX:
         raise ProtocolError(
-            pb.INVALID_REQUEST, f"a request may name at most {ENTRIES_PER_REQUEST_MAX} topics, got {len(message.topics)}"
+            pb.INVALID_REQUEST,
+            f"a request may name at most {ENTRIES_PER_REQUEST_MAX} topics, got {len(message.topics)}",
         )
     check_known(message.known)
     holds = message.wait_ms > 0 and broker.route_news.may_hold(message.known)

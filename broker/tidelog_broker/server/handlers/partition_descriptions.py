@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Collection, Iterable, Sequence
 
 from tidelog_broker.broker import Broker
-from tidelog_broker.rebalance.status_merge import merge_topic, told_topics
-from tidelog_broker.server.pages import DESCRIBED_ENTRIES, Bounds, Item, Page, Piece, fill
+from tidelog_broker.rebalance.status_merge import merge_topic, reports_by_topic
+from tidelog_broker.server.pages import DESCRIBED_ENTRIES, Bounds, Item, Page, TopicPart, fill
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -28,7 +28,7 @@ async def opened(broker: Broker, page: Page) -> bool:
 
     If so, the caller makes the page again, because it was made before they were open.
     """
-    keys = [key for piece in page.pieces for key in broker.description.to_be_opened(piece.record, piece.indices)]
+    keys = [key for part in page.parts for key in broker.description.to_be_opened(part.record, part.indices)]
     await broker.partitions.awake(keys)
     return bool(keys)
 
@@ -49,7 +49,7 @@ async def add_ages(broker: Broker, infos: Iterable[pb.TopicInfo]) -> None:
 
 async def reports_of(
     broker: Broker,
-    pieces: Sequence[Piece],
+    parts: Sequence[TopicPart],
     peers: Collection[str],
     *,
     timeout_s: float,
@@ -60,16 +60,16 @@ async def reports_of(
 
     Args:
         broker: this node's broker.
-        pieces: the page.
+        parts: the page.
         peers: the nodes to ask.
         timeout_s: limit of waiting for all answers.
         ages: whether record ages are included.
         as_is: whether the nodes answer without opening partitions.
     """
     names = [
-        pb.PartitionName(topic_id=piece.record.topic_id, partition=index)
-        for piece in pieces
-        for index in range(piece.first, piece.stop)
+        pb.PartitionName(topic_id=part.record.topic_id, partition=index)
+        for part in parts
+        for index in range(part.first, part.stop)
     ]
     if not names:
         return []
@@ -92,7 +92,7 @@ async def ask(broker: Broker, peer: str, query: pb.ClusterStatus, *, timeout_s: 
 
 def merge(broker: Broker, page: Page, replies: Sequence[pb.ClusterStatusReply]) -> None:
     """Merge the descriptions of other nodes into a page."""
-    by_topic = told_topics(replies)
+    by_topic = reports_by_topic(replies)
     for info in page.infos:
         merge_topic(broker.node_id, info, by_topic.get(info.topic_id, {}))
 

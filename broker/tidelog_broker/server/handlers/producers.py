@@ -65,7 +65,9 @@ async def _at_owner(broker: Broker, request: Request, entry: pb.ProducerBeginEnt
             f"an instance's epoch must be a positive multiple of {EPOCHS_PER_INSTANCE}, got {entry.producer_epoch}",
         )
     forwarded = with_caller(request, pb.Envelope(producer_begin=pb.ProducerBegin(entries=[entry])))
-    reply = await ask_owner(broker, (entry.topic_id, entry.partition), forwarded, lambda envelope: _local(broker, envelope))
+    reply = await ask_owner(
+        broker, (entry.topic_id, entry.partition), forwarded, lambda envelope: _local(broker, envelope)
+    )
     return reply.producer_begin_reply.results[0]
 
 

@@ -134,14 +134,14 @@ def publish(broker: Broker, request: Request) -> None:
         )
     batches = split_attachment(request.attachment, [entry.length for entry in entries])
     submission = Submission(broker, request, batches)
-    if not submission.piece():
+    if not submission.next_slice():
         request.connection.rest.begin(submission)
 
 
 class Submission:
     """The batches of a PUBLISH that are not yet verified and queued, in order.
 
-    A request with few batches is one piece. A larger one is processed in its caller's read turns, before any later
+    A request with few batches is one slice. A larger one is processed in its caller's read turns, before any later
     request of its connection, so that a producer's batches keep their order.
     """
 
@@ -156,10 +156,10 @@ class Submission:
         self._timeout_ms, self._acks = message.timeout_ms or PUBLISH_TIMEOUT_MS_DEFAULT, message.acks
         self._progress = PublishInProgress(broker, request, len(batches))
 
-    def piece(self) -> bool:
+    def next_slice(self) -> bool:
         """Verify and queue some batches; return whether they were the last."""
         first, stop = self._done, min(self._done + BATCHES_PER_PIECE, len(self._batches))
-        if first:  # the first piece was charged before it began
+        if first:  # the first slice was charged before it began
             if self._broker.lifecycle.stopping:
                 self._refuse(ProtocolError(pb.SHUTTING_DOWN, "the node is stopping; retry at another node"))
                 return True

@@ -40,7 +40,9 @@ async def change(broker: Broker, request: Request) -> None:
 
     reply = await at_owner(broker, META_KEY, request, local)
     message, created = request.envelope.security_change, reply.security_change_reply
-    changed_ids = [KEY + created.key.key_id] * created.HasField("key") + [RULE + created.rule.rule_id] * created.HasField("rule")
+    changed_ids = [KEY + created.key.key_id] * created.HasField("key") + [
+        RULE + created.rule.rule_id
+    ] * created.HasField("rule")
     changed_ids += [USER + created.user.user_id] * created.HasField("user")
     ended = [prefix + name for prefix, name in ((KEY, message.revoke_key), (RULE, message.revoke_rule)) if name]
     registry = broker.security.registry

@@ -24,8 +24,8 @@ from tidelog_broker.partition.filtered_reader import parse_record_filter
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.server.access import check_entries, check_entry, check_topic_id, end_reason
 from tidelog_broker.server.handlers.fetch import end_of
-from tidelog_broker.server.request_pieces import in_pieces
-from tidelog_broker.storage.partition.matching import Wanted
+from tidelog_broker.server.request_slices import in_slices
+from tidelog_broker.storage.partition.matching import RecordFilter
 from tidelog_broker.wire.connection import SESSION_S_MAX, Connection, Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import unpack_header
@@ -44,7 +44,7 @@ PROGRESS_S: Final = 1.0
 class _Filter:
     """A partition's filter, the time of the last progress report, and the timer of the next one."""
 
-    wanted: Wanted
+    record_filter: RecordFilter
     reported_at_s: float = -math.inf
     timer: asyncio.TimerHandle | None = None
 
@@ -123,7 +123,7 @@ class Pump:
         key: PartitionKey,
         partition: Partition,
         offset: int,
-        record_filter: Wanted | None,
+        record_filter: RecordFilter | None,
         record_epoch: int | None = None,
     ) -> None:
         """Add a partition with its filter and listen to its appends.
@@ -289,7 +289,9 @@ class Pump:
                         batches, heads = found.batches, found.heads
                         next_offset = end_of(heads) if batches else offset
                     else:
-                        batches, next_offset = await partition.filtered.read(offset, self._bytes_max, filtered.wanted)
+                        batches, next_offset = await partition.filtered.read(
+                            offset, self._bytes_max, filtered.record_filter
+                        )
                         heads = batches
                         if next_offset == offset:
                             return  # not readable yet; the next wake-up continues
@@ -395,7 +397,7 @@ async def subscribe(broker: Broker, request: Request) -> None:
     current = await broker.meta_freshness.refresh_for((entry.topic_id, entry.partition) for entry in message.entries)
     await broker.partitions.awake((entry.topic_id, entry.partition) for entry in message.entries)
     reply = pb.SubscribeReply()
-    async for entry in in_pieces(broker, request, message.entries):
+    async for entry in in_slices(broker, request, message.entries):
         result = reply.results.add()
         try:
             check_entry(broker, "subscribe", request, pb.OP_CONSUME, entry.topic_id)

@@ -58,7 +58,9 @@ async def alter(broker: Broker, request: Request) -> None:
 
     reply = await at_owner(broker, META_KEY, request, local)
     configs = {topic.topic_id: topic.config for topic in reply.topic_reply.topics}
-    await wait_until_applied(lambda: all(broker.topics.config_of(topic_id) == configs[topic_id] for topic_id in configs))
+    await wait_until_applied(
+        lambda: all(broker.topics.config_of(topic_id) == configs[topic_id] for topic_id in configs)
+    )
     request.reply(reply)
 
 
@@ -111,7 +113,7 @@ async def describe_one(broker: Broker, request: Request) -> None:
         }
         linked = stored_by & broker.cluster.linked
         replies = await partition_descriptions.reports_of(
-            broker, page.pieces, linked, timeout_s=REFRESH_TIMEOUT_S, ages=True
+            broker, page.parts, linked, timeout_s=REFRESH_TIMEOUT_S, ages=True
         )
         partition_descriptions.merge(broker, page, replies)
     request.reply(pb.Envelope(topic_reply=pb.TopicReply(topics=page.infos, next=page.next)))

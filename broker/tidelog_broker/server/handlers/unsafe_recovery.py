@@ -28,7 +28,9 @@ async def recover(broker: Broker, request: Request) -> None:
     if message.node_id == broker.node_id:
         request.reply(pb.Envelope(cluster_change_reply=await _recover(broker, message)))
         return
-    if request.connection.peer_id is not None or message.node_id not in {info.node_id for info in broker.cluster.nodes()}:
+    if request.connection.peer_id is not None or message.node_id not in {
+        info.node_id for info in broker.cluster.nodes()
+    }:
         raise ProtocolError(pb.INVALID_REQUEST, f"node {message.node_id!r} does not exist")
     if message.node_id not in broker.cluster.linked:
         raise ProtocolError(

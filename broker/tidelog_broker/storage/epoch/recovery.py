@@ -79,7 +79,7 @@ class Recovered:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _FoundSegment:
     path: Path
     header: SegmentHeader
     size_bytes: int
@@ -143,9 +143,9 @@ def _name_begun(fs: FileSystem, directory: Path) -> None:
         fs.sync_dir(directory)
 
 
-def _read_headers(fs: FileSystem, directory: Path) -> tuple[list[_Found], Damage | None]:
+def _read_headers(fs: FileSystem, directory: Path) -> tuple[list[_FoundSegment], Damage | None]:
     """Return the segments up to the first with a bad header: headers are durable before a segment gets its name."""
-    found: list[_Found] = []
+    found: list[_FoundSegment] = []
     for name in fs.list_dir(directory):
         if not name.endswith(SEGMENT_SUFFIX):
             continue
@@ -162,13 +162,13 @@ def _read_headers(fs: FileSystem, directory: Path) -> tuple[list[_Found], Damage
             return found, Damage(path, 0, offset, found[-1].header.synced_offset, str(error))
         finally:
             file.close()
-        found.append(_Found(path, header, size_bytes))
+        found.append(_FoundSegment(path, header, size_bytes))
     if not found:
         raise DamagedError.at(directory, 0, "it has no segment")
     return found, None
 
 
-def _check_place(path: Path, header: SegmentHeader, before: list[_Found]) -> None:
+def _check_place(path: Path, header: SegmentHeader, before: list[_FoundSegment]) -> None:
     """Raise LayoutError if a segment's header does not match its path and directory."""
     if path != segment_path(path.parent, header.base_offset):
         raise LayoutError(f"its header has base offset {header.base_offset}, unlike its name")
@@ -178,13 +178,13 @@ def _check_place(path: Path, header: SegmentHeader, before: list[_Found]) -> Non
             raise LayoutError("its header has another partition or epoch than the first segment")
 
 
-def _sealed_by_next(segment: _Found, following: SegmentHeader) -> SealedSegment:
+def _sealed_by_next(segment: _FoundSegment, following: SegmentHeader) -> SealedSegment:
     return SealedSegment(
         segment.path, segment.header, following.base_offset, following.start_digest, segment.size_bytes
     )
 
 
-def _trusted(fs: FileSystem, found: list[_Found]) -> Recovered:
+def _trusted(fs: FileSystem, found: list[_FoundSegment]) -> Recovered:
     """Take all segments but the last from the headers that follow them; an index that disagrees means a gap."""
     recovered = Recovered()
     for segment, following in pairwise(found):
@@ -200,7 +200,7 @@ def _trusted(fs: FileSystem, found: list[_Found]) -> Recovered:
     return recovered
 
 
-def _recover_sealed(fs: FileSystem, found: list[_Found], end_offset: int) -> Recovered:
+def _recover_sealed(fs: FileSystem, found: list[_FoundSegment], end_offset: int) -> Recovered:
     recovered = _trusted(fs, found)
     if recovered.damage is not None:
         return recovered
@@ -220,13 +220,13 @@ def _recover_sealed(fs: FileSystem, found: list[_Found], end_offset: int) -> Rec
     return recovered
 
 
-def _recover_open(fs: FileSystem, found: list[_Found], damage: Damage | None, *, is_new: bool) -> Recovered:
+def _recover_open(fs: FileSystem, found: list[_FoundSegment], damage: Damage | None, *, is_new: bool) -> Recovered:
     synced_offset = found[-1].header.synced_offset
     start = max((i for i, segment in enumerate(found) if segment.header.base_offset <= synced_offset), default=0)
     recovered = _trusted(fs, found[: start + 1])
     if recovered.damage is not None:
         return recovered
-    walked: list[tuple[_Found, SegmentScan]] = []
+    walked: list[tuple[_FoundSegment, SegmentScan]] = []
     for number in range(start, len(found)):
         segment = found[number]
         scan = _scan(fs, segment)
@@ -250,7 +250,7 @@ def _recover_open(fs: FileSystem, found: list[_Found], damage: Damage | None, *,
     raise AssertionError("the last segment has no next one")
 
 
-def _judge(fs: FileSystem, scan: SegmentScan, segment: _Found, later: list[_Found]) -> Damage | None:
+def _judge(fs: FileSystem, scan: SegmentScan, segment: _FoundSegment, later: list[_FoundSegment]) -> Damage | None:
     """Tell rot from a torn tail: the valid prefix ends in `segment`, and `later` segments may follow."""
     reason = scan.stop.reason or f"synced records are missing ({scan.stop.kind})"
     if later and scan.end_offset >= later[0].header.base_offset:
@@ -266,7 +266,7 @@ def _judge(fs: FileSystem, scan: SegmentScan, segment: _Found, later: list[_Foun
     return Damage(segment.path, scan.stop.position, scan.end_offset, synced_offset, reason)
 
 
-def _keep(fs: FileSystem, walked: list[tuple[_Found, SegmentScan]], synced_offset: int) -> None:
+def _keep(fs: FileSystem, walked: list[tuple[_FoundSegment, SegmentScan]], synced_offset: int) -> None:
     """Make the valid segments before the last one durable where they reach beyond the synced offset."""
     for segment, scan in walked:
         if scan.end_offset > synced_offset:
@@ -275,7 +275,9 @@ def _keep(fs: FileSystem, walked: list[tuple[_Found, SegmentScan]], synced_offse
                 file.datasync()
 
 
-def _cut(fs: FileSystem, segment: _Found, scan: SegmentScan, later: list[_Found], *, is_new: bool) -> None:
+def _cut(
+    fs: FileSystem, segment: _FoundSegment, scan: SegmentScan, later: list[_FoundSegment], *, is_new: bool
+) -> None:
     """Drop everything after the valid prefix, durably, and make the kept part and its names durable.
 
     Later segments are removed newest first, each durably, so that after a crash recovery truncates at the same place
@@ -323,12 +325,12 @@ def remove_epoch_dir(fs: FileSystem, directory: Path) -> None:
     fs.sync_dir(directory.parent)
 
 
-def _scan(fs: FileSystem, segment: _Found) -> SegmentScan:
+def _scan(fs: FileSystem, segment: _FoundSegment) -> SegmentScan:
     with _reading(fs, segment.path) as file:
         return scan_segment(file, segment.header)
 
 
-def _tail(fs: FileSystem, segment: _Found, position: int) -> Remainder:
+def _tail(fs: FileSystem, segment: _FoundSegment, position: int) -> Remainder:
     with _reading(fs, segment.path) as file:
         return examine_tail(file, nonce=segment.header.nonce, position=position)
 

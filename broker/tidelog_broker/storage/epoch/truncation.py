@@ -29,14 +29,14 @@ from tidelog_broker.storage.segment.layout import (
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptPart:
     """The kept part of the truncated segment."""
 
     index: Index
     end: SegmentEnd
 
 
-def kept_part(index: Index, end_offset: int, end_digest: int) -> Kept:
+def kept_part(index: Index, end_offset: int, end_digest: int) -> KeptPart:
     """Return the part of a segment's index that is kept if the log ends at a batch boundary in it."""
     count = index.slots_below(end_offset)
     if count < len(index):
@@ -47,7 +47,7 @@ def kept_part(index: Index, end_offset: int, end_digest: int) -> Kept:
         position = last.position + padded(last.length)
     else:
         position = SEGMENT_HEADER_BYTES
-    return Kept(index.first(count), SegmentEnd(end_offset, position, end_digest))
+    return KeptPart(index.first(count), SegmentEnd(end_offset, position, end_digest))
 
 
 def cut_files(fs: FileSystem, segment: Path, size_bytes: int) -> None:

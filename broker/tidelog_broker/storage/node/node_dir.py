@@ -268,7 +268,7 @@ def open_node_dir(
             _keep_names(files, path)
         lock = _lock_dir(files, path)
         try:
-            return _begin(files, path, lock, _Asked(node_id, cluster_id, replaces=replaces))
+            return _begin(files, path, lock, _ExpectedIds(node_id, cluster_id, replaces=replaces))
         except BaseException:
             lock.close()
             raise
@@ -371,7 +371,7 @@ def _lock_dir(fs: FileSystem, path: Path) -> File:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _ExpectedIds:
     """The node and cluster ids that the caller expects."""
 
     node_id: str | None
@@ -412,7 +412,7 @@ class _Asked:
             )
 
 
-def _begin(fs: FileSystem, path: Path, lock: File, expected: _Asked) -> NodeDir:
+def _begin(fs: FileSystem, path: Path, lock: File, expected: _ExpectedIds) -> NodeDir:
     boot_id = BOOT_ID.read_text("ascii").strip()
     old = _read_record(fs, path) if fs.exists(path / _NODE_JSON) else None
     if old is None:

@@ -29,8 +29,8 @@ def dump(
 ) -> Iterator[DumpedBatch | Finding]:
     """Yield the batches of a log's segments in order, each segment followed by its faults.
 
-    Directories outside the log (being filled, set aside ...) are skipped, unless `path` is such a directory or one of
-    its segments.
+    Directories outside the log (partial copies, copies set aside) are skipped, unless `path` is such a directory or one
+    of its segments.
 
     Args:
         fs: the file system.

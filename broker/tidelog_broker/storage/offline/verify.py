@@ -1,7 +1,8 @@
 """Offline verification of data files, for `tidelog log inspect` and `verify`: reads everything, changes nothing.
 
-Only the log itself must be valid. Faults of other copies are notes: a copy being filled or compacted is checked when it
-is complete, an older version of an epoch is about to be removed, and a copy that was set aside is not used any more.
+Only the log itself must be valid. Faults of other copies are notes: a copy that is being fetched or compacted is
+checked when it is complete, an older version of an epoch is about to be removed, and a copy that was set aside is not
+used any more.
 
 It takes no lock. While a node is writing, the end of the newest segment may look torn: run it again, or on a stopped
 node.
@@ -23,12 +24,12 @@ from tidelog_broker.storage.partition.partition_dirs import (
     MAKING_SUFFIX,
     aside_dirs,
     epoch_dirs,
-    fill_dirs,
     is_aside,
     making_dirs,
     missing_epoch,
     older_dirs,
     parse_partition_dir_name,
+    partial_copy_dirs,
 )
 from tidelog_broker.storage.segment.hash_file import HashFile
 from tidelog_broker.storage.segment.layout import (
@@ -48,7 +49,7 @@ Severity = Literal["damage", "torn", "note"]
 """Damaged bytes were synced; torn ones were not, and the next start truncates them; a note needs no action."""
 
 Role = Literal["log", "fill", "making", "old", "aside"]
-"""Whether an epoch's directory is in the log, is being filled or compacted, is an older version, or was set aside."""
+"""Whether an epoch's directory is in the log, is being fetched or compacted, is an older version, or was set aside."""
 
 _ROLES: Final[Mapping[str, Role]] = {FILL_SUFFIX: "fill", MAKING_SUFFIX: "making"}
 """By the suffix of the directory's name."""
@@ -240,7 +241,7 @@ def _verify_partition(fs: FileSystem, path: Path) -> Iterator[SegmentReport]:
     for directory in older_dirs(fs, path):
         yield from _verify_epoch(fs, directory, None, role="old")
     missing = missing_epoch(fs, path)
-    for directory in (*making_dirs(fs, path).values(), *fill_dirs(fs, path).values(), *aside_dirs(fs, path)):
+    for directory in (*making_dirs(fs, path).values(), *partial_copy_dirs(fs, path).values(), *aside_dirs(fs, path)):
         for report in _verify_epoch(fs, directory, None):
             if missing is not None and report.epoch == missing and report.role == "aside":
                 message = f"epoch {missing}, the newest, was set aside and has not been replaced yet"

@@ -114,7 +114,7 @@ class EpochRepair:
         """End LIMBO of the newest epoch: it reaches the end that its owner reported after the truncation.
 
         Only the owner's end counts: this node may have acknowledged more than any other replica. If the owner is gone,
-        the end must be decided without this node; then `truncate_epoch`, `start_epoch` or a fill ends LIMBO.
+        the end must be decided without this node; then `truncate_epoch`, `start_epoch` or a completed copy ends LIMBO.
 
         Raises:
             StorageFailedError: the disk failed.

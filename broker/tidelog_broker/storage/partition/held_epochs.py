@@ -121,7 +121,7 @@ class HeldEpochs:
 
     @property
     def size_bytes(self) -> int:
-        """The size of the log's segments, without copies being filled or set aside."""
+        """The size of the log's segments, without partial copies and copies that were set aside."""
         return sum(log.size_bytes for log in self.epochs)
 
     def log_of(self, epoch: int) -> EpochLog | None:

@@ -1,7 +1,7 @@
 """The directories of a partition: their names, their changes of role, and their recovery at start.
 
     TOPIC.ID-N/epoch-00000007/          an epoch of the log
-    TOPIC.ID-N/epoch-00000006.fill/     a copy of an epoch, or of another version of it, being filled from peers
+    TOPIC.ID-N/epoch-00000006.fill/     a partial copy of an epoch, or of another version of it, fetched from peers
     TOPIC.ID-N/epoch-00000005.bad-1/    a copy that was set aside for the operator; never removed by a start
     TOPIC.ID-N/epoch-00000004.new/      being created
     TOPIC.ID-N/epoch-00000003.c00000006/  a compacted version of an epoch, decided at the end of epoch 6
@@ -102,8 +102,8 @@ def making_dir_name(epoch: int) -> str:
     return epoch_dir_name(epoch) + MAKING_SUFFIX
 
 
-def fill_dir_name(epoch: int) -> str:
-    """Return the name of the directory in which an epoch is being filled."""
+def partial_copy_dir_name(epoch: int) -> str:
+    """Return the name of the directory of the partial copy of an epoch."""
     return epoch_dir_name(epoch) + FILL_SUFFIX
 
 
@@ -121,7 +121,7 @@ def _versions(fs: FileSystem, directory: Path) -> dict[int, list[Path]]:
     return versions
 
 
-def fill_dirs(fs: FileSystem, directory: Path) -> dict[int, Path]:
+def partial_copy_dirs(fs: FileSystem, directory: Path) -> dict[int, Path]:
     """Return the directories of epochs outside the log by epoch, in order."""
     return _matching(fs, directory, _FILL_DIR)
 
@@ -158,7 +158,7 @@ def lost_epoch(fs: FileSystem, directory: Path) -> int | None:
     """Return the newest epoch that has begun in a partition's directory, if neither it nor a newer one is stored."""
     marked = marked_newest(fs, directory)
     aside = [int(match[1]) for name in fs.list_dir(directory) if (match := _BAD_DIR.fullmatch(name))]
-    newest = max([*epoch_dirs(fs, directory), *fill_dirs(fs, directory), *aside], default=-1)
+    newest = max([*epoch_dirs(fs, directory), *partial_copy_dirs(fs, directory), *aside], default=-1)
     return marked if marked is not None and marked > newest else None
 
 
@@ -192,7 +192,7 @@ def demote(fs: FileSystem, directory: Path) -> None:
     """
     match = _EPOCH_DIR.fullmatch(directory.name)
     assert match is not None
-    target = directory.with_name(fill_dir_name(int(match[1])))
+    target = directory.with_name(partial_copy_dir_name(int(match[1])))
     if fs.exists(target):
         remove_epoch_dir(fs, target)
     fs.rename(directory, target)
@@ -200,7 +200,7 @@ def demote(fs: FileSystem, directory: Path) -> None:
 
 
 def put_aside(fs: FileSystem, directory: Path, reason: str, *, called: str | None = None) -> Path:
-    """Rename the directory of an epoch, in the log or being filled, to `.bad-N`, durably; return its new path.
+    """Rename the directory of an epoch, in the log or partial, to `.bad-N`, durably; return its new path.
 
     The new name begins with `called`, by default the old name.
 

@@ -30,9 +30,9 @@ from tidelog_broker.storage.partition.partition_dirs import (
     OpenedEpochs,
     PartitionName,
     epoch_dir_name,
-    fill_dirs,
     mark_newest_dir,
     open_epochs,
+    partial_copy_dirs,
     partition_dir_name,
     remove_partition_dir,
 )
@@ -50,7 +50,7 @@ class PartitionLog:
     A partition that was never used has no epochs and no directory; `start_epoch` creates them.
     """
 
-    def __init__(self, held: HeldEpochs, dormant_fills: Sequence[int] = ()) -> None:
+    def __init__(self, held: HeldEpochs, dormant_copies: Sequence[int] = ()) -> None:
         self._held = held
         self.directory = held.directory
         self.name = held.name
@@ -64,8 +64,8 @@ class PartitionLog:
         """Reads records that match a filter, on any thread."""
         self.projecting = ProjectingReader(held, self.reader)
         """Reads some columns, or records of a time range, on any thread."""
-        self.copies = EpochCopies(held, dormant_fills)
-        """Fills missing epochs."""
+        self.copies = EpochCopies(held, dormant_copies)
+        """Partial copies of missing epochs."""
         self.compacted = CompactedCopies(held)
         """Swaps in compacted versions of sealed epochs."""
         self.times = AppendTimes(held)
@@ -84,16 +84,16 @@ class PartitionLog:
         """
         name = PartitionName(topic, topic_id, partition)
         directory = partitions_dir / partition_dir_name(*name)
-        opened, lost, fills = OpenedEpochs([], None), None, list[int]()
+        opened, lost, copies = OpenedEpochs([], None), None, list[int]()
         try:
             if disk.fs.exists(directory):
                 mark_newest_dir(disk.fs, directory)  # A process that was killed may not have created the markers.
                 opened = open_epochs(disk, directory, segment_bytes=segment_bytes)
                 lost = find_lost_epoch(disk, directory, opened)
-                fills = list(fill_dirs(disk.fs, directory))
+                copies = list(partial_copy_dirs(disk.fs, directory))
         except OSError as error:
             raise unreadable(f"{directory} cannot be opened", error) from error
-        return cls(HeldEpochs(disk, directory, name, opened.logs, segment_bytes=segment_bytes, lost=lost), fills)
+        return cls(HeldEpochs(disk, directory, name, opened.logs, segment_bytes=segment_bytes, lost=lost), copies)
 
     # ------------------------------------------------------------------------------------ what it is
 
@@ -153,7 +153,7 @@ class PartitionLog:
 
     @property
     def size_bytes(self) -> int:
-        """The size of the log's segments, without copies being filled or set aside."""
+        """The size of the log's segments, without partial copies and copies that were set aside."""
         return self._held.size_bytes
 
     def log_of(self, epoch: int) -> EpochLog | None:
@@ -270,7 +270,7 @@ class PartitionLog:
         self._held.epochs = (*self._held.epochs, new)
         self._held.lost = None
         # Complete copies that did not continue the older epochs, which have left the log.
-        self.copies.add_complete_fills()
+        self.copies.add_complete_copies()
         return new
 
     def truncate_epoch(self, epoch: int, end_offset: int) -> None:
@@ -339,7 +339,7 @@ class PartitionLog:
         freed_bytes = 0
         if self.copies.is_overtaken(offset):
             self.copies.demote(len(self._held.epochs))
-            self.copies.add_complete_fills()
+            self.copies.add_complete_copies()
         self.copies.drop_below(offset)
         while (
             self._held.epochs

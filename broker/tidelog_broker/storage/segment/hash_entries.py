@@ -48,7 +48,7 @@ NO_ENTRIES: Final = np.empty(0, np.uint64)
 assert HEADER_BYTES << _SLOT_BITS >= SEGMENT_BYTES_MAX, "the largest segment of empty batches needs more slots"
 
 
-class Collected(NamedTuple):
+class BatchEntries(NamedTuple):
     """The entries of some batches.
 
     Attributes:
@@ -79,7 +79,7 @@ def window_stop(index: Index, first: int, stop: int) -> int:
 
 def collect(
     file: File, index: Index, columns: Sequence[TextColumn], first: int, stop: int
-) -> dict[TextColumn, Collected]:
+) -> dict[TextColumn, BatchEntries]:
     """Read batches first..stop-1 of a segment, which fit into one window, and return their entries of each column.
 
     Raises:
@@ -95,8 +95,8 @@ def collect(
             _take(window, position - start, length, slot, found)
         except (ProtocolError, ValueError):  # Damaged: its reader reports that.
             open_slots.append(slot)
-    collected: dict[TextColumn, Collected] = {
-        column: _without_dense(index, Collected(gathered.entries(), open_slots), first, stop)
+    collected: dict[TextColumn, BatchEntries] = {
+        column: _without_dense(index, BatchEntries(gathered.entries(), open_slots), first, stop)
         for column, gathered in found.items()
     }
     return collected
@@ -154,7 +154,7 @@ def _sorted_once(entries: Entries) -> Entries:
     return entries if differs.all() else entries[differs]
 
 
-def _without_dense(index: Index, found: Collected, first: int, stop: int) -> Collected:
+def _without_dense(index: Index, found: BatchEntries, first: int, stop: int) -> BatchEntries:
     """Remove the entries of batches that have more of them than bytes."""
     counts = np.bincount(slots_of(found.entries) - first, minlength=stop - first)
     lengths = np.array([padded(index.place(slot).length) for slot in range(first, stop)], np.int64)
@@ -162,7 +162,7 @@ def _without_dense(index: Index, found: Collected, first: int, stop: int) -> Col
     if not len(dense):
         return found
     kept = found.entries[~np.isin(slots_of(found.entries) - first, dense)]
-    return Collected(kept, sorted({*found.open_slots, *(int(slot) + first for slot in dense)}))
+    return BatchEntries(kept, sorted({*found.open_slots, *(int(slot) + first for slot in dense)}))
 
 
 def newest_or_oldest(slots: Iterable[npt.NDArray[np.int64]], count_max: int, *, newest: bool) -> list[int]:

@@ -22,7 +22,7 @@ from tidelog_proto.batch.column_slices import TextColumn
 from tidelog_proto.batch.header import Buffer
 
 
-class Named(NamedTuple):
+class CandidateBatches(NamedTuple):
     """Batches that may match: all of them from slot `first` to below `stop`, ascending."""
 
     slots: list[int]
@@ -105,7 +105,7 @@ class SegmentHashes:
 
     def find(
         self, column: TextColumn | None, key_hash: int, first: int, stop: int, count_max: int, *, newest: bool
-    ) -> Named:
+    ) -> CandidateBatches:
         """Return about `count_max` batches of slots first..stop-1 that may match, the first ones or the `newest`.
 
         Without a column all may match.
@@ -122,13 +122,13 @@ class SegmentHashes:
             if column is not None and left and first < covered:
                 indexed = self._look_up(column, key_hash, first, covered, left, newest=True)
             begin = rest.start if not left else indexed[0] if len(indexed) >= left else first
-            return Named([*indexed, *rest], begin, stop)
+            return CandidateBatches([*indexed, *rest], begin, stop)
         if column is not None and first < covered:
             indexed = self._look_up(column, key_hash, first, covered, count_max, newest=False)
             if len(indexed) >= count_max:
-                return Named(indexed, first, indexed[-1] + 1)
+                return CandidateBatches(indexed, first, indexed[-1] + 1)
         rest = rest[: count_max - len(indexed)]
-        return Named([*indexed, *rest], first, rest.stop)
+        return CandidateBatches([*indexed, *rest], first, rest.stop)
 
     def cut(self, count: int, file: File, index: Index) -> SegmentHashes:
         """Return the indexes of the first `count` batches, for a truncated segment."""

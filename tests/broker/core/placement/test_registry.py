@@ -95,9 +95,9 @@ def test_applied_records_are_copied() -> None:
     registry, given = NodeRegistry(), record(revision=1)
     registry.apply(given)
     given.host = "elsewhere"
-    standing = registry.get("a")
-    assert standing is not None
-    assert standing.host == "127.0.0.1"
+    existing = registry.get("a")
+    assert existing is not None
+    assert existing.host == "127.0.0.1"
     assert registry.get("b") is None
 
 

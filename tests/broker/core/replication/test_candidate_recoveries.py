@@ -2,7 +2,7 @@
 
 Nodes stop and return, epochs end by plan or are truncated, and some nodes are recovered while others continue without
 them. In the end all communicate. No assertion of a replica fails; chains fork only at an operator's decision; of two
-nodes on different chains at least one has halted for good, and none halts that no operator has overruled.
+nodes on different chains at least one has halted permanently, and none halts that no operator has overruled.
 """
 
 from __future__ import annotations
@@ -125,12 +125,12 @@ def test_at_most_one_of_two_chains_continues(hundred: int) -> None:
                     continue
                 parted += 1
                 overruled |= other.state.decision(epoch).unsafe
-                assert one.state.halted_for_good or other.state.halted_for_good, (
+                assert one.state.halted_permanently or other.state.halted_permanently, (
                     seed,
                     epoch,
                     one.state.node_id,
                     other.state.node_id,
                 )
                 assert one.state.decision(epoch).unsafe or other.state.decision(epoch).unsafe, (seed, epoch)
-            assert overruled or not one.state.halted_for_good, (seed, one.state.node_id, one.state.halted)
+            assert overruled or not one.state.halted_permanently, (seed, one.state.node_id, one.state.halted)
     assert parted > HISTORIES, "nothing is tried where all agree"

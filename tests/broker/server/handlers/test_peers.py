@@ -143,5 +143,5 @@ async def test_peer_closed_before_its_incarnation_is_stored_is_not_connected(sta
     finally:
         disk.set()
     async with asyncio.timeout(20):
-        await node.server.worked_off()
+        await node.server.requests_finished()
     assert peers.connected == set()

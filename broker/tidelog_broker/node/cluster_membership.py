@@ -19,8 +19,8 @@ from collections.abc import Collection
 from typing import Final
 
 from tidelog_broker.base.bootstrap import roles_named
+from tidelog_broker.base.node_tls import FILES_LOOK_S
 from tidelog_broker.base.secret_file import SecretFile
-from tidelog_broker.base.tls import FILES_LOOK_S
 from tidelog_broker.broker import Broker
 from tidelog_broker.cluster.gossip import Gossip
 from tidelog_broker.core.membership import members
@@ -60,7 +60,7 @@ WITHDRAWAL_WAIT_S_MIN: Final = 4.0
 """The same for a start with a higher incarnation, which wins where both are known, so one of them has to end first."""
 
 
-class Membership:
+class ClusterMembership:
     """Membership of one node. Implements `LinkEvents` for the links, and the callback of gossip."""
 
     def __init__(self, broker: Broker, founding: Founding) -> None:
@@ -325,7 +325,7 @@ class Membership:
             cut_off = connectivity.unreachable(
                 living, outgoing=broker.cluster.linked, incoming=broker.peers.connected, now_ms=now_ms
             )
-            if broker.cluster.note_cut_off(cut_off):
+            if broker.cluster.set_unreachable(cut_off):
                 log.warning("alive but not connected: %s", ", ".join(sorted(cut_off)) or "no node any more")
                 self.look_soon()
             await asyncio.sleep(LOOK_S)
@@ -386,10 +386,10 @@ class Membership:
         addresses: dict[str, Address] = {seed.node_id: seed.address for seed in self._founding.seeds}
         addresses |= self._broker.cluster.addresses()
         self._links.update_peers(addresses)
-        self._part_with_removed()
+        self._disconnect_removed()
         self._broker.liveness_changed()
 
-    def _part_with_removed(self) -> None:
+    def _disconnect_removed(self) -> None:
         """Close the connections of removed nodes; stop this node if it was removed."""
         broker = self._broker
         assert broker.peers is not None

@@ -6,7 +6,7 @@ topics change, and each new target increments the *generation*. Only partitions 
 members never hold one partition, and at most one member is granted it within a generation.
 
 The whole group is one record of `__offsets` (`GroupRecord`). Members are answered from the newest durable record
-(`standing`), never from state that is not durable, so that a new coordinator knows everything that any member was
+(`durable_record`), never from state that is not durable, so that a new coordinator knows everything that any member was
 answered. Each change therefore takes the same path: decide, `next_record`, write it, `written`, answer. If the write
 fails, the group restarts from the durable record.
 
@@ -115,7 +115,7 @@ class ConsumerGroup:
 
         Members are answered only after a later record is durable, so that no session is extended by a superseded one.
         """
-        self._standing = pb.GroupRecord(group=name)
+        self._durable_record = pb.GroupRecord(group=name)
         self._assignments: dict[str, MemberAssignment] = {}
         self._load_watch = LoadWatch()
 
@@ -127,14 +127,14 @@ class ConsumerGroup:
         return self._members.keys()
 
     @property
-    def standing(self) -> pb.GroupRecord:
+    def durable_record(self) -> pb.GroupRecord:
         """The newest durable record."""
-        return self._standing
+        return self._durable_record
 
     @property
     def is_empty(self) -> bool:
         """Whether the group has no members, neither in memory nor in the durable record."""
-        return not self._members and not self._standing.members
+        return not self._members and not self._durable_record.members
 
     def member(self, member_id: str) -> ConsumerMember | None:
         """Return a member, None if it does not exist."""
@@ -143,7 +143,7 @@ class ConsumerGroup:
     def assignment_of(self, member_id: str) -> MemberAssignment | None:
         """Return the answer for a member; None if its join is not durable, or it is not a member."""
         member = self._members.get(member_id)
-        is_durable = member is not None and member.first_revision <= self._standing.revision
+        is_durable = member is not None and member.first_revision <= self._durable_record.revision
         return self._assignments.get(member_id) if is_durable else None
 
     def restart(self, record: pb.GroupRecord | None, *, in_doubt: bool = False) -> None:
@@ -171,7 +171,7 @@ class ConsumerGroup:
         self._target_topics = {}
         self._needs_target = self._target_is_new = self._changed = False
         self._assignments = {}
-        self._stand(record)
+        self._adopt(record)
         self.check_topics()
         self._changed = self.in_doubt = in_doubt and self._revision > record.revision
 
@@ -325,7 +325,7 @@ class ConsumerGroup:
             ProtocolError: GROUP_NOT_EMPTY if it has members.
         """
         if not self.is_empty:
-            count = len(self._members) or len(self._standing.members)
+            count = len(self._members) or len(self._durable_record.members)
             raise ProtocolError(pb.GROUP_NOT_EMPTY, f"group {self.name!r} has {count} members: stop them first")
         self._revision += 1
         return pb.GroupRecord(group=self.name, revision=self._revision, generation=self._generation, deleted=True)
@@ -372,7 +372,7 @@ class ConsumerGroup:
     def written(self, record: pb.GroupRecord) -> list[str]:
         """Process that a record is durable; return the members whose assignment or generation it changes."""
         self.in_doubt = False
-        return self._stand(record)
+        return self._adopt(record)
 
     def check_commit(self, member_id: str, generation: int, key: PartitionKey) -> None:
         """Check that a member may commit a position of a partition.
@@ -476,9 +476,9 @@ class ConsumerGroup:
                 member.held[key] = self._generation
                 self._changed = True
 
-    def _stand(self, record: pb.GroupRecord) -> list[str]:
+    def _adopt(self, record: pb.GroupRecord) -> list[str]:
         """Make a durable record the basis of answers; return the members whose answer changed."""
-        self._standing = record
+        self._durable_record = record
         before, self._assignments = self._assignments, {}
         news: list[str] = []
         for member in record.members:
