@@ -442,7 +442,7 @@ class Broker:
         await self.partitions.follow(record)
 
     def _sweep(self) -> None:
-        """Forget deleted topics at once, and remove their files in the background."""
+        """Drop deleted topics at once, and remove their files in the background."""
         for record in self.topics.deleted():
             self.groups.forget_topic(record.topic_id)
             self.replication.drop(record.topic_id)
@@ -451,10 +451,10 @@ class Broker:
     def log_lost_tails(self) -> None:
         """Log topics that may have lost acknowledged records with the machine's page cache.
 
-        This is the only copy, so it is served as it is.
+        This node has the only copies, so they are served without the lost records.
         """
         for record in self.topics.live():
-            partitions = self.partitions.of_topic(record.topic_id)  # those that may have lost records are open
+            partitions = self.partitions.of_topic(record.topic_id)  # partitions that may have lost records are open
             if not all(partition.state.syncs_every_group for partition in partitions):
                 log.warning(
                     "DATA_LOSS: the machine restarted without a clean stop, and topic %r has flush=%s: records "
@@ -477,14 +477,14 @@ class Broker:
         self.waking.liveness_changed()
 
     def _journal_full(self, error: ProtocolError) -> None:
-        """Fail the operations that wait for a journal without space to begin an epoch; they are retried."""
+        """Fail the operations that wait for a new epoch, because a journal has no disk space; clients retry them."""
         for partition in self.partitions.all():
             partition.no_space_for_fences(error)
 
     async def _follow_topic(self, record: pb.TopicRecord) -> None:
         """Apply a topic's newest record to partitions, positions and routes, if this build supports it."""
         if self.features.fault_of_record(record):
-            return  # the node stops
+            return  # the node is about to stop
         await self.partitions.follow(record)
         if record.deleted:
             self.groups.forget_topic(record.topic_id)
@@ -503,7 +503,7 @@ class Broker:
         return route_of(newest) if newest is not None else None
 
     def _begin_single_copies(self) -> None:
-        """Become owner of partitions that only this node stores and that need more copies, so that they get them."""
+        """Begin an epoch of each partition that only this node stores and that needs more copies."""
         for partition in self.partitions.all():
             replica = partition.replica
             is_waiting = partition.state.is_alone and not replica.can_append and replica.state.halted is None

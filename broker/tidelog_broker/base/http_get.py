@@ -98,7 +98,7 @@ async def _exchange(url: SplitResult, tls: ssl.SSLContext, bytes_max: int) -> by
 
 
 class _BufferedSocket:
-    """A stand-in for a socket in `http.client`, with bytes that were received already."""
+    """A replacement for a socket in `http.client`, with bytes that were received before."""
 
     def __init__(self, answer: bytes) -> None:
         self._answer = answer

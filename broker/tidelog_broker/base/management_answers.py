@@ -56,7 +56,7 @@ class Health:
         self.disk_full = False
         """Whether there is no space to append."""
         self.no_quorum: Sequence[str] = ()
-        """Local partitions of which too few replicas are reachable."""
+        """Local partitions without enough reachable replicas for a quorum."""
 
     def beat(self) -> None:
         """Record that the event loop is responsive."""
@@ -82,7 +82,7 @@ class _ParsedRequest(NamedTuple):
     headers: dict[str, str]
     """By lower-case name; repeated values are joined by commas."""
     hosts: tuple[str, ...]
-    """The hosts that it names: in `Host`, and in its target if that is an absolute URL."""
+    """The hosts that the request names: in `Host`, and in its target if that is an absolute URL."""
 
 
 class Answers:

@@ -1,8 +1,8 @@
 """Gauges of a node and of the groups that it coordinates, computed at each scrape.
 
-They are not maintained between scrapes, so requests have no cost for them. A scrape runs on a thread outside the event
-loop and only reads. Series per partition or position are limited: `tidelog_metrics_omitted` counts the omitted ones,
-and counts without such labels are always complete.
+The gauges are not maintained between scrapes, so they do not slow down requests. A scrape runs on a thread outside the
+event loop and only reads. Series per partition or position are limited: `tidelog_metrics_omitted` counts the omitted
+ones, and counts without such labels are always complete.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A node's thread pools for blocking work, one for each kind of work that must not wait for another.
+"""A node's thread pools for blocking work: one for each kind of work that must not wait for another kind.
 
 ADR 0069 explains their number.
 """

@@ -90,7 +90,7 @@ class Cluster:
         self._available_then: frozenset[str] = frozenset()
         self._cut_off: frozenset[str] = frozenset()
         self._notes = 0
-        """Version of the local notes: unreachable nodes and nodes that are leaving."""
+        """Version of `_unreachable` and `_leaving`, the changes that only this node knows."""
         self._leaving: dict[str, int] = {}
         """Nodes that have announced their stop, with the incarnation that is stopping."""
 
@@ -161,7 +161,7 @@ class Cluster:
     def handover_plan(
         self, key: PartitionKey, active: pb.EpochDescriptor, *, lagging: Collection[str] = ()
     ) -> Plan | None:
-        """Return the epoch that transfers a partition of this node to another of its replicas; see `handover_plan`.
+        """Return the epoch that transfers a partition of this node to another of its replicas.
 
         None if no other replica can own it, or too few are alive to decide anything.
         """
@@ -176,7 +176,7 @@ class Cluster:
     def ingestion_owner_plan(
         self, key: PartitionKey, active: pb.EpochDescriptor, *, lagging: Collection[str] = ()
     ) -> Plan | None:
-        """Return the epoch by which a storing-only owner gives a partition up; see `ingestion_owner_plan`."""
+        """Return the epoch by which an owner that only stores copies gives a partition up."""
         return ingestion_owner_plan(key, active, self._entries(), alive=self._available(), lagging=lagging)
 
     @property
@@ -344,7 +344,7 @@ class Cluster:
         if self.is_alone:
             return frozenset({self._node_id})
         now_at = self.version
-        if now_at != self._available_at:  # cached, since it is needed for each partition of a dead node
+        if now_at != self._available_at:  # cached, because a failed node needs it for each of its partitions
             living = {self._node_id, *(member.node_id for member in self._members.live())}
             living = {node for node in living if self._leaving.get(node) != self.incarnation(node)} - self._cut_off
             self._available_then = self._registry.available(living) or frozenset({self._node_id})
@@ -361,4 +361,4 @@ class Cluster:
 
 
 def _discard_messages(to: Sequence[str], message: PeerMessage, batches: Sequence[memoryview]) -> None:
-    """Discard messages: this node has no cluster, or no links yet."""
+    """Discard messages, because this node has no cluster, or no links yet."""

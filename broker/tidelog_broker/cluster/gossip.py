@@ -36,7 +36,7 @@ _FORGED: Final = "not signed with this cluster's secret"
 
 
 class _LogBackOff(NamedTuple):
-    """The time of the next log line for a reason, and the interval before it."""
+    """The back-off of a reason: the time of its next log line, and the interval before that."""
 
     at_s: float
     wait_s: float
@@ -144,7 +144,7 @@ class Gossip:
         if leave:
             for to, payload in self._running.leave(self._now_ms()).outgoing:
                 transport.sendto(self._auth.sign(payload), to)
-        transport.close()  # after sending its buffer
+        transport.close()  # the transport closes after sending its buffer
         dropped = [f"{count} {why.value}" for why, count in self.refusals.items()]
         if self.forged or dropped:
             log.info("gossip dropped datagrams: %s", ", ".join([f"{self.forged} without the secret", *dropped]))
@@ -222,7 +222,7 @@ class Gossip:
     def _log_refusal(self, reason: str, source: Address) -> None:
         """Log a dropped datagram, with an interval per reason that grows from ten seconds to an hour.
 
-        A reason can last for ever: for example, a node at the address of a removed one receives that one's datagrams.
+        A reason can persist: a node at the address of a removed node receives the datagrams for that node forever.
         """
         now_s = self._loop.time()
         again = self._log_again.get(reason)

@@ -38,6 +38,7 @@ from tidelog_broker.core.rollback_detection import (
     IncarnationTick,
     OwnIncarnations,
     claim_of,
+    why_older,
 )
 from tidelog_broker.storage.io.errors import DiskFullError, StorageFailedError
 from tidelog_broker.storage.node.typed_journal import TypedJournal
@@ -183,7 +184,7 @@ class IncarnationRegistry:
         """Why this node must not take part yet, for an operator; empty if it may."""
         if not self.own.doubted_by:
             return ""
-        return _why_old(self.own, self._doubted_by, IncarnationTick(self.own.doubted_by, 0), in_use=False)
+        return why_older(self.own, self._doubted_by, IncarnationTick(self.own.doubted_by, 0), in_use=False)
 
     def refuse_in_doubt(self) -> None:
         """Stop this node: the incarnation that puts it in doubt was not withdrawn in time. Later starts wait again."""
@@ -394,7 +395,7 @@ class IncarnationRegistry:
             self._note_elsewhere(known.incarnation, is_withdrawn=False)
             if self._may_withdraw and not self.is_refused:
                 return ProtocolError(pb.EPOCH_CHANGING, self.doubt)
-        why = _why_old(self.own, by, newest_of(known), in_use=in_use)
+        why = why_older(self.own, by, newest_of(known), in_use=in_use)
         self._refuse(why, is_final=is_final)
         return StaleDirectoryError(pb.FORBIDDEN, why)
 
@@ -595,28 +596,3 @@ def _dropped(directory: Directory) -> pb.KnownIncarnation:
     entry = known_incarnation(directory, IncarnationTick(1, 0))
     entry.dropped = True
     return entry
-
-
-def _why_old(own: OwnIncarnations, by: str, known: IncarnationTick, *, in_use: bool) -> str:
-    """Return why this directory is refused, for its operator."""
-    node_id = own.directory[0]
-    contained = own.past | dict([own.now])
-    counter, own_counter = boot_counter(known.incarnation), boot_counter(own.now.incarnation)
-    seen_by = f"node {by!r}" if by else "another node"
-    if in_use:
-        proof = f"start {counter} of that node is running in another process, as node {by!r} has verified"
-    elif known.incarnation in contained:
-        proof = (
-            f"in start {counter} that node continued to write after this copy was made (tick {known.tick}; the "
-            f"directory has {contained[known.incarnation]}), as node {by!r} has recorded"
-        )
-    else:
-        proof = (
-            f"{seen_by} has recorded start {counter} of that node, which this directory does not contain (this is "
-            f"its start {own_counter})"
-        )
-    return (
-        f"the data directory is an older copy of node {node_id!r}: {proof}. It may lack acknowledged records, so it "
-        "must not take part in the cluster. Use the newest directory of that node; if that is lost, start with "
-        "--replace in an empty directory. `tidelog log` reads this one offline"
-    )

@@ -1,14 +1,14 @@
 """Held METADATA requests that are answered when a partition's owner changes, so that clients learn of it at once.
 
 With polling, a client whose owner has failed would ask less and less often, and on a busy machine the interval would
-grow as long as the takeover itself. So a client sends what it knows, and how long the answer may be held. Held requests
-are registered by topic, and a change wakes only those of its topic.
+grow as long as the takeover itself. So a client sends the epochs that it knows, and how long the answer may be held.
+Held requests are registered by topic, and a change wakes only those of its topic.
 
 Woken requests are processed a few at a time, with a pause of the same duration after each few. Without it, a node that
 takes over a thousand partitions while five hundred clients wait would send each client one answer per partition, and do
 nothing else for a minute; a request that waits for its turn collects several changes. All requests for a topic share
-one view of it, in which only changed partitions are looked up again; each answer contains only what its client does
-not know.
+one view of it, in which only changed partitions are looked up again; each answer contains only partitions that are new
+to its client.
 
 Rejected: pushing every change to every connection (the node would have to store each client's interest, and a thousand
 changes are a thousand messages to clients that use one partition); a version number of this node's view (any change
@@ -32,7 +32,7 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX, KIB, MIB, PARTITIONS_MAX
 
 WAIT_MS_MAX: Final = 10_000
-"""Longest hold of a request, whatever it asks for."""
+"""Longest time for which a request is held."""
 
 KNOWN_PARTITIONS_MAX: Final = 4 * PARTITIONS_MAX
 """Limit of a request's known partitions over all topics; an answer about as many would not fit an envelope."""
@@ -90,7 +90,7 @@ class HeldRequest:
 
 @dataclass(slots=True)
 class _WatchedTopic:
-    """A topic that held requests wait for."""
+    """A topic with held requests."""
 
     waiting: dict[HeldRequest, None] = field(default_factory=dict)
     view: TopicView | None = None
@@ -173,7 +173,7 @@ class RouteNews:
         return view
 
     def _over(self, held: HeldRequest) -> None:
-        """End a hold; requests that began together end together, so they take turns too."""
+        """Answer a request whose time is over; requests that began together end together, so they take turns, too."""
         held.is_over = True
         self._let_look({held: None})
 
@@ -184,7 +184,7 @@ class RouteNews:
             self._look()
 
     def _look(self) -> None:
-        """Wake the next few requests: each is checked without interruption in the loop's next iteration."""
+        """Wake the next few requests, which are checked in the loop's next iteration."""
         if not self._due:
             self._looking = False
             return
@@ -239,7 +239,7 @@ def news_of(known: pb.KnownEpochs, view: TopicView) -> list[int]:
 
 
 def check_known(known: Sequence[pb.KnownEpochs]) -> None:
-    """Check the size of what a request states as known.
+    """Check the number of topics and partitions that a request lists as known.
 
     Raises:
         ProtocolError: INVALID_REQUEST if it is too large.

@@ -1,8 +1,8 @@
 """Partition owners, as far as this node knows: from its own replicas and from other nodes' metadata.
 
 A replica knows its chain of epochs, so for local partitions the answer is the newest decision that this node has
-learned. For other partitions a node has only their first epoch, from the topic's record; it asks other nodes for the
-rest, by METADATA like a client, and keeps the highest epoch. Routes are hints for addressing requests: the receiver
+learned. For other partitions a node has only their first epoch, from the topic's record; it asks other nodes for later
+epochs, by METADATA like a client, and keeps the highest one. Routes are hints for addressing requests: the receiver
 knows whether it is the owner, and refuses otherwise.
 """
 

@@ -181,7 +181,7 @@ COSTS: Final[dict[str, Cost]] = {
     "unsubscribe": Cost(2_000),
     "commit": Cost(300, 25, _ENTRIES, lambda envelope: len(envelope.commit.entries), "position", Pace.SLICES),
     "committed": Cost(200, 5, _ENTRIES, lambda envelope: len(envelope.committed.entries), "position", Pace.PAGES),
-    "group_heartbeat": Cost(2_000, 0.08, 2 * HELD_MAX + JOIN, _heartbeat, "partition held or told of", Pace.AT_ONCE),
+    "group_heartbeat": Cost(2_000, 0.08, 2 * HELD_MAX + JOIN, _heartbeat, "held partition or load", Pace.AT_ONCE),
     "group_describe": Cost(2_000, pace=Pace.PAGES),
     "group_list": Cost(2_000, pace=Pace.PAGES),
     "group_delete": Cost(1_000),

@@ -146,3 +146,28 @@ class OwnIncarnations:
     def claim(self) -> Claim:
         """The claim that this node sends to others."""
         return Claim(self.now.incarnation, self.past, self.forgotten_below)
+
+
+def why_older(own: OwnIncarnations, by: str, known: IncarnationTick, *, in_use: bool) -> str:
+    """Return why this directory is refused, for its operator."""
+    node_id = own.directory[0]
+    contained = own.past | dict([own.now])
+    counter, own_counter = boot_counter(known.incarnation), boot_counter(own.now.incarnation)
+    seen_by = f"node {by!r}" if by else "another node"
+    if in_use:
+        proof = f"start {counter} of that node is running in another process, as node {by!r} has verified"
+    elif known.incarnation in contained:
+        proof = (
+            f"in start {counter} that node continued to write after this copy was made (tick {known.tick}; the "
+            f"directory has {contained[known.incarnation]}), as node {by!r} has recorded"
+        )
+    else:
+        proof = (
+            f"{seen_by} has recorded start {counter} of that node, which this directory does not contain (this is "
+            f"its start {own_counter})"
+        )
+    return (
+        f"the data directory is an older copy of node {node_id!r}: {proof}. It may lack acknowledged records, so it "
+        "must not take part in the cluster. Use the newest directory of that node; if that is lost, start with "
+        "--replace in an empty directory. `tidelog log` reads this one offline"
+    )

@@ -174,7 +174,7 @@ def complete_config(requested: pb.TopicConfig, *, copies_default: int = 1, copie
     """Fill in the unset fields of a new topic's configuration and validate it.
 
     Args:
-        requested: the requested configuration.
+        requested: the configuration in the request; unset fields get defaults.
         copies_default: default of the replication factor.
         copies_max: maximum of the replication factor; 1 on a standalone node.
 

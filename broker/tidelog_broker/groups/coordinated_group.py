@@ -58,7 +58,7 @@ class CoordinatedGroup:
         return self._writing
 
     async def news(self, member_id: str, *, seen_revision: int, wait_s: float) -> None:
-        """Wait until a member has news that it has not seen, is no longer a member, or `wait_s` is over.
+        """Wait until a member has an assignment that it has not seen, is no longer a member, or `wait_s` is over.
 
         Raises:
             ProtocolError: this node no longer coordinates the group.
@@ -99,9 +99,9 @@ class CoordinatedGroup:
 
     async def _write_on(self, writing: asyncio.Future[None]) -> None:
         try:
-            await asyncio.sleep(0)  # requests of the same moment share a record
+            await asyncio.sleep(0)  # requests in one turn of the event loop share a record
             while True:
-                await self._pace()  # as do requests that arrive during the wait
+                await self._pace()  # so do requests that arrive during the wait
                 self.group.decide()
                 await asyncio.sleep(0)
                 if writing.done() or (record := self.group.next_record()) is None:
@@ -122,7 +122,7 @@ class CoordinatedGroup:
             self._settled(self.group)
 
     async def _make_durable(self, record: pb.GroupRecord) -> None:
-        """Write a record and check that it is the newest: members get only what every later coordinator finds too.
+        """Write a record and check that it is the newest, so that every later coordinator reads what members got.
 
         A pending record from an earlier epoch of this node may have the same revision and be committed first.
         """

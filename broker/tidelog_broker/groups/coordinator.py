@@ -3,10 +3,10 @@
 The partition's owner coordinates. It starts with the state in the log whenever it becomes the owner, and every member
 then gets its whole session timeout. A heartbeat is answered only after a quorum has confirmed the ownership since it
 arrived, so a former owner cannot keep a member alive. The coordinator's timeout starts when the heartbeat arrives, the
-member's own when it was sent, so the member has stopped reading when its partitions are assigned to another.
+member's own when it was sent. So a member has stopped reading before its partitions are assigned to another member.
 
-A member belongs to its caller, and is assigned only partitions that the caller may read. No record names the caller:
-each heartbeat does, and after a takeover the first one does before its member is assigned anything new.
+A member belongs to its caller, and is assigned only partitions that the caller may read. The caller is not stored: each
+heartbeat identifies it, so after a takeover a member gets new partitions only after its first heartbeat.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ log = logging.getLogger(__name__)
 TICK_S: Final = 0.1
 """Interval of checks for expired sessions, changed topics and lost ownership."""
 RULES_LOOK_S: Final = 0.5
-"""Delay between a change of rules and the check of assignments. All nodes know the rules by then, so a member is not
-assigned a partition that its node still refuses."""
+"""Delay between a change of rules and the check of assignments. All nodes know the rules after this delay, so a member
+is not assigned a partition that a node still refuses to it."""
 LOADS_LOOK_S: Final = 1.0
 """Interval of checks whether measured loads justify a new assignment."""
 WAIT_SHARE: Final = 3
 """An answer is delayed for at most this fraction of the member's session timeout."""
 HELD_BACK_MS_MAX: Final = 10_000
-"""Limit of the delay, since a node that forwards a heartbeat has a timeout too."""
+"""Limit of the delay, because a node that forwards a heartbeat has a timeout, too."""
 
 
 class Holdings(Protocol):
@@ -166,14 +166,14 @@ class Coordinator:
         """Process a member's heartbeat; answer when its assignment differs from what it has seen, or after `wait_ms`.
 
         Args:
-            request: the heartbeat.
+            request: the heartbeat of the member.
             reader: the member's caller.
             creator: the principal that creates the group if it does not exist; empty if unknown.
             counted_in: the epoch in which the creator's groups were counted against its quota; None without a quota.
 
         Raises:
-            ProtocolError: MEMBER_FENCED, also for a member of another caller; INVALID_REQUEST if there is no room for a
-                group, a member or its topics; see `ready` and `StateLog.write`.
+            ProtocolError: MEMBER_FENCED, also for a member of another caller; INVALID_REQUEST if a limit of groups,
+                members or topics is reached; see `ready` and `StateLog.write`.
         """
         epoch = await self.ready()
         if counted_in not in {None, epoch}:
@@ -235,7 +235,7 @@ class Coordinator:
 
         Raises:
             ProtocolError: see `ConsumerGroup.check_commit`; EPOCH_CHANGING if this node no longer coordinates, or
-                while the group is being deleted; INVALID_REQUEST if there is no room for another group.
+                while the group is being deleted; INVALID_REQUEST if the limit of groups is reached.
         """
         self._coordinating()
         self._check_stays(group)
@@ -430,7 +430,7 @@ class Coordinator:
         self._metrics.group_generations.inc(max(record.generation - before, 0))
 
     def _restarted(self, group: ConsumerGroup, error: ProtocolError) -> None:
-        """Restart the sessions of members; some are members again because their removal could not be written."""
+        """Restart the sessions of members, including those whose removal could not be written."""
         coordinated = self._groups.get(group.name)
         if coordinated is None or coordinated.group is not group:
             return

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 LOOK_S: Final = 60.0
 _AT_ONCE: Final = 2_000
-"""Positions that are checked before the event loop serves other work."""
+"""Number of positions that are checked before the event loop serves other work."""
 
 
 class GroupExpiry:

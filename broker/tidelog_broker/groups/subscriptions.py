@@ -37,14 +37,14 @@ _REPETITION: Final = re.compile(r"\{(\d+)(?:,(\d*))?\}")
 
 
 class _MatchingNames(NamedTuple):
-    """The names that match a pattern, as of a change of the topics."""
+    """The names that match a pattern, with the number of topic changes applied so far."""
 
     changes: int
     names: list[str]
 
 
 class _Readable(NamedTuple):
-    """The names that match a pattern and that a caller may read, as of a change of the topics and of the rules."""
+    """The names that match a pattern and that a caller may read, with the applied changes of topics and rules."""
 
     changes: int
     rules: int | None
@@ -80,7 +80,7 @@ class Subscriptions:
         """Check that matching a subscription's pattern against the existing topics does not take too long.
 
         Raises:
-            ProtocolError: INVALID_REQUEST: it does.
+            ProtocolError: INVALID_REQUEST: it takes too long.
         """
         if wish.pattern and wish.pattern not in self._matching:
             self._matched(wish.pattern, time_s=PATTERN_S_MAX)
@@ -135,7 +135,7 @@ def check_wish(wish: pb.GroupWish) -> None:
         ProtocolError: INVALID_REQUEST or INVALID_TOPIC.
     """
     if not wish.topics and not wish.pattern:
-        raise ProtocolError(pb.INVALID_REQUEST, "a member must name topics or a pattern for topic names")
+        raise ProtocolError(pb.INVALID_REQUEST, "a member must name topics or a pattern for topic names, got neither")
     if len(wish.topics) > TOPICS_MAX:
         raise ProtocolError(
             pb.INVALID_REQUEST,

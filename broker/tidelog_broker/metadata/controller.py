@@ -201,7 +201,7 @@ class Controller:
         """Apply all commits and return the epoch of the state, see `StateLog.ready`.
 
         If the topic does not exist then, the state is confirmed by the replicas first: a write confirms the state that
-        it is based on, but a refusal does not, and a former owner may have an old state.
+        it is based on, but a refusal does not, and a former owner may have an outdated state.
         """
         epoch = await self._meta_log.ready_to_change()
         if not self._topics.exists(name) or (topic_id and self._topics.named(name).topic_id != topic_id):
@@ -292,7 +292,7 @@ class Controller:
         """Return whether an id is that of a founder without a registered directory."""
         if known is not None:
             return known.incarnation == 0
-        meta = self._topics.get(META_TOPIC_ID)  # includes founders that a joining node has not learned of
+        meta = self._topics.get(META_TOPIC_ID)  # includes founders that are unknown to a joining node
         return meta is not None and node_id in meta.first_epoch.placement
 
     async def change_node(self, change: pb.ClusterChange) -> None:
@@ -315,7 +315,9 @@ class Controller:
                     self.refuse_while_it_stores(change.remove, accept_data_loss=change.accept_data_loss)
                     record = self._nodes.removed(change.remove)
                 case _:
-                    raise ProtocolError(pb.INVALID_REQUEST, "a node to drain, undrain or remove is required")
+                    raise ProtocolError(
+                        pb.INVALID_REQUEST, "a cluster change must name a node to drain, undrain or remove, got none"
+                    )
             await self._meta_log.write_node(record, epoch=epoch)
 
     async def finalize(self) -> int:
@@ -338,13 +340,13 @@ class Controller:
         return record is not None and record.removed
 
     def _is_there(self, node_id: str) -> bool:
-        """Return whether a node is alive and not removed."""
+        """Return whether a node is registered and alive."""
         return self._cluster.alive(node_id) and not self.is_removed(node_id)
 
     def refuse_while_it_stores(self, node_id: str, *, accept_data_loss: bool = False) -> None:
         """Refuse to remove a node that stores partitions; it has to be drained first, if other nodes can store them.
 
-        With `accept_data_loss` a drained node that is gone may be removed with partitions that only it stored.
+        With `accept_data_loss` a drained node that is down may be removed with partitions that only it stored.
 
         Raises:
             ProtocolError: INVALID_REQUEST.
@@ -362,11 +364,12 @@ class Controller:
                     continue
                 draining = (record_of_node := self._nodes.get(node_id)) is not None and record_of_node.draining
                 if accept_data_loss and draining and is_gone and route.placement == (node_id,):
-                    continue  # no node can copy it: its data is lost with the node, which the operator accepts
+                    continue  # no other node has the data: it is lost with the node, which the operator accepts
                 if not draining or others >= record.config.replication_factor or route.owner == node_id:
                     raise ProtocolError(
                         pb.INVALID_REQUEST,
-                        f"node {node_id!r} still stores {record.name}/{index}; drain it and wait",
+                        f"node {node_id!r} still stores {record.name}/{index}; drain the node and wait until it "
+                        "stores nothing",
                     )
                 needed = max(record.config.ack_quorum, len(route.placement) // 2 + 1)
                 live_replicas = sum(1 for node in route.placement if node != node_id and self._is_there(node))

@@ -1,8 +1,9 @@
 """Features of topic and security records, by which nodes of different builds know which records they can apply.
 
-A feature is a setting, or a value of one, that an older build would ignore: for example, it would own a partition and
-keep duplicates. Each node announces the features that it supports in its record; a build that announces none supports
-the base set, whose features have no names. A record of `__meta` lists the features that a node needs to apply it.
+A feature is a setting, or a value of one, that an older build would ignore: for example, an older build would own a
+partition and keep duplicates. Each node announces the features that it supports in its record; a build that announces
+none supports the base set, whose features have no names. A record of `__meta` lists the features that a node needs to
+apply it.
 
 - The owner of `__meta` refuses a record that needs a feature which a registered node lacks.
 - It refuses to register a node that lacks a feature which existing records need.
@@ -138,7 +139,7 @@ class FeatureGate:
         self._refuse_above_level(added, called(record))
 
     def finalized(self) -> pb.ClusterLevel | None:
-        """Return the record that raises the level to the highest of this build; None where it is that already.
+        """Return the record that raises the level to the highest of this build; None if the level is that already.
 
         Raises:
             ProtocolError: as `check`, about a node that does not support that level.
@@ -161,9 +162,9 @@ class FeatureGate:
         if refused:
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                f"{what} needs {_listed(refused)} of feature level {max(above[name] for name in refused)}, and the cluster "
-                f"is at level {self.level.number}: run `tidelog cluster finalize`; nodes cannot go back to an earlier "
-                "build after that",
+                f"{what} needs {_listed(refused)} of feature level {max(above[name] for name in refused)}, and the "
+                f"cluster is at level {self.level.number}: run `tidelog cluster finalize`; nodes cannot go back to an "
+                "earlier build after that",
             )
 
     def _refuse_unsupported(self, added: frozenset[str], what: str) -> None:

@@ -29,7 +29,7 @@ WAITING_MAX: Final = 64
 """Limit of callers that wait for a load; others are refused with a retry."""
 FETCH_S_MAX: Final = 4.0
 APART_S: Final = 3.0
-"""Minimum interval between the starts of two loads. Both limits together are less than a client waits for HELLO."""
+"""Minimum interval between the starts of two loads. With `FETCH_S_MAX` it is less than a client waits for HELLO."""
 
 
 class _Waiting(NamedTuple):
@@ -124,9 +124,8 @@ class Jwks:
             had_none = self._keys is None
             await self._look()
             came, self._waiting = self._waiting, []
-            for (
-                each
-            ) in came:  # arrived during the load: wait for the next one, unless the key was found or none existed
+            # tokens that arrived during the load wait for the next one, unless their key was found or no keys existed
+            for each in came:
                 is_answered = had_none or (self._keys is not None and self._keys.find(each.key_id) is not None)
                 (waiting if is_answered else self._waiting).append(each)
             for each in waiting:

@@ -93,7 +93,8 @@ class StateLog:
         with one read after the other, each would wait for a turn of a node that is busy with takeovers.
         """
         self._barring = 0
-        """Pending deletions: a snapshot that began now would restore the deleted group, as it is appended later."""
+        """Number of pending deletions. No snapshot begins meanwhile, because it would follow a deletion in the log and
+        restore the deleted group."""
 
     @property
     def _partition(self) -> Partition:
@@ -155,12 +156,12 @@ class StateLog:
             reading.set_result(error)
             raise
         finally:
-            reading.cancel()  # no effect if it has a result; otherwise the callers end with this node
+            reading.cancel()  # no effect if there is a result; otherwise the callers are cancelled with this node
 
     async def _apply_rest(self) -> None:
         partition = self._partition
         if self.applied < partition.state.log_start:
-            self.forget()  # the snapshot at the start of the log omits what was deleted meanwhile
+            self.forget()  # the snapshot at the start of the log omits state that was deleted meanwhile
         offset = max(self.applied, partition.state.log_start)
         while offset < partition.state.high_watermark:
             buffers = await partition.reader.read_log(offset, _READ_BYTES)
@@ -170,7 +171,7 @@ class StateLog:
                 offset = max(offset, self.take(buffer))
 
     def forget(self) -> None:
-        """Forget the applied state, if a snapshot does not replace all of it."""
+        """Drop applied state that a snapshot would not replace."""
 
     def take(self, buffer: memoryview) -> int:
         """Apply committed batches from any source; return the offset after them."""
@@ -190,8 +191,8 @@ class StateLog:
             epoch: the epoch of that state, as `ready` returned it.
 
         Raises:
-            ProtocolError: they were refused, or the outcome is unknown; EPOCH_CHANGING (definite) if the epoch has
-                ended, and the records have to be computed again.
+            ProtocolError: the records were refused, or the outcome is unknown; EPOCH_CHANGING (definite) if the epoch
+                has ended, and the records have to be computed again.
         """
         for start in range(0, len(records), RECORDS_PER_BATCH):
             values = [record.SerializeToString() for record in records[start : start + RECORDS_PER_BATCH]]
@@ -199,7 +200,7 @@ class StateLog:
         self._begin_snapshot_if_due(epoch)
 
     async def write_deletion(self, record: StateRecord, *, epoch: int) -> None:
-        """Write a record that deletes something without a revision that outdates it.
+        """Write a deletion, which leaves no record whose revision would outrank older records.
 
         Raises:
             ProtocolError: see `write`; EPOCH_CHANGING while a snapshot is being written, which may still contain it.
@@ -431,7 +432,7 @@ class MetaLog(StateLog):
         await self.follow_changes()
 
     def _one_at_a_time(self) -> None:
-        """Refuse concurrent changes: two with the same base have the same revision, and one of them would be lost."""
+        """Refuse concurrent changes: two changes of the same record get the same revision, and one would be lost."""
         if self._unsettled:
             raise ProtocolError(pb.EPOCH_CHANGING, "an earlier change has no outcome yet; retry")
 

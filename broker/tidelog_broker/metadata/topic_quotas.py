@@ -1,7 +1,7 @@
 """The quotas on the number of topics and partitions of a principal, enforced by the owner of `__meta`.
 
-A topic's record names the principal that created it, whoever alters it later. Topics without a creator, made without
-authentication or by an older release, count for no principal.
+A topic's record names the principal that created it, whoever alters it later. Topics without a creator, which were
+created without authentication or by an older release, do not count.
 """
 
 from __future__ import annotations
@@ -51,6 +51,6 @@ def _check(what: str, creator: str, bound: int | None, existing: int, more: int)
     if bound is not None and more and existing + more > bound:
         raise ProtocolError(
             pb.QUOTA_EXCEEDED,
-            f"{creator!r} has created {existing} {what}, and {more} more would exceed its quota of {bound}; delete some, "
-            "or raise the quota",
+            f"{creator!r} has created {existing} {what}, and {more} more would exceed its quota of {bound}; delete "
+            "some, or raise the quota",
         )

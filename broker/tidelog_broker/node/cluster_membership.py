@@ -54,10 +54,10 @@ WITHDRAWAL_WAIT_S: Final = 10.0
 """How long a start waits for the withdrawal of another start of its directory.
 
 The other start is refused or takes part within this time: it asks the nodes for `REGISTER_S_MAX`, or waits for this
-    one.
+start.
 """
 WITHDRAWAL_WAIT_S_MIN: Final = 4.0
-"""The same for a start with a higher incarnation, which wins where both are known, so one of them has to end first."""
+"""The same for a start with a higher incarnation: of two starts that wait for each other, one has to end first."""
 
 
 class ClusterMembership:
@@ -160,7 +160,7 @@ class ClusterMembership:
             if broker.incarnations.is_refused:
                 await broker.incarnations.withdraw(broker.cluster)
                 raise OldCopyError(broker.lifecycle.stop_reason)
-            if broker.lifecycle.stop_reason:  # for example it was removed: it stops as a running node does
+            if broker.lifecycle.stop_reason:  # for example because it was removed: it stops as a running node does
                 return
             if broker.incarnations.doubt:
                 began_s = broker.loop.time()
@@ -319,14 +319,14 @@ class ClusterMembership:
         while True:
             assert broker.peers is not None
             assert self._gossip is not None
-            known = broker.cluster.addresses()  # without removed nodes, which are not connected to
+            known = broker.cluster.addresses()  # addresses without removed nodes, to which there are no links
             living = {member.node_id for member in self._gossip.members.live() if member.node_id in known}
             now_ms = int(broker.loop.time() * 1000)
             cut_off = connectivity.unreachable(
                 living, outgoing=broker.cluster.linked, incoming=broker.peers.connected, now_ms=now_ms
             )
             if broker.cluster.set_unreachable(cut_off):
-                log.warning("alive but not connected: %s", ", ".join(sorted(cut_off)) or "no node any more")
+                log.warning("alive but not connected: %s", ", ".join(sorted(cut_off)) or "none")
                 self.look_soon()
             await asyncio.sleep(LOOK_S)
 
@@ -343,7 +343,7 @@ class ClusterMembership:
             self._exchanged.add(node_id)
 
     def lost(self, node_id: str) -> None:
-        """Forget a lost link; gossip finds out whether its node is alive."""
+        """Forget a lost link; gossip determines whether its node is alive."""
         self._exchanged.discard(node_id)
 
     def _superseded(self, node_id: str) -> None:
@@ -374,7 +374,7 @@ class ClusterMembership:
             self.look_soon()
 
     def look_soon(self) -> None:
-        """Update links and replicas after a change of nodes or their liveness, once per turn of the event loop."""
+        """Schedule an update of links and replicas after a change of nodes, once per turn of the event loop."""
         if not self._look_soon:
             self._look_soon = True
             self._broker.loop.call_soon(self._look)

@@ -35,7 +35,8 @@ log = logging.getLogger(__name__)
 ASK_TIMEOUT_S: Final = 2.0
 ASK_AGAIN_S: Final = 0.1
 PATIENCE_S: Final = 1.0
-"""How long a node that has enough answers waits for the missing ones, and any node before it logs what it waits for."""
+"""How long a node with enough answers waits for the missing ones, and how long any node waits before it logs which
+answers are missing."""
 REGISTER_TIMEOUT_S: Final = 20.0
 """Includes the time in which the other node finds the owner of `__meta`, and the owner's write."""
 KEEP_BINDING_S: Final = 5.0
@@ -143,7 +144,7 @@ class DirectoryAdmission:
     async def keep_bound(self) -> None:
         """Complete the binding of an admitted founder at founders that were unreachable at its admission.
 
-        Each of the other founders then detects it if this founder later loses its disk.
+        Each of the other founders can then detect that this founder has lost its disk.
         """
         if not self._founders:
             return
@@ -157,7 +158,7 @@ class DirectoryAdmission:
             for peer in sorted(unbound & self._broker.cluster.linked):
                 reply = await self._ask(peer, bind=True)
                 fault = binders.answered(peer, reply.bound_directory_id) if reply is not None else ""
-                if fault:  # an earlier or later directory of this id was bound there and never admitted
+                if fault:  # that founder has bound another directory of this id, which was never admitted
                     asked.add(peer)
                     log.info(
                         "founder %s has recorded another data directory for this node, one that was never admitted; "
@@ -234,7 +235,7 @@ class DirectoryAdmission:
         """
         broker = self._broker
         gossip_port = broker.settings.advertise_gossip_port or self._gossip_port or broker.port
-        own = own_record(broker, gossip_port=gossip_port)  # updated later, once the port is known
+        own = own_record(broker, gossip_port=gossip_port)  # the record is written again once the port is known
         problem = "no seed and no node known to the seeds is reachable; start them, or set other seeds"
         for peer in sorted(broker.cluster.linked):
             announce = pb.NodeAnnounce(node=own, is_new=self._is_new)
@@ -249,13 +250,13 @@ class DirectoryAdmission:
             self._learn(reply)
             if self._is_registered:
                 return ""
-            problem = f"node {peer!r} has not written the record; it may run an older build"
+            problem = f"node {peer!r} has not written the record of this node; upgrade it if it runs an older build"
         return problem
 
     # --- both ------------------------------------------------------------------------------------------
 
     async def _ask_all(self, binders: Binders | None) -> None:
-        """Ask all reachable nodes that have not answered; those that have to bind, until they have."""
+        """Ask all reachable nodes that have not answered, and founders until they have bound this one."""
         to_bind = set(binders.waited_for) if binders is not None else set()
         receivers = sorted(self._broker.cluster.linked - (self._answered - to_bind))
         replies = await asyncio.gather(*(self._ask(peer, bind=peer in to_bind) for peer in receivers))
@@ -269,7 +270,7 @@ class DirectoryAdmission:
                 raise IdentityError(fault)
 
     async def _ask(self, peer: str, *, bind: bool) -> pb.NodeAnnounceReply | None:
-        """Ask a node what it knows, and to bind this one; return None if it does not answer."""
+        """Ask a node for the records that it knows, and to bind this node; return None if it does not answer."""
         broker = self._broker
         own = pb.NodeRecord(
             node_id=broker.node_id, incarnation=broker.incarnation, directory_id=broker.dir.directory_id
@@ -291,7 +292,7 @@ class DirectoryAdmission:
             return None
 
     def _learn(self, reply: pb.NodeAnnounceReply) -> None:
-        """Apply what another node knows.
+        """Apply the records that another node has reported.
 
         Raises:
             IdentityError: it knows another directory of this node's id, or features in use that this node lacks.
@@ -321,7 +322,7 @@ class DirectoryAdmission:
             raise IdentityError("; ".join(sorted(set(refusals.values()))))
 
     def _say(self, what: str, *, about: str = "") -> None:
-        """Log what this node waits for, once while `about` stays the same."""
+        """Log the reason for waiting, once while `about` stays the same."""
         if self._told != (about or what):
             self._told = about or what
             log.info("%s", what)

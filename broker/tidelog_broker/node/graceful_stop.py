@@ -5,8 +5,8 @@ and sealed the epoch. A planned roll-over takes one round, and a publish during 
 
     announce   the other nodes learn that this node is leaving, so that it gets no new partitions; two nodes that stop
                at the same time do not transfer to each other
-    roll over  each partition moves to a replica that is alive, keeps up and stays; a limited number at a time,
-               because a partition's writers wait while its epoch is being ended
+    roll over  each partition moves to a replica that is alive, keeps up and is not stopping; a limited number at a
+               time, because a partition's writers wait while its epoch is being ended
 
 All of it has a time limit: other nodes take over the remaining partitions, as after a crash.
 
@@ -27,7 +27,7 @@ from tidelog_broker.partition.partition import Partition
 log = logging.getLogger(__name__)
 
 ANNOUNCE_TIMEOUT_S: Final = 0.5
-"""Limit of the announcement. A node that does not answer is stopped or unreachable, and places nothing here soon."""
+"""Limit of the announcement. A node that does not answer is stopped or unreachable, and places no partitions soon."""
 HAND_OVER_S: Final = 3.0
 AT_ONCE: Final = 64
 _LOOK_S: Final = 0.005

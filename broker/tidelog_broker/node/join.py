@@ -24,7 +24,7 @@ SEEDS_PATIENCE_S: Final = 30.0
 
 
 class OpenedNode(NamedTuple):
-    """The parts that a `Node` is made of."""
+    """The arguments of a `Node`."""
 
     settings: NodeSettings
     directory: NodeDir
@@ -70,7 +70,7 @@ async def open_founding(settings: NodeSettings, *, replaces: bool = False) -> Op
 
 
 def _refuse_taken(node_id: str, seeds: Sequence[Seed]) -> None:
-    """Refuse the id of a running node; this node would otherwise wait for it without end, taking it for itself.
+    """Refuse the id of a running node, which this node would otherwise mistake for itself and wait for forever.
 
     Raises:
         NodeDirError: a node with this id is running.

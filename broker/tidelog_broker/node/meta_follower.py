@@ -92,7 +92,7 @@ class MetaFollower:
         frame = await broker.cluster.request(owner, pb.Envelope(fetch=request), timeout_s=_TIMEOUT_S)
         (result,) = frame.envelope.fetch_reply.results
         if result.error.code == pb.OFFSET_OUT_OF_RANGE and result.error.log_start_offset > entry.offset:
-            # The records before that are part of the snapshot at the start of the log.
+            # Earlier records are part of the snapshot at the start of the log.
             broker.meta_log.applied = result.error.log_start_offset
         elif result.HasField("error"):
             raise ProtocolError(result.error.code, result.error.message)

@@ -279,14 +279,14 @@ class Node:
         self.broker.close()
 
     async def _finish_pending(self, partitions: list[Partition], deadline: float) -> None:
-        """Wait for work in progress until the deadline, then refuse the rest."""
+        """Wait for requests in progress until the deadline, then refuse the remaining ones."""
         broker = self.broker
         broker.accounts.release()
         broker.bounds.turns.stop()
         for partition in partitions:
             partition.changes.wake()
         broker.route_news.wake()
-        with contextlib.suppress(TimeoutError):  # unfinished work gets no answer, as after a crash
+        with contextlib.suppress(TimeoutError):  # unfinished requests get no answer, as after a crash
             async with asyncio.timeout_at(deadline):
                 await self.server.requests_finished()
                 for partition in partitions:

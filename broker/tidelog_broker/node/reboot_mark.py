@@ -1,7 +1,7 @@
 """Clearing of a directory's restart mark, once each log on the disk has recorded the machine's restart.
 
-A log that is not open has not recorded it, unless it was synced with every group and has nothing to record: its topic
-may be unknown yet, or its partition may be adopted later. The mark then stays for the next start.
+A log that is not open has not recorded the restart, unless it was synced with every group and has nothing to record:
+its topic may be unknown yet, or its partition may be adopted later. The mark then stays for the next start.
 """
 
 from __future__ import annotations

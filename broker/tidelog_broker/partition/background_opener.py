@@ -5,8 +5,8 @@
     background          every used partition, at a small share of a core: so that old records expire, missing
     history is fetched and damage is found
 
-A partition that was never used is opened only for the first two reasons. When one replica of a partition is open, the
-others soon are, because it sends messages to them: so no replica has to know which others are closed.
+A partition that was never used is opened only for the first two reasons. An open replica sends messages to the other
+replicas, which opens them. So no replica has to know which others are closed.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
 GRACE_S: Final = 2.0
-"""Before this, gossip has not reached all nodes: an unknown node does not count as down yet."""
+"""Time after the start until gossip has reached all nodes; before, an unknown node does not count as down."""
 SHARE: Final = 50
 """The pause after an opening, as a multiple of its duration: at most two hundredths of a core."""
 PAUSE_S_MIN: Final = 0.05
 LOOK_S: Final = 10.0
-"""Pause after a start, which has other work to do, and when there is nothing to open."""
+"""Pause after the node's start, which has more urgent work, and while there is nothing to open."""
 
 
 class BackgroundOpener:
@@ -62,9 +62,9 @@ class BackgroundOpener:
         self._loop = loop
         self._serves = self._may_miss = False
         self._capable_nodes: frozenset[tuple[str, bool, frozenset[int]]] | None = None
-        """Which nodes could store and own partitions at the last look."""
+        """Which nodes could store and own partitions at the last check."""
         self._tried: set[PartitionKey] = set()
-        """Partitions that the background task has tried; one that cannot be opened is left to its users."""
+        """Partitions that the background task has tried to open; a failed one is opened again by a request only."""
 
     def begin(self) -> None:
         """Begin, when the node serves; after a delay unknown nodes count as down."""

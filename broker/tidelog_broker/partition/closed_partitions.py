@@ -1,8 +1,8 @@
 """The stored partitions of this node that are not open: a few numbers for each, and no running tasks.
 
 For a closed partition the journals and the topic's record have the owner of its newest epoch, and whether it may have
-data on the disk. That suffices to find its owner, to notice that the owner is gone, and to remove it with its topic.
-For everything else the partition is opened first.
+data on the disk. That suffices to find its owner, to notice that the owner has failed, and to remove the partition with
+its topic. Everything else opens the partition first.
 """
 
 from __future__ import annotations

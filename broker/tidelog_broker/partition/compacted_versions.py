@@ -2,7 +2,7 @@
 
 A version is written by a compaction pass over this node's own copy, and must end as decided. The owner's version,
 written before its proposal, is used only once it is decided. A version that this node cannot write is fetched from
-another one, see `core.replication.backfill`.
+another node, see `core.replication.backfill`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ WHOLE_AGAIN_S: Final = 0.02
 
 
 class PassResult(NamedTuple):
-    """The result of a pass: versions, epochs left unchanged, and its actual terms."""
+    """The result of a pass: the new versions, the epochs left unchanged, and the actual terms of the pass."""
 
     made: list[FinishedVersion]
     left: list[int]
@@ -84,7 +84,7 @@ class CompactedVersions:
         self._stop = threading.Event()
         """Set when a running pass must stop."""
         self._passing = threading.Event()
-        """Set while the compactor's thread works for this partition, which may be longer than its caller waits."""
+        """Set while the compactor's thread works for this partition, which may outlast its caller."""
 
     async def close(self) -> None:
         """Begin no more passes, and stop a running one: the log is about to be closed or removed."""
@@ -99,7 +99,7 @@ class CompactedVersions:
 
     @property
     def is_converging(self) -> bool:
-        """Whether a copy on this node can and will be replaced now; a differing one waits for the next round."""
+        """Whether a copy on this node can be replaced now; one whose pass produced other bytes must wait."""
         versions = self._state.replica.backfill.versions
         return any(versions.can_make(epoch) or not versions.has_later(epoch) for epoch, _, _ in self._outdated())
 
@@ -121,8 +121,8 @@ class CompactedVersions:
 
         A copy is not replaced before all older ones that are built from it are at their newest versions: otherwise
         neither this node nor one that fetches it could write them any more. Nothing is replaced while the journal lacks
-        a decision: after a crash the epoch might be open again, with a log that was never appended. And batches are
-        kept while other nodes are asked for the producers' state before them.
+        a decision: after a crash the epoch might be open again, with batches that its owner never appended. Batches are
+        also kept while other nodes are asked for the producers' state before them.
         """
         if not await self._until_may_replace():
             return
@@ -145,7 +145,7 @@ class CompactedVersions:
             for made in sorted(ready):
                 is_base = any(older < made.epoch and versions.is_base_of(made.epoch, older) for older in outdated)
                 if is_base or self.must_stop() or self._may_not_replace():
-                    self._made[made.epoch] = made  # Replaced when that has ended.
+                    self._made[made.epoch] = made  # They are replaced when the request for producer state has ended.
                     continue
                 self._made.pop(made.epoch, None)
                 if await self._put_in_place(made, decided, wanted[made.epoch]):
@@ -156,7 +156,7 @@ class CompactedVersions:
         await self.remove_replaced()
 
     def _is_to_be_fetched(self) -> bool:
-        """Whether a newest version cannot be written here any more, and the core has not noticed."""
+        """Whether this node can no longer write a newest version, and the core has not been informed of that."""
         backfill = self._state.replica.backfill
         outdated = (epoch for epoch, _, _ in self._outdated())
         return any(epoch not in backfill.incomplete and not backfill.versions.can_make(epoch) for epoch in outdated)
@@ -211,7 +211,7 @@ class CompactedVersions:
             ends, newest = known.ends_of(epoch), compactions[-1].terms
             held = self._driver.view.epoch_end(epoch)
             is_here = held is not None and Position(*held) in ends and held != ends[-1]
-            is_kept = max(newest.floor, known.log_start) < ends[-1].offset  # Otherwise retention deletes it.
+            is_kept = max(newest.floor, known.log_start) < ends[-1].offset  # Retention deletes it otherwise.
             if is_here and is_kept and (epoch, newest.end_digest) not in self._differing:
                 yield epoch, LogPosition(*ends[-1]), (compactions[-1].at, _terms(newest))
 
@@ -265,7 +265,9 @@ class CompactedVersions:
         if snapshot is not None:
             store.save_producer_snapshot(*snapshot, committed=self._state.high_watermark)
         store.compacted.put_in_place(made.epoch, decided, made.end)
-        store.copies.abandon_copy(made.epoch)  # A copy of the same version, begun before it could be written here.
+        store.copies.abandon_copy(
+            made.epoch
+        )  # A partial copy of the same version, begun before this node could write the version.
 
     async def make(self, epochs: Sequence[int], terms: Terms) -> PassResult:
         """Run a pass over epochs of the log, without replacing them.

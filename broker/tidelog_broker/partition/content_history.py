@@ -69,7 +69,7 @@ class ContentHistory:
         self.is_whole = end <= log_start
         """Whether everything is read."""
         self.looked_at = self.next_offset
-        """The position read when a step failed."""
+        """The position that a failed step has read."""
 
     def step(self) -> None:
         """Read the next part.

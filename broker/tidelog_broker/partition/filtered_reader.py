@@ -22,7 +22,7 @@ from tidelog_proto.limits import MIB, TAG_BYTES_MAX
 T = TypeVar("T")
 
 HOT_BYTES: Final = 1 * MIB
-"""How many of the newest bytes are filtered at once; if there are more and an index exists, the index is used."""
+"""How many bytes in memory are filtered without the index; with more bytes and an index, the index is used."""
 
 
 class FilteredReader:
@@ -78,7 +78,9 @@ class FilteredReader:
             limit = looked.from_offset
         history = self._state.replica.backfill
         if history.incomplete and (found is None or found.from_offset < history.complete_from):
-            raise self._state.not_here(self._state.log_start)  # A newer one may be among the records being fetched.
+            raise self._state.not_here(
+                self._state.log_start
+            )  # A newer match may be among the records that are being fetched.
         return found
 
     async def _call(self, look: Callable[[], T], offset: int) -> T:

@@ -75,7 +75,7 @@ class PendingPublish:
         self.settle = settle
         self.acks = acks
         self.tenure = 0
-        """The pipeline's number of other nodes' epochs when the batch arrived."""
+        """The number of owner changes that the pipeline had counted when the batch arrived."""
 
     def may_enter(self, epoch: int) -> bool:
         """Whether the batch may be appended in an epoch."""
@@ -118,10 +118,10 @@ class Pipeline:
         self._waiting_for_idle: list[asyncio.Future[None]] = []
         self._busy = False
         self._rests = False
-        """Whether a group of many batches was taken in this turn of the event loop."""
+        """Whether a large group was drained in this turn of the event loop, so that the next one waits."""
         self._refusal: ProtocolError | None = None
         self._tenure = 0
-        """How many epochs of other nodes have begun since the start."""
+        """How many epochs of other nodes have begun since this node started."""
         self.group: Group | None = None
         """The group that is being written."""
         self.has_rolled = False
@@ -159,7 +159,7 @@ class Pipeline:
                     done.set_result(None)
 
     def submit(self, pending: PendingPublish) -> None:
-        """Queue a batch. It is settled exactly once, possibly before this returns."""
+        """Queue a batch. Its outcome is reported exactly once, possibly before this returns."""
         if self._refusal is not None:
             pending.settle(self._refusal, False)
             return
@@ -190,7 +190,7 @@ class Pipeline:
         self._tell_idle()
 
     def abandon(self, error: ProtocolError) -> None:
-        """Refuse everything for good, including batches with offsets, whose outcome stays unknown."""
+        """Refuse everything permanently, including batches with offsets, whose outcome stays unknown."""
         self._waiting.fail(error)
         self._busy = False
         self.group = None
@@ -207,7 +207,7 @@ class Pipeline:
                 self._tell_idle()
             return
         if self._uncommitted_bytes > self._bytes_max:
-            return  # The replicas do not keep up; `released` continues.
+            return  # The replicas lag; `released` starts the next group.
         unwritable = self._state.unwritable()
         if unwritable is not None:
             self.flush(unwritable)
@@ -241,7 +241,7 @@ class Pipeline:
         )
 
     def _drain(self, owner: Owner) -> list[PendingPublish]:
-        """Take verified batches from the head, up to a group's size; settle refused ones and those of other epochs."""
+        """Take verified batches from the head, up to a group's size; refuse invalid ones and those of other epochs."""
         publishes: list[PendingPublish] = []
         size_bytes = 0
         while self._queue:
@@ -280,7 +280,7 @@ class Pipeline:
     ) -> None:
         self.has_rolled |= rolled
         if self._refusal is not None:
-            # Deleted or stopped during the allocation: the files may be closed before a write.
+            # The partition was deleted or stopped during the allocation: the files may be closed before a write.
             self._turn_down(publishes, self._refusal)
         elif error is not None and not isinstance(error, DiskFullError):
             self._fail(publishes, error)
@@ -429,6 +429,6 @@ class Pipeline:
         self._tenure += handed_over
         self._uncommitted.clear()
         self._uncommitted_bytes = 0
-        self.full_since_s = None  # The next epoch has refused nothing yet.
+        self.full_since_s = None  # Nothing was refused for a full disk in the next epoch yet.
         self._waiting.decided(end_offset, refusal, held_by_all=held_by_all)
         self.go_on()

@@ -94,5 +94,5 @@ class SnapshotWriter:
 
     def _written(self, error: BaseException | None) -> None:
         if error is not None:
-            # The log itself has everything; the next start scans more of it.
+            # The log contains the same information; the next start scans more of it.
             log.warning("%s: the producer snapshot was not written: %s", self._state.name, error)

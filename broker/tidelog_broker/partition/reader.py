@@ -1,7 +1,7 @@
 """Reads of a partition, on its owner and on other replicas: up to the known high watermark.
 
-A reader beyond it waits; it is never told that an offset does not exist which another node may have committed:
-`Access.ensure_given_out` asks a quorum first. Records below this copy's start are on another replica, or deleted by
+A reader beyond it waits. Before an offset is refused as beyond the end, `Access.ensure_given_out` asks a quorum,
+because another node may have committed it. Records below this copy's start are on another replica, or deleted by
 retention everywhere.
 """
 
@@ -82,8 +82,9 @@ class PartitionReader:
         """Read as `read_log` for a client; with `is_prompt` batches may be slices of the log, for system calls only.
 
         Raises:
-            ProtocolError: OFFSET_OUT_OF_RANGE if retention was faster, STORAGE_FAILED if the disk fails, LIMBO if
-                the log is damaged, NOT_OWNER if another replica has it, EPOCH_CHANGING while it is being fetched.
+            ProtocolError: OFFSET_OUT_OF_RANGE if retention has deleted the records meanwhile, STORAGE_FAILED if the
+                disk fails, LIMBO if the log is damaged, NOT_OWNER if another replica has it, EPOCH_CHANGING while it is
+                being fetched.
         """
         return await self._read(offset, bytes_max, to_send=is_prompt)
 
@@ -109,7 +110,7 @@ class PartitionReader:
         if self._replica.backfill.incomplete and (
             found.batch_offset is None or found.batch_offset <= self._replica.backfill.complete_from
         ):
-            raise self._state.not_here(self._state.log_start)  # An older one may be the first.
+            raise self._state.not_here(self._state.log_start)  # An earlier record may be the first match.
         return found.record
 
 

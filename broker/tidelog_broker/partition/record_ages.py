@@ -16,7 +16,7 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
 ROLLS: Final = 4
-"""A segment is rolled when its oldest record has lived for this fraction of the retention time, which bounds the delay.
+"""A segment is rolled when its oldest record has reached this fraction of the retention time, to delete it in time.
 """
 
 LONG: Final = 2
@@ -41,10 +41,10 @@ class RecordAges:
         self._newest_at_start_us: int | None = None
         """The append time of the last record at the start of the process; 0 if it is not known any more."""
         self._seen: tuple[int, ...] = ()
-        """The shape of the log when it was last examined."""
+        """The state of the log when it was last examined, see `_shape`."""
         self._refreshed_at = -1
         self.expired_below = 0
-        """All records below it have expired; 0 for none."""
+        """The offset below which all records have expired; 0 if none has."""
         self.long_expired_below = 0
         """The same for `LONG` times the retention time."""
 
@@ -64,7 +64,7 @@ class RecordAges:
     def forget_expired(self) -> None:
         """Forget the expired offsets: the epoch has ended, and the log may be truncated before them.
 
-        New records may get those offsets; the next `look` sees them (ADR 0123).
+        New records may get those offsets; the next `look` examines them (ADR 0123).
         """
         self.expired_below = self.long_expired_below = 0
         self._seen = ()
@@ -110,7 +110,7 @@ class RecordAges:
         if not time_us and not bytes_max:
             return
         following = pb.NextDeletion(below=found.oldest_end, size_bytes=found.oldest_bytes, bounded=bytes_max > 0)
-        if time_us:  # Of the active segment the newest record decides, which is not known yet.
+        if time_us:  # The active segment expires with its newest record, which is not known yet.
             following.at_us = found.oldest_last_us + time_us
         if bytes_max:
             following.bytes_more = max(0, bytes_max - state.log.size_bytes)
@@ -134,7 +134,7 @@ class RecordAges:
         try:
             return await self._readers.call(self._io_key, self._times.look, before_us)
         except ProtocolError:
-            return None  # Deleted meanwhile, or damaged, which the next look or a reader reports.
+            return None  # The segment was deleted meanwhile, or is damaged, which the next check or a reader reports.
 
     async def _stamp_at(self, offset: int) -> int:
         if offset < 0:

@@ -1,7 +1,7 @@
-"""The scrubber slowly rereads the node's logs in a loop, to find rot while other replicas can repair it.
+"""Scrubbing of a node's logs: they are reread slowly in a loop, to find damage while other replicas can repair it.
 
 A damaged epoch that other nodes hold is set aside and fetched from them. A single copy is left unchanged, and the
-damage is logged. The active segment is skipped: a start reads it.
+damage is logged. The active segment is skipped, because recovery reads it at the next start.
 """
 
 from __future__ import annotations
@@ -76,11 +76,11 @@ class Scrubber:
                 if one.damage:
                     one = await self._slice(
                         partition, part, ScrubResult(at, 0, is_done=False)
-                    )  # Read again, because memory errors happen, too.
+                    )  # It is read again, to exclude a memory error.
             except (OSError, WorkersFullError) as error:
                 if not isinstance(error, FileNotFoundError):
                     log.warning("%s: skipping the scrub of %s: %s", partition.name, part.path, error)
-                    await asyncio.sleep(PAUSE_S)  # Perhaps too many open files.
+                    await asyncio.sleep(PAUSE_S)  # The cause may be too many open files.
                 return False
             await asyncio.sleep(one.size_bytes / (self._tools.settings.scrub_bytes_per_s or MIB))
         if not one.damage or not is_held(partition.log, part):

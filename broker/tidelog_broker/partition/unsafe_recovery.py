@@ -1,10 +1,10 @@
 """Ending a partition's epoch without a quorum, when an operator gives up its other replicas.
 
-No node can tell lost replicas from unreachable ones, so this one gives the others some time to answer. With a quorum
-nothing is lost and nothing is unsafe. Without one it ends the epoch at the longest log among those that answered, or
-where one of them had accepted its end, and opens the next one alone. A working partition is not changed: it has an
-owner and a live quorum, and everything written is committed. (Replicas that live but take no part, as in LIMBO, show by
-uncommitted records.)
+No node can tell lost replicas from unreachable ones, so this node gives the others some time to answer. If a quorum
+answers, nothing is lost and the decision is an ordinary one. Without a quorum this node ends the epoch at the end of
+the longest log among the answers, or at an end that one of them has accepted, and opens the next epoch alone. A working
+partition is not changed: it has an owner and a live quorum, and commits its records. (Live replicas that do not
+participate, as in LIMBO, are recognised by records that stay uncommitted.)
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class UnsafeRecovery:
                     epoch = partition.state.epoch
                     decision = await self._end_epoch()
                     unsafe |= decision.unsafe
-                    # An earlier proposal may have been decided, and its next owner may be lost as well.
+                    # An earlier proposal may have been decided, whose next owner may be lost as well.
                     if not self._is_lost():
                         return pb.ClusterChangeReply(epoch=epoch, end_offset=decision.end_offset, unsafe=unsafe)
         except TimeoutError:

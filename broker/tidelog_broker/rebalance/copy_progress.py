@@ -3,7 +3,7 @@
 A move takes one round, but its new copies may need hours to fetch the history. Until then that history is on fewer
 nodes than wanted, and each fetching node shares one rate among all of its copies. So a mover keeps only a bounded
 number of moves with incomplete copies, and polls their nodes. It does not wait for a node that is down, for a copy that
-is not needed any more, or for one that makes no progress (its source is gone, its disk is full, its node does not
+is no longer needed, or for a copy without progress (its source has failed, its disk is full, or its node does not
 answer).
 
 Rejected: reporting missing history with each acknowledgement. It is needed rarely, and the owner of the epoch that a
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 MOVES_MAX: Final = 8
 """Bound on moves with incomplete copies, for requested and again for advised moves."""
 STALLED_MS: Final = 60_000
-"""A copy without progress is not waited for after this."""
+"""Time after which a copy without progress is no longer waited for."""
 ANSWER_S: Final = 1.0
 
 CopyReport = Mapping[PartitionKey, pb.PartitionInfo]
@@ -51,7 +51,7 @@ async def ask(cluster: Cluster, node_id: str, keys: Collection[PartitionKey]) ->
 
 @dataclass(slots=True)
 class _Copy:
-    """A copy being filled: the fewest missing records so far, and since when."""
+    """An incomplete copy: the fewest missing records so far, and since when."""
 
     since_ms: int
     records: int | None = None
@@ -97,7 +97,7 @@ class NewCopies:
         self._moves[key] = _Move(epoch, advised, {node: _Copy(now_ms) for node in nodes})
 
     async def look(self) -> None:
-        """Poll the copies, and drop those that are complete or not to be waited for."""
+        """Poll the copies, and drop those that are complete or no longer waited for."""
         by_node: dict[str, list[PartitionKey]] = {}
         for key, move in self._moves.items():
             for node in move.copies:

@@ -1,4 +1,4 @@
-"""Planned moves of partitions: off nodes that are drained or removed, and to where placement wants them.
+"""Planned moves of partitions: off nodes that are drained or removed, and to the nodes that placement computes.
 
 A partition that lacks copies gets them as soon as there are nodes for all, and one that is stored only on nodes that
 may not own it gets a copy on a node that may. `ownership_advice`, `temporary_owner` and `preferred_owner` give further
@@ -46,10 +46,11 @@ _Move = tuple[Owned, Plan, Advice | None]
 class Mover:
     """Moves the partitions that this node owns.
 
-    Args: begin_single_copies: begins an epoch of each single copy here that is to get others, and is unowned since the
-        start. owned: returns the partitions that this node owns. roll_over: ends an epoch by plan; does nothing if that
-        is too late. cluster: computes placements. nodes: the registered nodes. advisers: give reasons to move without a
-        request, the most urgent first. copies: tracks the incomplete copies of moves. now_ms: the replicas' clock.
+    Args: begin_single_copies: begins an epoch of each single copy on this node that needs more copies and has had no
+        owner since the node's start. owned: returns the partitions that this node owns. roll_over: ends an epoch by
+        plan; does nothing if that is too late. cluster: computes placements. nodes: the registered nodes. advisers:
+        propose moves without a request, the most urgent first. copies: tracks the incomplete copies of moves. now_ms:
+        the replicas' clock.
     """
 
     def __init__(
@@ -75,13 +76,13 @@ class Mover:
         self._rebalancing = False
         self._rebalance_until_ms = 0
         self._tries: dict[PartitionKey, tuple[int, int]] = {}
-        """The newest epoch to be ended, and the number of attempts."""
+        """By partition the epoch to be ended, and the number of attempts."""
         self._holds_back = False
-        """Whether more would move if the copies of earlier moves were complete."""
+        """Whether moves wait for the copies of earlier moves."""
         self._woken = asyncio.Event()
 
     def rebalance(self) -> int:
-        """Begin to move all partitions that this node owns to where placement wants them; return their number."""
+        """Begin to move all partitions that this node owns to their placement; return their number."""
         moves = len(self.due_moves(everything=True))
         self._rebalancing = True
         self._rebalance_until_ms = self._now_ms() + REBALANCE_MS
@@ -90,7 +91,7 @@ class Mover:
         return moves
 
     def wake(self) -> None:
-        """Look again: a node may have been drained."""
+        """Check again, because a node may have been drained."""
         self._tries.clear()
         self._woken.set()
 
@@ -116,7 +117,7 @@ class Mover:
         return found
 
     def _with_able_owner(self, owned: Owned, plan: Plan) -> Plan | None:
-        """Return a plan whose owner can own at once, if any replica can; None if nothing is left to move.
+        """Return a plan whose owner can take over at once, if any replica can; None if nothing is left to move.
 
         A node that gossip reports alive may have a damaged copy. As the planned owner it would be replaced by a
         takeover, and the new owner would plan the same move again.
@@ -142,7 +143,7 @@ class Mover:
                 self._woken.clear()
                 with contextlib.suppress(
                     TimeoutError
-                ):  # Partitions that this node has come to own meanwhile may have to move, too.
+                ):  # Partitions that this node has begun to own meanwhile may have to move, too.
                     async with asyncio.timeout(AGAIN_S):
                         await self._woken.wait()
             await asyncio.sleep(PERIOD_S)
@@ -197,7 +198,7 @@ class Mover:
     def _is_able(self, owned: Owned, plan: Plan) -> bool:
         """Whether replicas that keep up suffice to end the epoch, and live ones to write to the next.
 
-        A damaged copy has no vote, and one in doubt must first be completed.
+        A damaged copy has no vote, and a copy in doubt must be completed first.
         """
         now_ms = self._now_ms()
         lagging = owned.lagging(now_ms)

@@ -4,12 +4,12 @@
     this disk is full   for some time: another replica becomes the owner, this one stores what it can
 
 Failover needs a quorum of complete logs, and a lagging replica leaves one less. Lag is measured in time, not in bytes:
-a burst is caught up with, a broken disk is not. Without a spare node nothing changes: a slow copy is better than none,
-and a publish that asks for all copies times out.
+a replica catches up after a burst of records, but not with a broken disk. Without a spare node nothing changes: a slow
+copy is better than none, and a publish that asks for all copies times out.
 
-Each remedy costs a copy of the log, or an epoch, and may not help: the spare may be as slow, the next disk as full. So
-the same partition is left alone for a minute after one, then for two, up to an hour; and a node that lagged is not used
-as a spare for a while.
+Each remedy costs a copy of the log, or an epoch, and may not help: the spare node may be as slow, the next disk as
+full. So a partition is not moved again for a minute after a remedy, then for two, up to an hour; and a node that lagged
+is not used as a spare for a while.
 """
 
 from __future__ import annotations
@@ -66,21 +66,21 @@ class Owned(NamedTuple):
 
 
 class Adviser(Protocol):
-    """A reason to move partitions."""
+    """A source of proposals to move partitions."""
 
     @property
     def again_s(self) -> float:
-        """How long a partition is left alone after the first move for this reason."""
+        """How long a partition stays after the first move that this adviser proposed."""
         ...
 
     def plan(self, owned: Owned) -> Plan | None:
-        """Return a better epoch for a partition, if there is one. Also called for partitions that are left alone."""
+        """Return a better epoch for a partition, if there is one. Also called for partitions that must not move yet."""
         ...
 
 
 @dataclass(slots=True)
 class _BackOff:
-    """A partition that is left alone until a time, and for how long after the next move."""
+    """The back-off of a partition: until when it stays, and for how long after the next move."""
 
     until_s: float
     next_s: float
@@ -103,7 +103,7 @@ class Advice:
         return plan if back_off is None or now_s >= back_off.until_s else None
 
     def moved(self, key: PartitionKey, now_s: float) -> None:
-        """Record a move for a partition: leave it alone for a while, or for longer than last time."""
+        """Record a move of a partition, which starts its back-off or doubles it."""
         self._back_offs = {
             back_off: until for back_off, until in self._back_offs.items() if now_s < until.until_s + AGAIN_S_MAX
         }
@@ -127,7 +127,7 @@ class EpochTimes:
         return now_s - since_s
 
     def broken(self, key: PartitionKey) -> None:
-        """Record that the condition does not hold for a partition."""
+        """Record that the condition no longer holds for a partition."""
         self._since.pop(key, None)
 
     def clear(self) -> None:
@@ -180,9 +180,7 @@ class OwnershipAdvice:
             if follower.lag_ms(now_ms) >= self._lag_ms or (owned.waits_for_all and not alive(follower.node_id))
         ]
         if not laggards or not owned.can_end(now_ms, without=laggards):
-            return (
-                None  # With a quorum of laggards nothing could be decided: the load is too high, or the owner is slow.
-            )
+            return None  # If a quorum lags, nothing could be decided: the load is too high, or the owner is slow.
         now_s = self._clock_s()
         self._lagged_s |= dict.fromkeys(laggards, now_s)
         self._lagged_s = {node: at_s for node, at_s in self._lagged_s.items() if now_s - at_s < NO_SPARE_S}

@@ -1,9 +1,9 @@
 """Merging the reports of several nodes about the same partitions.
 
-Each node knows its own copies. For a partition the newest epoch counts, and in it the owner's report; whether a copy
-has all of the history, or is in doubt or damaged, only its own node can tell: an owner sees that it does not answer,
-not why. Rejected: replicas that report missing history to their owner, which would be more state to keep consistent
-between nodes for a question that an operator asks rarely.
+Each node knows its own copies. For a partition the newest epoch counts, and in it the owner's report; only the node of
+a copy knows whether the copy has all of the history, is in doubt or is damaged: an owner knows that it does not
+acknowledge, not why. Rejected: replicas that report missing history to their owner, which would be more state to keep
+consistent between nodes for a question that an operator asks rarely.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ def removal_fault(node_id: str, replies: Mapping[str, pb.ClusterStatusReply]) ->
     """Return why removing a node now could lose records, for the operator; empty if it could not.
 
     History follows a partition to its new nodes long after its open epoch has moved. Until a majority of those have all
-    of it, and no node that answers is still fetching, the removed node may hold the only copy of something. A copy that
-    is in doubt or damaged does not count. If the node is in the placement of the open epoch, only copies with all
-    committed records, as the owner knows, count. Nothing is known of a replica that does not answer: it does not count,
-    and does not delay the removal.
+    of the history, and no node that answers is still fetching, the removed node may hold the only copy of some records.
+    A copy that is in doubt or damaged does not count. If the node is in the placement of the open epoch, only copies
+    with all committed records, as the owner knows, count. A replica that does not answer does not count, and does not
+    delay the removal.
 
     Args:
         node_id: the node to be removed.
@@ -86,7 +86,8 @@ def removal_fault(node_id: str, replies: Mapping[str, pb.ClusterStatusReply]) ->
             if not others:
                 return f"{node_id!r} has the only copy of {name}; add another replica first"
             held = {replica.node_id: replica.held_offset for replica in best.replicas}
-            if node_id in best.placement:  # It may have acknowledged records of the open epoch that another copy lacks.
+            # This node may have acknowledged records of the open epoch that another copy lacks.
+            if node_id in best.placement:
                 known = {node: info for node, info in known.items() if held.get(node, -1) >= best.high_watermark}
             awaited = [_awaited(node, known.get(node)) for node in others]
             whole = awaited.count("")

@@ -31,7 +31,7 @@ SLOW_S_PER_BYTE: Final = 0.5e-9
 
 TRIED_S: Final = 0.05
 TRIED_SHARE: Final = 0.02
-"""The interval after which one is tried anyway, and the share of the event loop that this may take."""
+"""The share of the event loop that such writes may take, which gives the interval between two of them."""
 
 SLOW_S: Final = 0.005
 PAUSE_S: Final = 0.5

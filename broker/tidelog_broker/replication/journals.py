@@ -106,7 +106,7 @@ class Chains:
         return {key[0] for key in self._loaded} | {key[0] for key in self._fences}
 
     def chain(self, key: PartitionKey, genesis: pb.EpochDescriptor) -> EpochChain:
-        """Return a partition's chain, which its replica then owns; a new one begins with `genesis`."""
+        """Return a partition's chain, which its replica extends from then on; a new one begins with `genesis`."""
         chain = self._loaded.get(key)
         if chain is None:
             fence = self._fences.get((*key, genesis.epoch))

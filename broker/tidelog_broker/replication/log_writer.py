@@ -1,4 +1,4 @@
-"""Carries out a replica's log writes, on the partition's I/O worker (or, while that is fast, on the event loop).
+"""Execution of a replica's log writes, on the partition's I/O worker or, while writes are fast, on the event loop.
 
 Every write is durable when its function returns, as far as its epoch requires. `False` means that there was no space
 and nothing was written. Any other failure is raised, and final: the node stops.
@@ -58,7 +58,7 @@ def padded_bytes(group: Sequence[Append]) -> int:
 def append(view: ReplicaLog, group: Sequence[Append], *, synced: bool) -> bool:
     """Write consecutive appends as one, and sync once; return False if there is no space.
 
-    An append that does not continue the log follows one that found no space.
+    An append that does not continue the log follows one for which there was no disk space.
 
     Raises:
         StorageError: the disk failed.
@@ -78,7 +78,7 @@ def append(view: ReplicaLog, group: Sequence[Append], *, synced: bool) -> bool:
         if not active.has_room(needed_bytes):
             store.ensure_space(needed_bytes)
     except DiskFullError as error:
-        log.warning("%s: no space for the owner's batches: %s", store.directory.name, error)
+        log.warning("%s: no space for the owner's batches, fetching them later: %s", store.directory.name, error)
         return False
     store.append(batches)
     if synced:
@@ -138,7 +138,7 @@ def _keep_producers(view: ReplicaLog, effect: KeepProducers) -> bool:
         if not view.producers.knows_at(effect.for_epoch):
             snapshot = ProducerSnapshot(effect.epoch, effect.offset, effect.digest, effect.payload)
             if effect.epoch != effect.for_epoch and not view.producers.counts(snapshot):
-                return False  # The log has not got so far yet.
+                return False  # The log does not reach this offset yet.
             view.store.save_producer_snapshot(
                 effect.epoch, effect.offset, effect.digest, effect.payload, committed=effect.offset
             )
@@ -162,11 +162,11 @@ def _append_partial_copy(view: ReplicaLog, effect: AppendPartialCopy) -> bool:
     except DiskFullError:
         return False
     except NotHeldError as error:
-        # The copy to be resumed is gone: the core looks again.
+        # The copy to be resumed is missing: the core plans again.
         log.warning("%s: %s", store.directory.name, error)
         return False
     if position.offset == effect.epoch_end_offset and position.digest != effect.epoch_end_digest:
-        return False  # A complete copy of another version has left the log meanwhile: the core looks again.
+        return False  # A complete copy of another version has left the log meanwhile: the core plans again.
     if not _continues(position, effect):
         log.info(
             "%s: the partial copy of epoch %d is of another version, fetching it again",
@@ -192,7 +192,7 @@ def _append_partial_copy(view: ReplicaLog, effect: AppendPartialCopy) -> bool:
 
 
 def _continues(position: LogPosition, effect: AppendPartialCopy) -> bool:
-    """Whether a copy that a former run left, and that is longer than the core knew, contains the received batches."""
+    """Whether the partial copy of an earlier process, longer than the core expected, has the received batches."""
     if position.offset <= effect.base_offset:
         return True
     ends = [(header.end_offset, header.digest) for header in map(unpack_header, effect.batches)]
@@ -205,7 +205,7 @@ def _finish_copy(view: ReplicaLog, effect: FinishPartialCopy) -> None:
             view.store.copies.finish_copy(effect.epoch, effect.decided)
     except NotHeldError as error:
         log.warning("%s: %s", view.store.directory.name, error)
-    except DivergedError as error:  # The core looks again, and fetches it again.
+    except DivergedError as error:  # The core plans again, and fetches it again.
         log.warning("%s: %s", view.store.directory.name, error)
         view.store.copies.abandon_copy(effect.epoch)
     view.resume_partial_copies()

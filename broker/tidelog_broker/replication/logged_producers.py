@@ -1,6 +1,6 @@
-"""The producers' state as told by the headers of a partition's log, and by snapshots of it.
+"""The producers' state in the headers of a partition's log, and in snapshots beside it.
 
-Retention and compaction remove headers, and so does a log that leaves before a gap: their information is saved before
+Retention and compaction remove headers, and so does the removal of epochs before a gap: the state is saved before that
 in a snapshot beside the log (`storage.partition.snapshots`). A snapshot is validated by the log around it.
 
 A log that begins after offset 0 has the state of all producers only with such a snapshot. A copy that began late, after
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class _ProducersAt(NamedTuple):
-    """The producers' state at an offset, the header before it if it is here, and the headers after it."""
+    """The producers' state at an offset, the header before it if the log has that, and the headers after it."""
 
     table: ProducerTable
     last: BatchHeader | None
@@ -61,7 +61,7 @@ class LoggedProducers:
             return ProducerTable(), 0
         try:
             table, _ = self._scan(offset, log_start)
-            # A log that begins after a gap has no batch before it to tell the time: the snapshot does.
+            # A log that begins after a gap has no earlier batch with an append time: the snapshot has that time.
             return table, max(self._last_append_us(offset), table.last_append_timestamp_us) if table is not None else 0
         except ProtocolError as error:
             log.warning("%s: the producer state cannot be read: %s", self.store.directory.name, error)
@@ -85,7 +85,7 @@ class LoggedProducers:
         An empty state is saved, too: otherwise a later start could not know that there were no producers.
 
         Returns:
-            None if a valid later snapshot knows as much, or the state is unknown.
+            None if a valid later snapshot has the same information, or the state is unknown.
 
         Raises:
             StorageError: the disk failed, or something is damaged.
@@ -112,7 +112,7 @@ class LoggedProducers:
         return ProducerSnapshot(last.epoch, last.end_offset, last.digest, table.snapshot())
 
     def _beginning(self, below: int) -> tuple[int, int, int] | None:
-        """Return epoch, offset and digest of the log's start after the records below an offset are deleted."""
+        """Return epoch, offset and digest of the log's start once the records below an offset are deleted."""
         segments = [segment for held in self.store.epochs for segment in held.segments]
         first = next((one for one in segments if one.end_offset > below), segments[-1]) if segments else None
         return (first.header.epoch, first.base_offset, first.header.start_digest) if first is not None else None
@@ -153,8 +153,8 @@ class LoggedProducers:
         Runs on the I/O worker.
 
         Returns:
-            None if a valid snapshot there or later knows as much; or if the log does not tell the state, because
-            the epoch was fetched compacted: before this node owns the partition it asks others, see `at`.
+            None if a valid snapshot there or later has the same information; or if the log lacks the state, because the
+            epoch was fetched in compacted form: this node asks others for it before it owns the partition, see `at`.
 
         Raises:
             StorageError: the disk failed, or something is damaged.
@@ -201,9 +201,9 @@ class LoggedProducers:
         return LaterSnapshot(*found) if found is not None else None
 
     def unknown_epoch(self) -> int | None:
-        """Return the newest epoch before whose end neither headers nor a snapshot tell the complete producers' state.
+        """Return the newest epoch at whose end neither headers nor a snapshot contain the complete producers' state.
 
-        It was compacted, or the log begins with it or after it, and never had the records before.
+        The epoch was compacted, or the log begins with it or after it and never had earlier records.
 
         Raises:
             StorageError: the disk failed, or something is damaged.
@@ -214,7 +214,7 @@ class LoggedProducers:
             if held is not None and held.end_digest in {each.terms.end_digest for each in compactions}:
                 return None if self.knows_at(epoch) else epoch
         if not store.epochs or not 0 < store.start_offset <= self._log_start():
-            return None  # It has its beginning, or waits for it.
+            return None  # The log has the beginning of the epoch, or fetches it.
         epoch = min(store.epochs[0].epoch, chain.active.epoch - 1)
         return epoch if epoch >= chain.genesis.epoch and self.later(store.start_offset) is None else None
 
@@ -241,7 +241,7 @@ class LoggedProducers:
         return (table, last) if at == offset else (None, None)
 
     def _snapshot_at_most(self, offset: int) -> _ProducersAt | None:
-        """Return the newest of the valid snapshots that know most, and the headers after it; see `_behind`."""
+        """Return the newest of the valid snapshots with the most complete state, and the headers after it."""
         best: _ProducersAt | None = None
         for snapshot in self.store.reader.load_producer_snapshots():
             if snapshot.offset <= offset and (headers_after := self._behind(snapshot)) is not None:

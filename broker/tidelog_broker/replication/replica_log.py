@@ -60,7 +60,7 @@ class ReplicaLog:
         self._short = False
         self._without_producers: int | None = None
         self.is_reboot_noted = True
-        """Whether the machine crash is recorded durably, if there was one."""
+        """Whether a machine crash, if there was one, is recorded durably."""
 
     @classmethod
     def open(
@@ -90,7 +90,7 @@ class ReplicaLog:
     # --- the chain, as this log needs it ---------------------------------------------------------------
 
     def synced(self, epoch: int) -> bool:
-        """Whether an append to an epoch counts only after a sync."""
+        """Whether an append to an epoch is acknowledged only after a sync."""
         known = self._synced
         if known is None or known[0] != epoch:
             known = self._synced = (epoch, self._chain.descriptor(epoch).flush in {pb.ALWAYS, pb.FLUSH_UNSPECIFIED})
@@ -122,7 +122,7 @@ class ReplicaLog:
             self._limbo = store.limbo
 
     def _recreate_lost_epoch(self) -> None:
-        """If the open epoch's directory is missing, begin an empty copy that is marked as lacking records."""
+        """Begin an empty copy, marked as lacking records, if the open epoch's directory is missing."""
         store, active = self.store, self._chain.active
         lost = store.repair.lost_epoch(active.epoch)
         if self._limbo is not None or lost is None or lost < active.epoch or self._node_id not in active.placement:
@@ -160,7 +160,9 @@ class ReplicaLog:
             return
         copies = self.store.copies
         for epoch in copies.partial_epochs:
-            is_beside = epoch in copies.partial_epochs  # The previous one may have brought it in.
+            is_beside = (
+                epoch in copies.partial_epochs
+            )  # It may have been added to the log together with the previous one.
             if is_beside and copies.copy_position(epoch) is None and epoch < self._chain.active.epoch:
                 self._resume_partial_copy(epoch, self._chain.decision(epoch))
 
@@ -170,7 +172,7 @@ class ReplicaLog:
         if start_offset < end_offset <= self._log_start or end_offset < self._log_start:
             self.store.copies.abandon_copy(epoch)
             return
-        # If it begins late, the digest before it is unknown here.
+        # The digest before a copy that begins late is unknown on this node.
         known = 0 if start_offset >= self._log_start else None
         try:
             position = self.store.copies.begin_copy(
@@ -300,7 +302,7 @@ class ReplicaLog:
         are checked.
 
         Raises:
-            DamagedError: the first batch has rotted.
+            DamagedError: the first batch is corrupt.
             ProtocolError: as `EpochReader.read`.
         """
         nothing = BatchRange((), Position(effect.from_offset, 0), Position(effect.from_offset, 0))
@@ -324,10 +326,10 @@ class ReplicaLog:
         return BatchRange(batches, Position(effect.from_offset, base), Position(end_offset, end))
 
     def _sound(self, batches: Sequence[memoryview]) -> int:
-        """Return how many batches precede the first with a rotten body.
+        """Return how many batches precede the first one with a corrupt body.
 
         Raises:
-            DamagedError: none does.
+            DamagedError: the first batch is corrupt.
         """
         for number, batch in enumerate(batches):
             header = unpack_header(batch)

@@ -1,7 +1,7 @@
 """The replicas of a node: created when partitions are opened, ticked when due, and given other nodes' messages.
 
 A heap holds when each replica is due, and one timer of the event loop waits for the first. A deadline that has moved
-earlier is pushed again; one that has moved later is detected when it comes up. After an append or an acknowledgement
+earlier is pushed again; one that has moved later is detected when it expires. After an append or an acknowledgement
 nothing is due for a heartbeat interval. So the deadline of a replica with such inputs, if it has no tick within that
 interval anyway, is examined every few milliseconds, together with others: examining it for every record would cost as
 much as storing the record. A follower that receives the continuation of its log is not examined, because no deadline
@@ -31,7 +31,7 @@ from tidelog_proto import broker_pb2 as pb
 
 LOOK_MS: Final = 5
 PORTION: Final = 16
-"""How many replicas act on changes, or on time, before the event loop handles messages again."""
+"""How many replicas process changes or timers before the event loop handles messages again."""
 RECENTLY_MS: Final = 10_000
 """A partition written within this time probably has waiting clients."""
 FIRST: Final = frozenset({META_TOPIC_ID, OFFSETS_TOPIC_ID})
@@ -208,7 +208,7 @@ class Replication:
         deadline_ms = driver.replica.deadline_ms
         if deadline_ms is None or (driver.scheduled_ms is not None and driver.scheduled_ms <= deadline_ms):
             return
-        # A deadline in the past waits a moment: otherwise a core that requests it repeatedly would block the event
+        # A deadline in the past waits a moment: otherwise a core that requests one repeatedly would block the event
         # loop.
         deadline_ms = max(deadline_ms, self._tools.now_ms() + 1)
         driver.scheduled_ms = deadline_ms
@@ -248,7 +248,7 @@ class Replication:
         due: list[ReplicaDriver] = []
         while self._due and self._due[0][0] <= now_ms and len(due) < PORTION:
             at_ms, _, driver = heapq.heappop(self._due)
-            if driver.scheduled_ms == at_ms:  # Otherwise it is, or was, scheduled for an earlier time.
+            if driver.scheduled_ms == at_ms:  # Otherwise the replica is, or was, scheduled for an earlier time.
                 driver.scheduled_ms = None
                 driver.is_touched = False
                 due.append(driver)

@@ -1,7 +1,7 @@
-"""Log lines about partitions that a node has come to own, merged into one line for many.
+"""Log lines about the partitions that a node has begun to own, merged into one line for many.
 
-A node that takes over from a dead one comes to own hundreds of partitions within a second; a line for each would flood
-the log. So lines are collected for a moment after the first.
+A node that takes over from a failed one owns hundreds of further partitions within a second; a line for each would
+flood the log. So lines are collected for a moment after the first.
 """
 
 from __future__ import annotations

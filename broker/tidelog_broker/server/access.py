@@ -28,10 +28,10 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX
 
 HANDED_ON_MAX: Final = 1_024
-"""Limit of the remembered sessions of forwarded callers."""
+"""Limit of the cached sessions of forwarded callers."""
 
 Rule = Callable[[Broker, Session, pb.Envelope], None]
-"""Raises ProtocolError FORBIDDEN if the caller lacks the permission."""
+"""Checks a request; raises ProtocolError FORBIDDEN if the caller lacks the permission."""
 
 
 class _Entry(Protocol):
@@ -84,7 +84,7 @@ class Need(NamedTuple):
 def _entries(of: Callable[[pb.Envelope], Collection[_Entry]], operation: pb.Operation) -> Need:
     def rule(broker: Broker, session: Session, envelope: pb.Envelope) -> None:
         entries = of(envelope)
-        check_entries(len(entries))  # before the loop: an envelope has room for 250,000 entries
+        check_entries(len(entries))  # checked before the loop, because an envelope has room for 250,000 entries
         for topic_id in {entry.topic_id for entry in entries}:
             check_topic_id(broker, session, operation, topic_id)
 
@@ -265,13 +265,13 @@ def end_reason(broker: Broker, session: Session) -> str:
 
 
 def _recorded_end(broker: Broker, session: Session) -> str:
-    """Return `end_reason` without checks of local files, which may differ between nodes for a while."""
+    """Return `end_reason` without the checks of local files, which may differ between nodes for a while."""
     if session.expired(time.time_ns() // 1000):
         return "the credentials have expired"
     if session.identity:
         permissions = broker.security.registry.permissions
         if session.identity.startswith((KEY, USER)) and permissions.is_admin(session.principal):
-            return ADMIN_BY_RECORD  # an older node has admitted it
+            return ADMIN_BY_RECORD  # a node with an older build has admitted the session
         record = broker.security.registry.get(session.identity)
         if record is not None and record.deleted:
             is_user = session.identity.startswith(USER)
@@ -293,7 +293,9 @@ def check_entry(broker: Broker, kind: str, request: Request, operation: pb.Opera
     """
     if request.session is None:
         return
-    if _gateway_of(request) and (ended := end_reason(broker, request.session)):  # without a gateway the connection ends
+    if _gateway_of(request) and (
+        ended := end_reason(broker, request.session)
+    ):  # without a gateway, the end of the identity ends the connection
         raise ticket_refused(ended)
     try:
         check_topic_id(broker, request.session, operation, topic_id)
@@ -320,7 +322,7 @@ def evaluate_access(session: Session | None, question: pb.AccessTest, broker: Br
     if session is not None and question.principal and question.principal != session.principal:
         session.check(pb.OP_CLUSTER, pb.RES_CLUSTER, "")
     if question.operation in {pb.OPERATION_UNSPECIFIED, pb.OP_ALL} or question.resource == pb.RESOURCE_UNSPECIFIED:
-        raise ProtocolError(pb.INVALID_REQUEST, "an operation and a kind of resource are required")
+        raise ProtocolError(pb.INVALID_REQUEST, "an access test must name an operation and a kind of resource")
     principal = question.principal or (session.principal if session is not None else "")
     if not principal:
         return pb.AccessTestReply(allowed=True, because="this node does not authenticate callers (auth = none)")

@@ -1,8 +1,9 @@
 """The topic `__audit`: the audit log of all nodes of a cluster, readable with the `cluster` permission.
 
 Lines wait in a bounded queue and are written in the background, so that requests neither wait for them nor fail with
-them. A line that finds no room is dropped and counted; the node's own log contains it in any case. The first line
-creates the topic. A write with an unknown outcome is repeated, so a line may appear twice, with equal node and number.
+them. A line that exceeds the queue's limit is dropped and counted; the node's own log contains every line. The first
+line creates the topic. A write with an unknown outcome is repeated, so a line may appear twice, with equal node and
+number.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def _error_in(answer: pb.Envelope) -> pb.Error | None:
 
 
 def came_from(connection: Connection, session: Session | None = None) -> About:
-    """Return the origin of a request: its host, and the gateway or the node that sent it for the caller."""
+    """Return the origin of a request: its host, and the gateway or node that sent it for the caller."""
     if connection.peer_id is not None:
         return About(handed_on_by=connection.peer_id)
     own = connection.session

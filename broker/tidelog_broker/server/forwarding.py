@@ -2,16 +2,16 @@
 
 A client may send any request to any node. A request that only the owner of a partition can process (topic changes: the
 owner of `__meta`; group positions: that of `__offsets`; publishing: that of the partition) is forwarded, and its answer
-returns through this node. A node answers a forwarded request or refuses it with NOT_OWNER, so two nodes that take each
-other for the owner cannot create a loop.
+returns through this node. A node answers a forwarded request or refuses it with NOT_OWNER, so two nodes that consider
+each other the owner cannot create a loop.
 
 While ownership moves, a request waits here and is retried, as long as no part of it can have been processed.
 
-A node that has silently stopped or lost its network answers nothing. So pending requests are checked regularly, and
-fail with an unknown outcome (a retry may succeed) once gossip has reported that node dead, or another node has owned
-the partition, for a grace period: gossip may be wrong on a busy machine, and a live node answers itself. A request
-whose link broke fails at once. A partition that has lost its quorum gets no new owner, so its requests fail with
-QUORUM_LOST and the missing nodes.
+A node that has failed or lost its network does not answer. So pending requests are checked regularly. They fail with an
+unknown outcome (a retry may succeed) after a grace period in which gossip reports that node dead, or another node owns
+the partition: gossip may be wrong on a busy machine, and a live node may still answer. A request whose link broke fails
+at once. A partition without a quorum gets no new owner, so its requests fail with QUORUM_LOST, naming the missing
+nodes.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class _Batch(NamedTuple):
 
 
 class _Waiting:
-    """Batches of one request to another node. Each is settled once: by the answer, or when no answer is expected."""
+    """Batches of one request to another node. Each gets its result once, from the answer or when none is expected."""
 
     def __init__(self, broker: Broker, owner: str, batches: Sequence[_Batch], request: Request) -> None:
         self._broker = broker
@@ -175,7 +175,7 @@ class _Waiting:
         self._timer = self._broker.loop.call_later(_LOOK_S, self._look)
 
     def answered(self, done: asyncio.Future[Frame]) -> None:
-        """Settle the batches with the answer of the request."""
+        """Report the results in the answer of the request."""
         try:
             results = done.result().envelope.publish_reply.results
         except ProtocolError as error:
@@ -196,7 +196,7 @@ class _Waiting:
             self._settle(index, results[index])
 
     def fail(self, error: ProtocolError) -> None:
-        """Settle all remaining batches with an error."""
+        """Report an error for all remaining batches."""
         for index in list(self._left):
             self._settle(index, pb.PublishResult(error=error.to_message()))
 
@@ -238,7 +238,7 @@ class Forwarded:
         self._by_owner.setdefault(owner, []).append(_Batch(entry, data, settle))
 
     def send(self) -> None:
-        """Send the batches; those that cannot be sent are settled at once."""
+        """Send the batches; those that cannot be sent get their error at once."""
         for owner, batches in self._by_owner.items():
             publish = pb.Publish(
                 acks=self._publish.acks,

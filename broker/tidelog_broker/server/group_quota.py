@@ -1,7 +1,7 @@
 """The quota on the number of groups of a principal, over all partitions of `__offsets`.
 
-A group's record names the principal that created it, by joining or committing. Groups without a creator, made without
-authentication or by an older release, count for no principal.
+A group's record names the principal that created it, by joining or committing. Groups without a creator, which were
+created without authentication or by an older release, do not count.
 
 A coordinator knows only the groups of its own partition. If the creator of a new group has a quota, its coordinator
 asks the coordinators of all other partitions first; existing groups and principals without such a quota have no cost.
@@ -53,7 +53,7 @@ async def group_made(broker: Broker, shard: GroupShard, name: str, session: Sess
         async with asyncio.timeout_at(deadline_s):
             await turn.acquire()
     except TimeoutError:
-        raise _uncounted(creator, "other new groups of this principal are counted first") from None
+        raise _uncounted(creator, "other new groups of this principal are being counted") from None
     with broker.groups.claims.claim(creator, shard.key[1], name):
         try:
             await _check(broker, shard, creator, bound, deadline_s)
@@ -76,7 +76,7 @@ async def made_here(broker: Broker, index: int, creator: str) -> int:
 async def _check(broker: Broker, shard: GroupShard, creator: str, bound: int, deadline_s: float) -> None:
     """Refuse a reserved group that exceeds the quota."""
     own = broker.groups.claims.made_by(creator, shard.key[1], shard.records)
-    if own > bound:  # the other counts do not matter
+    if own > bound:  # the counts of other partitions do not matter
         raise _too_many(creator, own - 1, bound)
     try:
         async with asyncio.timeout_at(deadline_s):

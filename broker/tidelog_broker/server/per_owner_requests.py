@@ -1,4 +1,4 @@
-"""Requests about several partitions with different owners: bounded concurrency, one result per partition."""
+"""Requests about several partitions with different owners, with bounded concurrency and one result per partition."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class RequestSlices:
         self._request = request
         self._left = 0
         self._ended: ProtocolError | None = None
-        """Why the request has ended early, if it has."""
+        """The error with which the request has ended early; None if it has not."""
         kind = request.envelope.WhichOneof("kind") or ""
         self._entries = max(count, 1) if kind not in COSTS else COSTS[kind].slice_entries
         self._is_one = count <= self._entries

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _ACCEPT_TURNS: Final = 3
-"""Turns of the event loop in which an accepted socket becomes a connection."""
+"""Number of event loop turns until an accepted socket is a connection."""
 
 Handler = Callable[[Broker, Request], Coroutine[Any, Any, None] | None]
 
@@ -203,7 +203,7 @@ class Server:
         """Close every connection after its answers have left, or at `deadline` (in the event loop's time)."""
         for connection in list(self.connections):
             connection.close()
-        with contextlib.suppress(TimeoutError):  # clients that are slow to read are cut off below
+        with contextlib.suppress(TimeoutError):  # connections of clients that are slow to read are closed below
             async with asyncio.timeout_at(deadline):
                 while self.connections:
                     self._deserted.clear()
@@ -293,7 +293,7 @@ class Server:
             task.add_done_callback(partial(self._worked, work, request))
 
     def _worked(self, work: Coroutine[Any, Any, None], request: Request, task: asyncio.Task[None]) -> None:
-        """Answer a request whose task ended early, possibly before it began, because the node is stopping."""
+        """Answer a request whose task was cancelled, possibly before it began, because the node is stopping."""
         self._working.discard(task)
         has_begun = inspect.getcoroutinestate(work) != inspect.CORO_CREATED
         work.close()

@@ -1,8 +1,8 @@
 """One-way messages from another node: admission, splitting into entries, batch verification and ordered delivery.
 
 A message needs no `Request`, because nothing answers it. All peers share a budget of memory; a message that does not
-fit is discarded and counted, and the node that misses it asks again. (Pausing reads instead would hold up the
-acknowledgements that follow, which may be what the peer's own full queues are waiting for.)
+fit is discarded and counted, and the node that misses it asks again. (Pausing reads instead would delay the
+acknowledgements that follow, for which the peer's own full queues may be waiting.)
 
 A batch is delivered with its header parsed and the CRC32C of its body checked, so corruption on a peer's disk or in its
 memory does not spread: the entry is dropped and logged, other entries and the connection are not affected. A message
@@ -184,7 +184,7 @@ class Inbox:
             return
         try:
             self._received(self.node_id, entry, batches)
-        except Exception:  # a bug in one partition's message must not affect other messages
+        except Exception:  # a bug in the handling of one partition's message must not affect other messages
             log.exception("processing a %s from node %r failed", type(entry).__name__, self.node_id)
 
 

@@ -89,7 +89,7 @@ class Link(asyncio.BufferedProtocol):
         self.peer_id = peer_id
         self._loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[str] = self._loop.create_future()
-        """Completed when the connection is lost; the result is the reason."""
+        """Future of the reason for which the connection was lost."""
         self._queue_bytes = queue_bytes
         self._bytes_out = metrics.peer_bytes_out.tally(peer_id)
         self._dropped = metrics.peer_dropped_out.tally(peer_id)
@@ -166,7 +166,7 @@ class Link(asyncio.BufferedProtocol):
         return self._outbox.size_bytes + unsent
 
     def send(self, one_way: OneWay) -> None:
-        """Send a one-way message within this turn of the event loop; drop it if the queue is full."""
+        """Send a one-way message within this turn of the event loop; drop the message if the queue is full."""
         bound = self._queue_bytes + (0 if one_way.batches else KEPT_BACK_BYTES)
         transport, gathered_bytes = self._transport, self._outbox.size_bytes
         if (

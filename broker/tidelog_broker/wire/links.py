@@ -2,11 +2,11 @@
 
 A link has one direction: the connection from A to B carries A's one-way messages, A's requests and B's answers; B's own
 messages use the connection from B to A. Rejected: one connection for both directions. It saves a socket per pair but
-needs a rule for simultaneous connects, and messages on the connection that loses are lost.
+needs a rule for simultaneous connects, and messages on the discarded connection are lost.
 
 A broken link is connected again after 20 ms, then with exponential backoff up to one second and random jitter, so that
-nodes do not reconnect in step. The backoff is reset only after a link that held for a second. A *refused* connection is
-reported separately: the machine answers, so the process has ended. After any other failure (no route, no answer, a
+nodes do not reconnect in step. The backoff is reset only after a link that lasted for a second. A *refused* connection
+is reported separately: the machine answers, so the process has ended. After any other failure (no route, no answer, a
 reset) the state of the other node is unknown.
 """
 

@@ -176,7 +176,7 @@ class Accounts:
                 self._rest(key, account)
 
     def _rest(self, key: _Key, account: Account) -> None:
-        """Keep an unused account while it has a debt, within `IDLE_MAX`."""
+        """Keep an account without connections while it has a debt, within `IDLE_MAX`."""
         self._idle[key] = None
         for idle in list(islice(self._idle, LOOKED_AT)):
             if len(self._idle) > IDLE_MAX or not self._by_key[idle].owes:

@@ -7,7 +7,7 @@ from tests.broker.founded import Founded
 
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.rebalance import copy_progress
-from tidelog_broker.rebalance.copy_progress import MOVES_MAX, STALLED_MS, NewCopies, CopyReport, ask
+from tidelog_broker.rebalance.copy_progress import MOVES_MAX, STALLED_MS, CopyReport, NewCopies, ask
 from tidelog_proto import broker_pb2 as pb
 
 KEY = (b"t" * 16, 0)

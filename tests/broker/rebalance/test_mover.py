@@ -15,7 +15,7 @@ from tidelog_broker.core.replication.ports import Plan
 from tidelog_broker.core.replication.push import Follower
 from tidelog_broker.core.topics import PartitionKey, TopicRegistry
 from tidelog_broker.rebalance import copy_progress, mover
-from tidelog_broker.rebalance.copy_progress import STALLED_MS, NewCopies, CopyReport
+from tidelog_broker.rebalance.copy_progress import STALLED_MS, CopyReport, NewCopies
 from tidelog_broker.rebalance.mover import TRIES, Mover
 from tidelog_broker.rebalance.ownership_advice import Owned, OwnershipAdvice
 from tidelog_broker.wire.links import Links

@@ -27,7 +27,7 @@ _IDLE_WEIGHT: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class AssignmentInput:
-    """Input of an assignor.
+    """The input of an assignor.
 
     Attributes:
         members: subscribed topic ids by member; the order breaks ties.

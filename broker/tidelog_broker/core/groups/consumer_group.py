@@ -6,8 +6,8 @@ topics change, and each new target increments the *generation*. Only partitions 
 members never hold one partition, and at most one member is granted it within a generation.
 
 The whole group is one record of `__offsets` (`GroupRecord`). Members are answered from the newest durable record
-(`durable_record`), never from state that is not durable, so that a new coordinator knows everything that any member was
-answered. Each change therefore takes the same path: decide, `next_record`, write it, `written`, answer. If the write
+(`durable_record`), never from state that is not durable, so that a new coordinator knows every answer that a member has
+received. Each change therefore takes the same path: decide, `next_record`, write it, `written`, answer. If the write
 fails, the group restarts from the durable record.
 
 A member is only assigned topics that its caller may read. The caller's identity is not durable: the coordinator learns
@@ -111,7 +111,7 @@ class ConsumerGroup:
         self._target_is_new = False
         self._changed = False
         self.in_doubt = False
-        """Whether the outcome of a record is unknown, so that it may still replace the standing one.
+        """Whether the outcome of a record is unknown, so that it may still replace the durable record.
 
         Members are answered only after a later record is durable, so that no session is extended by a superseded one.
         """
@@ -153,7 +153,7 @@ class ConsumerGroup:
 
         Args:
             record: the newest durable record; None for a new group.
-            in_doubt: whether the outcome of a later record is unknown; the next record then repeats the standing state.
+            in_doubt: whether the outcome of a later record is unknown; the next record then repeats the durable state.
         """
         record = record if record is not None else pb.GroupRecord(group=self.name, creator=self.creator)
         self.creator = record.creator
@@ -477,7 +477,7 @@ class ConsumerGroup:
                 self._changed = True
 
     def _adopt(self, record: pb.GroupRecord) -> list[str]:
-        """Make a durable record the basis of answers; return the members whose answer changed."""
+        """Answer members from a new durable record; return the members whose answer changed."""
         self._durable_record = record
         before, self._assignments = self._assignments, {}
         news: list[str] = []

@@ -51,7 +51,7 @@ class LoadWatch:
         self._look_at = 0.0
         self._wait_s = WAIT_MIN_S
         self._back_off_s = WAIT_MIN_S
-        """Back-off after a new target was computed that was not worth it."""
+        """Back-off after a new target was computed and did not reduce the imbalance enough."""
         self._rebalanced_at: float | None = None
         """Time of the last rebalance by load."""
 

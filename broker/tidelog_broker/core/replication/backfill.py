@@ -1,13 +1,15 @@
 """Backfill: fetching the sealed epochs that this copy of a partition lacks, one at a time.
 
+Records of the open epoch are fetched by `catch_up`. Both request one range after the other with a `peer_fetch`.
+
 Epochs are fetched newest first, so that the readable range grows backwards without a hole. A *partial copy*, the part
 of an epoch that was fetched so far, is stored beside the log. It becomes part of the log once it is complete and its
 digest equals the decided one.
 
 Retention may have deleted the front of a sealed epoch on all nodes. A partial copy that ends below the log start is
-abandoned, and another one is started at the log start. The digest before it is taken on trust, because the decided
-digest at its end verifies all that follows. If compaction has merged records on both sides of the log start into one
-batch, the copy begins with that batch.
+abandoned, and another one is started at the log start. The digest before it is not verified by itself: the decided
+digest at the end of the epoch covers everything after it. If compaction has merged records on both sides of the log
+start into one batch, the copy begins with that batch.
 
 Compaction may change the content of a sealed epoch, at different times on different nodes. A source identifies its
 version by the digest at the end, and ranges of two versions do not continue each other. The newest decided version is
@@ -44,7 +46,7 @@ class MissingHistory(NamedTuple):
         records: number of records to fetch.
         epoch: the epoch that is being fetched, or will be next.
         source: the node it is fetched from; "" if none is.
-        is_unavailable: whether all possible sources were asked and none has provided it.
+        is_unavailable: whether all possible sources were asked and none has provided the epoch.
     """
 
     epochs: int
@@ -58,7 +60,7 @@ class Backfill:
     """The sealed epochs of one replica that are incomplete."""
 
     def __init__(self, state: ReplicaState, *, whole: Callable[[], None]) -> None:
-        """Set `whole`, called when nothing is missing any more, or when producer state was obtained."""
+        """Set `whole`, called when nothing is missing any more, or when missing producer state was stored."""
         self._state = state
         self._whole = whole
         self._fetch: PeerFetch | None = None
@@ -105,7 +107,7 @@ class Backfill:
 
     @property
     def outdated_below(self) -> int:
-        """The end of the newest epoch in the log that consumers must not read; 0 without one."""
+        """The end of the newest epoch whose version in the log consumers must not read; 0 without one."""
         outdated = (
             epoch for epoch in self.incomplete if self._is_outdated(epoch) and not self.versions.has_later(epoch)
         )
@@ -113,7 +115,7 @@ class Backfill:
 
     @property
     def is_lacking(self) -> bool:
-        """Whether records that a compaction pass needs are missing; a different front of a copy does not count."""
+        """Whether records that a compaction pass needs are missing, apart from a front deleted by retention."""
         state, versions = self._state, self.versions
         return state.is_member and any(
             not self._is_outdated(one) or not versions.has_later(one) for one in self._wanted()
@@ -150,7 +152,7 @@ class Backfill:
                 self.go_on(now_ms)
 
     def go_on(self, now_ms: int) -> None:
-        """Start fetching the newest incomplete epoch, if this node should hold the partition."""
+        """Start fetching the newest incomplete epoch, if this node is a replica of the partition."""
         state = self._state
         self.incomplete = {epoch for epoch in self.incomplete if not self.versions.is_complete(epoch)}
         self._note_outdated()
@@ -159,7 +161,7 @@ class Backfill:
         fetch = self._fetch
         is_over = fetch is not None and (fetch.epoch not in incomplete or self._is_preempted(fetch))
         if fetch is not None and fetch.deadline_ms is not None and is_over:
-            fetch = self._fetch = None  # none of its writes is pending
+            fetch = self._fetch = None  # no write of the fetch is pending
         if fetch is not None or not incomplete or not state.is_member or state.halted is not None:
             return  # damage in the open epoch is repaired once its end is decided
         epoch = self._next(incomplete)
@@ -168,7 +170,9 @@ class Backfill:
         decision = state.decision(epoch)
         sources = [node for node in state.holders_of(epoch) if node != state.node_id]
         if not sources:
-            state.halt(f"epoch {epoch} is incomplete here and no other node holds it; replace this replica")
+            state.halt(
+                f"epoch {epoch} is incomplete on this node and no other node has it; replace this node (--replace)"
+            )
             return
         first = self._restarts % len(sources)
         sources = sources[first:] + sources[:first]
@@ -179,7 +183,7 @@ class Backfill:
             epoch,
             sources,
             state.timing,
-            end=state.ends_of(epoch)[-1],  # of the newest version
+            end=state.ends_of(epoch)[-1],  # the copy is of the newest version
             first_bytes=state.timing.backfill_bytes,
         )
         self._fetch.digest_unknown = have.offset < state.log_start
@@ -208,7 +212,7 @@ class Backfill:
         return None if waits else epoch
 
     def _note_outdated(self) -> None:
-        """Mark epochs whose newest version this node cannot make itself as incomplete."""
+        """Mark epochs as incomplete whose newest version this node cannot compact itself."""
         for epoch in self._state.chain.compactions:
             if self.versions.is_held(epoch) and not self.versions.is_complete(epoch):
                 self.incomplete.add(epoch)
@@ -225,7 +229,7 @@ class Backfill:
     def refetch(self, epoch: int, reason: str, now_ms: int) -> bool:
         """Fetch a damaged sealed epoch of the log again; return whether other nodes may have it.
 
-        The damaged copy stays readable where it is sound until the replacement is complete, which may be damaged, too.
+        The intact part of the damaged copy stays readable until its replacement is complete and verified.
         """
         state = self._state
         is_decided = state.chain.genesis.epoch <= epoch < state.active.epoch
@@ -246,7 +250,9 @@ class Backfill:
         lacked = self.incomplete
         self.incomplete = {epoch for epoch in lacked if state.decision(epoch).end_offset > state.log_start}
         if lacked != self.incomplete and state.log.newest_epoch() is not None:
-            self.producers.want(max(lacked - self.incomplete), now_ms)  # producer state that this log does not have
+            self.producers.want(
+                max(lacked - self.incomplete), now_ms
+            )  # the source deleted headers whose producer state this log lacks
         fetch = self._fetch
         is_over = fetch is not None and not {fetch.epoch} & {*self.incomplete, *filter(self._is_damaged, self._damaged)}
         if fetch is not None and (is_over or self._at.offset < offset):
@@ -307,7 +313,7 @@ class Backfill:
         )
 
     def _takes(self, fetch: PeerFetch, end: Position) -> bool:
-        """Return whether to accept the version that a source offers.
+        """Return whether to accept the version of the epoch that a source offers.
 
         The newest is always accepted. An older one is accepted only if this log has no complete version of the epoch,
         and the fetch has that version as its target, or no source has a newer one.
@@ -320,8 +326,8 @@ class Backfill:
     def _ask_within_budget(self, fetch: PeerFetch, now_ms: int) -> None:
         """Request the next range of a sealed epoch as soon as this node's backfill budget allows.
 
-        A fetch that the partition waits for is requested immediately, at the expense of others. A fetch that this node
-        no longer needs is abandoned.
+        A range that the partition waits for is requested immediately, at the expense of other partitions. A fetch that
+        this node no longer needs is abandoned.
         """
         if not self._state.is_member or self._is_preempted(fetch):
             self._fetch = None
@@ -336,7 +342,7 @@ class Backfill:
             self._ask(fetch, now_ms)
 
     def _is_preempted(self, fetch: PeerFetch) -> bool:
-        """Return whether a newer epoch has become missing, such as one that was sealed before its last records arrived.
+        """Return whether a newer epoch is missing by now, such as one that was sealed before its last records arrived.
 
         An older epoch may take hours. Its copy continues once the newer one is complete.
         """
@@ -345,9 +351,10 @@ class Backfill:
         return any(epoch > fetch.epoch and not self._is_beside(epoch) for epoch in self._wanted())
 
     def _is_urgent(self, fetch: PeerFetch) -> bool:
-        """Return whether this node is the owner and waits for the epoch, or holds part of the epoch before its own.
+        """Return whether readers near the end of the log wait for the epoch.
 
-        The readers near the end of the log need that epoch; an owner without any of it is an ordinary new copy.
+        That is an epoch of which the owner has a part, or the one before such an epoch. An owner without any part is an
+        ordinary new copy, whose history is not urgent.
         """
         state, active = self._state, self._state.active
         if (active.owner, active.owner_incarnation) != (state.node_id, state.incarnation):
@@ -382,16 +389,17 @@ class Backfill:
                 state.write(SetAside(fetch.epoch, rot))
             state.write(FinishPartialCopy(fetch.epoch, decided), finished)
         else:
-            self._restart_copy(fetch, f"the copy of epoch {fetch.epoch} ends in {self._at}, decided was {fetch.end}")
+            reason = f"the fetched copy of epoch {fetch.epoch} ends at {self._at}, but {fetch.end} is decided"
+            self._restart_copy(fetch, reason)
 
     def _has_copy(self, epoch: int) -> bool:
-        """Return whether there is a copy, which may wait for newer ones; an epoch without records needs none."""
+        """Return whether an epoch has a copy in the log or beside it; an epoch without records needs none."""
         state = self._state
         is_empty = state.start_of(epoch) == state.decision(epoch).end_offset
         return is_empty or self.versions.is_held(epoch) or state.log.copy_position(epoch) is not None
 
     def _mark_damaged_copy(self, epoch: int) -> None:
-        """Mark an older copy that was found damaged when it should have become part of the log with this one."""
+        """Mark an older copy as incomplete that was found damaged when it was to be added to the log with this one."""
         state = self._state
         for older in range(epoch - 1, state.chain.genesis.epoch - 1, -1):
             end_offset = state.decision(older).end_offset
@@ -428,8 +436,8 @@ class Backfill:
             return  # the request was below the log start: another fetch was started
         try:
             if reply.status == pb.DIVERGED:
-                # One copy is wrong, which is decided by the digest at the end of the epoch. Or the source has a version
-                # that this node does not know yet.
+                # Either copy may be wrong; the decided digest at the end of the epoch tells which. Or the source has a
+                # version that this node does not know yet.
                 end = Position(self._state.decision(fetch.epoch).end_offset, reply.epoch_digest)
                 if reply.HasField("epoch_digest") and end not in self._state.ends_of(fetch.epoch):
                     fetch.declined(now_ms)
@@ -439,7 +447,11 @@ class Backfill:
                     self._at = Position(reply.base_offset, 0)
                     fetch.redirected(now_ms)
                     return
-                self._restart_copy(fetch, f"{sender} has epoch {reply.epoch} otherwise below {reply.base_offset}")
+                self._restart_copy(
+                    fetch,
+                    f"node {sender!r} has other records of epoch {reply.epoch} below offset {reply.base_offset} than "
+                    "this copy",
+                )
             elif reply.status != pb.HELD:
                 fetch.declined(now_ms)
             else:

@@ -110,7 +110,7 @@ class Candidate:
         self._wake_ms: int | None = None
         self._give_up_ms = 0
         self._is_late = False
-        """Whether a late wake-up of the current phase was excused once."""
+        """Whether the current phase was extended once because this node woke up late."""
         self._started_ms = 0
         self._ballot = pb.Ballot()
         self._value = b""
@@ -120,14 +120,14 @@ class Candidate:
         self._agreed: set[str] = set()
         self._refusing: set[str] = set()
         self._owner_was_slow = False
-        """Whether silence was the only evidence against the owner when the pre-vote was sent."""
+        """Whether silence was the only evidence of the owner's failure when the pre-vote was sent."""
         self._promises: dict[str, Promise] = {}
         self._short: set[str] = set()
         self._accepted: set[str] = set()
         self._unsafe_until_ms: int | None = None
         """End of the time limit of an unsafe recovery."""
         self._is_unsafe = False
-        """Whether the proposal has no quorum of promises, and needs no quorum of accepts."""
+        """Whether the proposal was made without a quorum of promises, so that it needs no quorum of accepts."""
         self._was_undecided = False
         """Whether an earlier proposal of the unsafe recovery had a seal quorum of promises but too few accepts."""
         self._wants_all = False
@@ -157,7 +157,7 @@ class Candidate:
         """Start an attempt if the owner is missing; abort or repeat a pre-vote if the evidence has changed.
 
         Answers to an earlier pre-vote are outdated once the owner is known to be dead, or alive. A node that was just
-        started has heard of no other node and misses all of them; if the owner dies a moment later, refusals that it
+        started knows no live node and considers every owner failed. If the owner then fails, refusals that this node
         received before must not delay the takeover.
         """
         misses = self._host.suspects_owner(now_ms)
@@ -170,7 +170,7 @@ class Candidate:
             self._pre_vote(now_ms)
 
     def _become(self, phase: Phase) -> None:
-        assert phase in PHASE_TRANSITIONS[self.phase], f"{self.phase} does not lead to {phase}"
+        assert phase in PHASE_TRANSITIONS[self.phase], f"a takeover attempt cannot change from {self.phase} to {phase}"
         self.phase = phase
 
     def _become_idle(self) -> None:
@@ -178,7 +178,7 @@ class Candidate:
         self._wake_ms = None
 
     def agrees(self, sender: str, now_ms: int) -> bool:
-        """Return whether to agree to a pre-vote: the owner is missing here, too, and the own attempt yields."""
+        """Return whether to agree to a pre-vote: this node also considers the owner failed, and its attempt yields."""
         return self._host.suspects_owner(now_ms) and self._yields_to(sender, now_ms)
 
     def _yields_to(self, sender: str, now_ms: int) -> bool:
@@ -189,8 +189,8 @@ class Candidate:
         wait after they have agreed. Two candidates that both rank themselves first, because their views differ, refuse
         each other; then the lower node id wins.
 
-        A candidate that has a quorum of agreement, and only gives a silent owner its time to answer, refuses, too. If
-        both of two such candidates yielded, they would restart forever and the silent owner would stay.
+        A candidate that has a quorum of agreement, and only waits for an answer of the silent owner, does not yield
+        either. Two such candidates that yielded to each other would restart forever, and the silent owner would stay.
 
         Two candidates that ask each other at the same time, both after a failure, both yield, for a random time so that
         they do not meet again.
@@ -289,7 +289,7 @@ class Candidate:
         elif self._unsafe_until_ms is not None and self.phase == "sealing" and self._state.node_id in self._promises:
             self._choose_unsafely(now_ms)
         elif self.phase == "pre-voting" and len(self._agreed) >= self.seal_quorum and self._host.suspects_owner(now_ms):
-            self._seal(now_ms)  # the owner, which only seemed silent, has had its time to answer
+            self._seal(now_ms)  # the owner, which was only silent, did not answer in time
         else:
             self._was_undecided |= self._unsafe_until_ms is not None and self.phase == "opening"
             self._back_off(now_ms)
@@ -392,7 +392,7 @@ class Candidate:
         self._enter("sealing", self._state.timing.seal_ms, now_ms)
 
     def on_seal_reply(self, sender: str, reply: pb.SealReply, now_ms: int) -> None:
-        """Collect promises; a seal quorum of them determines the value."""
+        """Collect promises; a seal quorum of promises determines the value."""
         self._highest_round = max(self._highest_round, reply.promised.round)
         if self.phase != "sealing" or ballot_key(reply.ballot) != ballot_key(self._ballot):
             return
@@ -416,7 +416,7 @@ class Candidate:
 
     @property
     def _whole(self) -> int:
-        """Number of promises from replicas whose logs are certainly complete."""
+        """Return the number of promises from replicas whose logs are certainly complete."""
         return len(self._promises) - len(self._short)
 
     def _choose(self, now_ms: int) -> None:

@@ -1,7 +1,8 @@
 """Catch-up: fetching missing records of the open epoch, from its owner or for an end that is to be accepted.
 
-At most one pull is active. It ends when this copy has everything that its source had written, when the owner pushes the
-continuation again, when a ballot is promised to another candidate, or when the epoch is decided.
+Sealed epochs are fetched by `backfill`. At most one `peer_fetch` is active. It ends when this copy has everything that
+its source had written, when the owner pushes the continuation again, when a ballot is promised to another candidate, or
+when the epoch is decided.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ class CatchUp:
         reopen: Callable[[Opening, int], None],
         raise_log_start: Callable[[int, int], None],
     ) -> None:
-        """Create the state of catching up.
+        """Create an idle catch-up.
 
         Args:
-            state: of the replica.
+            state: the replica's state.
             acknowledge: called when fetched batches are durable.
             reopen: called when the records that an OPEN_EPOCH needs have been fetched.
             raise_log_start: called with the log start of a source.
@@ -120,7 +121,7 @@ class CatchUp:
         self._acknowledge(now_ms)
 
     def pushed(self) -> None:
-        """Stop pulling, because the owner pushes the continuation."""
+        """Stop fetching, because the owner pushes the next records."""
         if self._opening is None and not self._state.doubt:
             self._fetch = None
 

@@ -39,7 +39,7 @@ PeerMessage = (
 
 
 class Send(NamedTuple):
-    """Send `message` to nodes, with whole batches as its attachment. Dropped silently for unreachable nodes."""
+    """Send `message` to nodes, with whole batches as its attachment. The driver drops it for unreachable nodes."""
 
     to: Sequence[str]
     message: PeerMessage
@@ -146,7 +146,7 @@ class DropCopy:
 
 @dataclass(frozen=True, slots=True)
 class KeepProducers:
-    """Store producer state from another node, unless the log has that of the end of `for_epoch`, or later state.
+    """Store producer state from another node, unless the log has the state at the end of `for_epoch`, or later state.
 
     The state is that of `offset` in `epoch`, with the running digest there; `payload` is a `ProducerTable.snapshot`.
     """

@@ -2,11 +2,11 @@
 
 A damaged copy of a sealed epoch is fetched again from another node. The open epoch has only its owner as a source, so
 damage in its copy cannot be repaired, and replicas that lack the damaged records would lag until the epoch ends. Once
-the epoch is sealed, both fetch the records from all replicas that have them.
+the epoch is sealed, the owner and these replicas fetch the records from all replicas that have them.
 
-The epoch is ended by plan, at a time when enough followers keep up to decide the end immediately. With too few, ending
-it would fence the producers without benefit, because the others lack records that only this copy has. The owner
-therefore waits until enough followers keep up.
+The owner ends the epoch as planned (`planned_end`) once enough followers keep up to decide the end immediately. With
+too few, ending it would fence the producers without benefit, because the followers lack records that only the owner
+has.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class OpenEpochRepair:
     Args:
         state: state of the replica.
         followers: returns the followers.
-        end: called with the time in ms to end the epoch; has no effect if it is ending already.
+        end: ends the epoch; called with the time in ms, and does nothing if the epoch is ending already.
         fetch: called after the end of the epoch with its number, the damage, and the time in ms.
     """
 
@@ -49,7 +49,7 @@ class OpenEpochRepair:
         return self._look_ms if self._found is not None else None
 
     def note(self, epoch: int, reason: str, now_ms: int) -> bool:
-        """Record damage in this node's copy of an epoch; return whether the epoch will be ended because of it.
+        """Record damage in this node's copy of an epoch; return whether this node will end the epoch to repair it.
 
         False for an epoch that has ended, for an epoch of another owner, and for the only copy.
         """

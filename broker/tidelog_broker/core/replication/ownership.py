@@ -40,7 +40,7 @@ class Ownership:
         noted: Callable[[str, int], None],
         others_are_asked: Callable[[], bool],
     ) -> None:
-        """Set the callbacks: a replica has promised another ballot; the owner resigned; a delete offset was noted.
+        """Set the callbacks: a replica has promised another ballot; the owner resigned; a delete offset was stored.
 
         `others_are_asked`: whether nodes with compacted epochs may still report producers, see `ProducerStateFetch`.
         """
@@ -98,7 +98,7 @@ class Ownership:
             follower.next_heartbeat_ms = min(follower.next_heartbeat_ms, now_ms)
 
     def greet(self, node_id: str, now_ms: int) -> None:
-        """Send a heartbeat to a replica that is not sure whether this owner is alive."""
+        """Send a heartbeat to a replica that asks whether this owner is alive."""
         follower = self._pushes.followers.get(node_id) if self._pushes is not None else None
         if follower is not None:
             follower.answered = False
@@ -152,7 +152,7 @@ class Ownership:
         self._rebuild()
 
     def on_log_complete(self) -> None:
-        """Retry the recovery, because the local log is complete or other nodes have reported producers."""
+        """Retry the recovery of producer state: the local log is complete, or other nodes have reported producers."""
         if self._state.role == "opening" and self._state.halted is None:
             self._rebuild()
 
@@ -204,10 +204,12 @@ class Ownership:
             elif self._best_state is not None:
                 self._forget(self._best_state, now_ms)
             else:
-                state.halt("the log here lacks producer state and no other node holds it; replace this replica")
+                state.halt(
+                    "the log on this node lacks producer state and no other node has it; replace this node (--replace)"
+                )
 
     def take_producers(self, sender: str, reply: pb.BackfillReply, now_ms: int) -> bool:
-        """Process another replica's producer state; return False if the reply is about something else."""
+        """Process another replica's producer state; return False if the reply answers another request."""
         fetch = self._producers_fetch
         about_batches = reply.status == pb.HELD and reply.length > 0
         if fetch is None or about_batches or not fetch.expects(sender, reply, self._start()):
@@ -232,7 +234,7 @@ class Ownership:
         best.last_append_timestamp_us = last_us
 
     def _open_partial_if_refused(self, now_ms: int) -> None:
-        """Open with the most complete state once no other node may know more."""
+        """Open the epoch with the most complete state once no other node may know more."""
         fetch, best = self._producers_fetch, self._best_state
         if fetch is None or best is None or self._others_are_asked():
             return
@@ -240,7 +242,7 @@ class Ownership:
             self._forget(best, now_ms)
 
     def _forget(self, best: ProducerTable, now_ms: int) -> None:
-        best.known_from = 0  # unknown producers have to start again, and get an error that says so
+        best.known_from = 0  # unknown producers get an error and have to start again
         self._open(best, best.last_append_timestamp_us, now_ms, is_logged=False)
 
     def _ask_producers(self, now_ms: int) -> None:
@@ -404,7 +406,7 @@ class Ownership:
             self._pushes.deleting_below, self._pushes.deleted_below = deleting_below, deleted_below
 
     def lacks_deleted_records(self, node_id: str, from_offset: int, now_ms: int) -> bool:
-        """Return whether a replica asks for records that retention has deleted, so that only the next epoch helps it.
+        """Return whether a replica asks for records that retention has deleted, so that it needs the next epoch.
 
         A request below an acknowledged offset may be a delayed one; if it is repeated without an acknowledgement, the
         replica has lost its copy.

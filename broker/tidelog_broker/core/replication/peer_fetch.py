@@ -1,8 +1,8 @@
-"""A fetch: the fetching of one range of the log, or of producer state, from other replicas.
+"""A fetch of one range of the log, or of producer state, from other replicas; used by `catch_up` and `backfill`.
 
-At most one read of a fetch is outstanding, so the receiver sets the pace and neither side queues. If a source does not
-answer or does not have the range, the next one is asked. Received batches are verified against the digests of the local
-log (`log_tail.check_run`) and, for a sealed epoch, against the decision about its end.
+A peer fetch has at most one outstanding request, so the receiver sets the pace and neither side queues. If a source
+does not answer or does not have the range, the next one is asked. Received batches are verified against the digests of
+the local log (`log_tail.check_run`) and, for a sealed epoch, against the decision about its end.
 
 A source that does not answer in time may be busy with earlier requests. For a sealed epoch the range is then halved,
 and the timeout is doubled after each round without an answer; repeating the same request at the same pace could produce
@@ -28,7 +28,7 @@ ROUNDS_FOR_THE_DEAD: Final = 10
 """Rounds after which dead sources without an answer count as not having the range."""
 
 Step = Literal["resting", "asked", "storing"]
-"""State of a pull; see `STEP_TRANSITIONS`."""
+"""State of a peer fetch; see `STEP_TRANSITIONS`."""
 
 STEP_TRANSITIONS: Final[Mapping[Step, frozenset[Step]]] = {
     "resting": frozenset({"resting", "asked", "storing"}),
@@ -67,7 +67,7 @@ class PeerFetch:
         self._least_bytes = self.range_bytes
         self._doublings_max = DOUBLINGS_MAX if first_bytes else 0
         self._was_too_much = False
-        """Whether a range timed out or could not be stored; ranges then grow linearly."""
+        """Whether a range timed out or could not be stored, after which ranges grow linearly."""
         self._asked_ms = 0
         self._key = key
         self._sources = tuple(sources)
@@ -84,7 +84,7 @@ class PeerFetch:
         self._retry_ms: int | None = None
 
     def _become(self, step: Step) -> None:
-        assert step in STEP_TRANSITIONS[self._step], f"{self._step} is not followed by {step}"
+        assert step in STEP_TRANSITIONS[self._step], f"a peer fetch cannot change from {self._step} to {step}"
         self._step = step
 
     @property
@@ -131,8 +131,8 @@ class PeerFetch:
     def expects(self, sender: str, reply: pb.BackfillReply, position: Position) -> bool:
         """Return whether a reply is the expected one.
 
-        The state of no producers is empty; a reply with batches has a source end instead, which is above 0 whenever a
-        producer can have sent anything.
+        An empty producer state has no bytes. A reply with batches is recognised by its source end, which is above 0
+        whenever a producer can have sent anything.
         """
         about_producers = reply.producers or not reply.source_end_offset
         return (

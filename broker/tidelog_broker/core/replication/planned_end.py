@@ -39,10 +39,10 @@ ROUNDS_MAX: Final = 4
 
 
 class PlannedEnd:
-    """Planned ends of one replica's epoch, both as the owner and as a follower."""
+    """Planned ends of one replica's epoch, on its owner and on its followers."""
 
     def __init__(self, state: ReplicaState, *, propose: Callable[[Plan, int], None]) -> None:
-        """Set `propose`, called once per plan; it has to check whether it is too late."""
+        """Set `propose`, called once per plan; the callback checks whether the epoch can still be ended."""
         self._state = state
         self._propose = propose
         self._plan: Plan | None = None
@@ -68,7 +68,7 @@ class PlannedEnd:
     # --- the owner ---------------------------------------------------------------------------------------
 
     def begin(self, plan: Plan, now_ms: int) -> None:
-        """Plan to end the epoch, replacing an earlier plan; propose it immediately if nothing can be unsynced."""
+        """Plan to end the epoch, replacing an earlier plan; propose it immediately if every append is synced."""
         state, is_waiting = self._state, self._plan is not None
         self._plan = plan
         if state.syncs_appends or state.tail.queued.offset == state.tail.start_offset:

@@ -54,9 +54,9 @@ class Timing:
     pre_vote_ms: int = 2000
     seal_ms: int = 2000
     open_ms: int = 2000
-    """These three are long, because a takeover of a thousand partitions takes about 100 ms of the event loop and a sync
-    in each step, and a candidate that gives up before the answers arrive has to restart. A refusal ends a phase at
-    once."""
+    """The three phases have long timeouts: a takeover of a thousand partitions takes about 100 ms of the event loop and
+    a sync in each phase, and a candidate that gives up before the answers arrive has to restart. A refusal ends a phase
+    at once."""
     fetch_ms: int = 10_000
     """Maximum wait of OPEN_EPOCH for a replica that fetches missing records."""
     sync_ahead_ms: int = 10_000
@@ -84,15 +84,15 @@ class Timing:
     """Minimum interval between requests to a node for the same chain."""
     peer_fetch_bytes: int = 1024 * 1024
     tail_bytes: int = 4 * 1024 * 1024
-    """Maximum range of the open epoch. The first range is `peer_fetch_bytes`; it doubles with each prompt answer, because
-    under full load a replica catches up only with large ranges."""
+    """Maximum range of the open epoch. The first range is `peer_fetch_bytes`; it doubles with each prompt answer,
+    because under full load a replica catches up only with large ranges."""
     prompt_ms: int = 100
     """Maximum delay of a prompt answer; slower sources are overloaded."""
     backfill_bytes: int = 64 * 1024
     """First range of a sealed epoch; each following one is twice as large, up to `peer_fetch_bytes`."""
     window_bytes: int = 8 * 1024 * 1024
     """Initial limit of the memory for records that replicas have not acknowledged (`Ownership.bound_window` changes
-    it); replicas further behind fetch."""
+    it); replicas further behind catch up."""
 
 
 class LogView(Protocol):

@@ -45,7 +45,7 @@ class ProducerStateFetch:
         return self._fetch.deadline_ms if self._fetch is not None else None
 
     def want(self, epoch: int, now_ms: int) -> None:
-        """Request the producer state at the end of a decided epoch, unless it, or a later one, was requested."""
+        """Request the producer state at the end of a decided epoch, unless this or a later state was requested."""
         state = self._state
         end_offset = state.decision(epoch).end_offset
         sources = [node for node in state.holders_of(epoch) if node != state.node_id]
@@ -70,10 +70,10 @@ class ProducerStateFetch:
         fetch = self._fetch
         if fetch is None or reply.length or not fetch.expects(sender, reply, self._end(fetch)):
             return False
-        if reply.status != pb.HELD or known_from(reply.producers):  # the sender's state is incomplete, too
+        if reply.status != pb.HELD or known_from(reply.producers):  # the sender's state is as incomplete as this node's
             fetch.declined(now_ms)
             if fetch.refused(self._state.cluster_hints.alive):
-                self._fetch = None  # no node has it: the state is lost, like that of deleted records
+                self._fetch = None  # no node has the state: it is lost, like that of deleted records
                 self._ended()
             return True
         fetch.answered()

@@ -46,7 +46,7 @@ PRODUCER_IDLE_S: Final = 7 * 24 * 3600
 """Much longer than any client retries a batch."""
 _IDLE_US: Final = PRODUCER_IDLE_S * 1_000_000
 _KEPT: Final = slice(1 - SEQUENCE_WINDOW_BATCHES, None)
-"""The part of a full window that remains when a batch is added."""
+"""Slice of a full window that is kept when a batch is added."""
 _CONTROL: Final = int(Flags.CONTROL)
 """A plain int, because operations on enum flags take a microsecond."""
 

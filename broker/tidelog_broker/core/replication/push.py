@@ -2,7 +2,7 @@
 
 Every group is sent to all followers immediately; the fastest quorum commits it. Groups that a follower has not
 acknowledged stay in memory, up to a limit for the whole partition. The owner stops pushing to a follower that lacks
-records before this window: the follower learns from the next heartbeat that it lacks records, and pulls them from the
+records before this window: the follower learns from the next heartbeat that it lacks records, and catches up from the
 log in large ranges until it has reached the window. So a slow follower costs the owner bounded memory, and does not
 delay the others.
 """
@@ -37,21 +37,22 @@ class SentGroup(NamedTuple):
 
 @dataclass(slots=True)
 class Follower:
-    """A replica from the owner's point of view."""
+    """The progress of a follower, as known to the owner."""
 
     node_id: str
     held_offset: int
-    """Its durable end, as last acknowledged."""
+    """Durable end that the follower has acknowledged last."""
     streaming: bool = True
     answered: bool = False
-    """Whether it has acknowledged anything in this epoch, and since the last heartbeat."""
+    """Whether the follower has acknowledged anything in this epoch, and since the last heartbeat."""
     sent_commit: int = -1
     sent_log_start: int = 0
     noted_below: int = 0
-    """Delete offset that it has noted in this epoch."""
+    """Delete offset that the follower has stored in this epoch."""
     sent_deleted_below: int = 0
     asks_again_ms: int | None = None
-    """Time of its first request below its acknowledged offset since its last acknowledgement; it may have lost data."""
+    """Time of the first request below the acknowledged offset since the last acknowledgement: the follower may have
+    lost data."""
     next_heartbeat_ms: int = 0
     last_heard_ms: int = 0
     latency_ms: float = 0.0
@@ -148,7 +149,7 @@ class PushWindow:
         self._trim()
 
     def noted(self, node_id: str, below: int) -> None:
-        """Process that a replica has noted a delete offset."""
+        """Process that a replica has stored a delete offset."""
         follower = self.followers[node_id]
         follower.noted_below = max(follower.noted_below, below)
 

@@ -34,9 +34,9 @@ PARTICIPATION_TRANSITIONS: Final[Mapping[Participation, frozenset[Participation]
 }
 """Allowed transitions. The first reason of a halt is kept.
 
-    participating       participates
-    halted           does not participate in this epoch, because its copy is wrong; the next one ends this (`enter`)
-    halted permanently  does not participate in any epoch until an operator intervenes: a fork, or a damaged log
+    participating       votes, and sends and accepts records
+    halted              does neither in this epoch, because its copy is wrong; the next epoch ends this (`enter`)
+    halted permanently  does neither in any epoch until an operator intervenes: a fork, or a damaged log
 """
 
 Role = Literal["outsider", "follower", "opening", "owner", "retiring"]
@@ -119,7 +119,7 @@ class ReplicaState:
         self.deleted_below = 0
         """Effective delete offset: earlier records are not visible (`deletion`), nor are those below `log_start`."""
         self.commit_known = 0
-        """Known commit offset of the active epoch, which may exceed the local durable end."""
+        """Commit offset of the active epoch as known here, which may exceed the local durable end."""
         self.effects: list[Effect] = []
         """Pending effects, in order."""
         self.waiting_writes: deque[Then] = deque()
@@ -323,7 +323,8 @@ class ReplicaState:
         """
         here = self.decision(epoch)
         if here.previous_hash != other.previous_hash:
-            self.forks(sender, epoch, f"{sender} has another chain before epoch {epoch}: the chains fork")
+            reason = f"node {sender!r} has other decisions about the epochs before {epoch}: the chains fork"
+            self.forks(sender, epoch, reason)
             return
         if here.unsafe or not other.unsafe:
             self.send_chain(sender, epoch)  # the other node has to evaluate the fork, too
@@ -340,7 +341,7 @@ class ReplicaState:
     # --- commit ----------------------------------------------------------------------------------------
 
     def note_commit(self, offset: int) -> None:
-        """Process a commit offset of the active epoch; records not durable here count later."""
+        """Process a commit offset of the active epoch; records that are not durable here are committed here later."""
         known = self.commit_known
         if offset > known:
             known = self.commit_known = offset
@@ -384,7 +385,7 @@ class ReplicaState:
         self.end_doubt_if_whole()
 
     def end_doubt_if_whole(self) -> None:
-        """End the doubt once the durable log reaches the end that the owner had when it was asked."""
+        """End the doubt once the durable log reaches the end that the owner's log had when this node asked for it."""
         if self.doubt and self.doubt_ends is not None and self.tail.durable.offset >= self.doubt_ends:
             self.doubt = ""
 

@@ -1,4 +1,4 @@
-"""Serving of pulls: ranges of the log, and the producer state at an epoch's end."""
+"""Answers to peer fetches: ranges of the log, and the producer state at an epoch's end."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Source:
         is_open = status == pb.HELD and ask.epoch == state.tail.epoch
         resumed = is_open and self._resume(sender, ask.from_offset, now_ms)
         if resumed:
-            end = ask.from_offset  # the rest follows as appends
+            end = ask.from_offset  # the owner pushes the later records as appends
         if status == pb.HELD and ask.epoch != state.tail.epoch:
             end = state.decision(ask.epoch).end_offset
         if status == pb.HELD and ask.from_offset < end:

@@ -124,8 +124,8 @@ class Session:
             if is_internal_topic(resource, name):
                 what += " (internal topics require `cluster` on the cluster)"
         return NotAllowedError(
-            f"{self.principal!r} has no permission: {permission} on the {what}; an administrator can grant it with tidelog "
-            "acl grant",
+            f"{self.principal!r} has no permission: {permission} on the {what}; an administrator can grant "
+            "it with: tidelog acl grant",
             permission,
             f"{kind}:{name}" if name else kind,
         )

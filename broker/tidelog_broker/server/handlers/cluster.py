@@ -1,7 +1,8 @@
 """CLUSTER_STATUS, CLUSTER_CHANGE and NODE_ANNOUNCE: status of the nodes, and changes of the cluster.
 
-The node that is asked assembles the status: each node reports itself and its copies, within a time limit; a node that
-does not answer is described by gossip and the registry. For a partition its owner's report is authoritative.
+The node that receives the request assembles the status: each node reports itself and its copies, within a time limit;
+the entry of a node that does not answer comes from gossip and the registry. For a partition its owner's report is
+authoritative.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ async def cluster_status(broker: Broker, request: Request) -> None:
         if query.nodes_only:
             pass
         elif cursor is None and len(broker.nodes.live()) > _NODES_WITH_TOPICS:
-            reply.next.SetInParent()  # the nodes alone may fill the page
+            reply.next.SetInParent()  # the list of nodes may fill the page
         else:
             page = partition_descriptions.page_of(
                 broker, all_items(broker.topics, cursor, internal=True, session=request.session), cursor
@@ -91,7 +92,7 @@ async def others_status(broker: Broker, peers: Collection[str]) -> list[pb.NodeS
 
 
 def _merged(broker: Broker, reported: Iterable[pb.NodeStatus]) -> list[pb.NodeStatus]:
-    """Return the status of all nodes: their own reports, or what this node knows of them."""
+    """Return the status of all nodes: their own reports, or entries from gossip and the registry."""
     statuses = {status.node.node_id: status for status in (broker.status(), *reported)}
     if broker.cluster.is_alone:
         return list(statuses.values())
@@ -185,10 +186,10 @@ async def _rebalance(broker: Broker, request: Request) -> None:
 
 
 async def node_announce(broker: Broker, request: Request) -> None:
-    """Handle NODE_ANNOUNCE of a node that is starting, or (as a question with `draining`) about to stop.
+    """Handle NODE_ANNOUNCE of a node that is starting, or (with `ask` and `draining`) about to stop.
 
-    The answer contains all nodes that this node knows. The directory of a founder that starts is also bound to its id,
-    even by a node that is new itself: the binding is durable before the answer.
+    The answer contains all nodes that this node knows. This node also binds the directory of a starting founder to the
+    founder's id, even if this node is new itself; the binding is durable before the answer.
 
     Raises:
         ProtocolError: FORBIDDEN if the id belongs to another node, or to a caller that is not an authenticated node.
@@ -221,7 +222,7 @@ async def node_announce(broker: Broker, request: Request) -> None:
 
     if announce.node.node_id == request.connection.peer_id:
         request.reply(await ask_owner(broker, META_KEY, request.envelope, local))
-    else:  # another node forwards it
+    else:  # a request that another node has forwarded
         request.reply(await at_owner(broker, META_KEY, request, local))
 
 

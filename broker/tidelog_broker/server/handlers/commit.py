@@ -45,7 +45,7 @@ PAGE_POSITIONS: Final = 2_000
 
 
 class _Committer(NamedTuple):
-    """A commit's request, the principal that creates the group with it or "", and the epoch of the state read."""
+    """The request of a commit, the principal that creates the group with it or "", and the epoch of the state."""
 
     request: Request
     creator: str
@@ -102,7 +102,7 @@ async def _commit(broker: Broker, shard: GroupShard, message: pb.Commit, committ
     if is_large:
         await broker.bounds.turns.slice(request.connection, request.payer)
         check_wanted(broker, request)
-    for entry, result in checked:  # without an await up to the write: see `check_commit`
+    for entry, result in checked:  # no await from here to the write, see `check_commit`
         place = (entry.topic_id, entry.partition)
         try:
             coordinator.check_commit(message.group, message.member_id, message.generation, place)
@@ -132,7 +132,9 @@ async def _commit(broker: Broker, shard: GroupShard, message: pb.Commit, committ
         raise ProtocolError(pb.EPOCH_CHANGING, f"the coordinator of group {message.group!r} has changed; retry")
     for key, result in results:
         stored = positions.get(key)
-        if stored is None or broker.topics.is_deleted(key.topic_id):  # positions of a deleted topic are being removed
+        if stored is None or broker.topics.is_deleted(
+            key.topic_id
+        ):  # the positions of a deleted topic are being removed
             result.error.CopyFrom(ProtocolError(pb.UNKNOWN_TOPIC, "the topic was deleted").to_message())
         else:
             _fill(result, stored)

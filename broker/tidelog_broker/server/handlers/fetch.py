@@ -1,11 +1,12 @@
 """FETCH and LIST_OFFSETS: range reads and offset lookups, with long polling on the server.
 
-A fetch that finds too little waits until an append moves the high watermark and wakes it. Recent data is served from
-the rings without a copy or a thread. Older data is read by a reader thread, one fetch at a time per connection and only
-while the client reads its answers, so a client that requests much and reads nothing occupies the memory of one reply.
-A fetch beyond its caller's quota waits until its debt is paid, and is answered without records if that takes long. A
-fetch with a filter scans a bounded range at a time and continues until a record matches or its wait is over; the answer
-contains the offset that it has reached in any case. The same holds for a fetch with a projection.
+A fetch that finds less than its minimum waits until an append moves the high watermark and wakes it. Recent data is
+served from the rings without a copy or a thread. Older data is read by a reader thread, one fetch at a time per
+connection and only while the client reads its answers, so a client that sends many requests and reads no answers
+occupies the memory of one reply. A fetch beyond its caller's quota waits until its debt is paid, and is answered
+without records if that takes long. A fetch with a filter scans a bounded range at a time and continues until a record
+matches or its wait is over; the answer contains the offset that it has reached in any case. The same holds for a fetch
+with a projection.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ class _Gathered:
     size_bytes: int = 0
     failed: bool = False
     bytes_max: int = 0
-    """The size up to which it could have been filled."""
+    """The size limit that applied to the last read."""
     is_behind: bool = False
-    """Whether nothing matched so far, and more records have to be scanned."""
+    """Whether no record has matched yet and more records have to be scanned."""
 
 
 async def fetch(broker: Broker, request: Request) -> None:
@@ -109,7 +110,7 @@ async def fetch(broker: Broker, request: Request) -> None:
                     return
             if gathered.is_behind:
                 continue
-            with contextlib.suppress(TimeoutError):  # the loop then answers with the available records
+            with contextlib.suppress(TimeoutError):  # the loop answers with the available records then
                 async with asyncio.timeout(left_s):
                     await woken.wait()
     finally:
@@ -154,7 +155,7 @@ async def _listen(broker: Broker, request: Request, partitions: list[Partition],
 async def _gather_what_fits(
     broker: Broker, request: Request, positions: list[int], bytes_max: int, *, current: bool
 ) -> _Gathered:
-    """Read what is available, within the room for unsent bytes; with 0 bytes read nothing."""
+    """Read available batches, within the limit of unsent bytes; with a limit of 0 bytes, read nothing."""
     connection, backlog = request.connection, request.connection.backlog
     if not bytes_max:
         return await _gather(broker, request, positions, 0, current=current)
@@ -166,13 +167,13 @@ async def _gather_what_fits(
         gathered.bytes_max = room_bytes
         if not connection.is_open or not gathered.size_bytes or backlog.fits(gathered.size_bytes):
             return gathered
-        backlog.want(gathered.size_bytes)  # a batch is larger than the remaining room
+        backlog.want(gathered.size_bytes)  # a batch exceeds the remaining limit
 
 
 async def _gather(
     broker: Broker, request: Request, positions: list[int], bytes_max: int, *, current: bool
 ) -> _Gathered:
-    """Read what is available, at least one batch of the first entry that has any.
+    """Read available batches, at least one of the first entry that has any.
 
     `positions` are the offsets to read from; a filter that matches nothing advances them.
 

@@ -127,7 +127,7 @@ async def _count(broker: Broker, request: Request) -> None:
 
 
 def _merged(pages: Sequence[pb.GroupListReply]) -> pb.GroupListReply:
-    """Merge the pages of all partitions, up to the first name that an unread page may still precede."""
+    """Merge the pages of all partitions, up to the lowest last name of the pages that continue."""
     ends = [page.groups[-1].group for page in pages if page.more]
     known = [group for page in pages for group in page.groups if not ends or group.group <= min(ends)]
     known.sort(key=lambda group: group.group)

@@ -101,7 +101,9 @@ async def session_of(broker: Broker, authenticator: Authenticator, credentials: 
             raise
         if not await _knows_all(broker):
             raise _yet_to_hear() from error
-        if broker.security.registry.changes == heard:  # no change: avoid a second slow hash for a wrong secret
+        if (
+            broker.security.registry.changes == heard
+        ):  # nothing has changed: avoid a second slow hash for a wrong secret
             raise
     return await authenticator.session_of(credentials, address=address)
 

@@ -19,14 +19,14 @@ from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX
 
 
 def page_of(broker: Broker, items: Iterable[Item], cursor: pb.TopicCursor | None, *, topics: int = 0) -> Page:
-    """Return a page of topics as this node describes them, with at most `topics` topics unless that is 0."""
+    """Return a page of topics with this node's descriptions; at most `topics` topics unless that is 0."""
     return fill(items, cursor, Bounds(DESCRIBED_ENTRIES, topics), broker.description.part)
 
 
 async def opened(broker: Broker, page: Page) -> bool:
     """Open the partitions of a page that must be open to be described; return whether there were any.
 
-    If so, the caller makes the page again, because it was made before they were open.
+    If so, the caller makes the page again, because the page was made before the partitions were open.
     """
     keys = [key for part in page.parts for key in broker.description.to_be_opened(part.record, part.indices)]
     await broker.partitions.awake(keys)
@@ -98,7 +98,7 @@ def merge(broker: Broker, page: Page, replies: Sequence[pb.ClusterStatusReply]) 
 
 
 async def open_named(broker: Broker, request: Request) -> None:
-    """Open the partitions that another node names, unless it asks for the status as it is.
+    """Open the partitions that another node names, unless the node sets `as_is`.
 
     Raises:
         ProtocolError: INVALID_REQUEST for too many partitions.

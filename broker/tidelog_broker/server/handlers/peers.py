@@ -27,7 +27,7 @@ IN_USE_TIMEOUT_S: Final = 1.0
 
 
 def hello(broker: Broker, request: Request) -> None:
-    """Handle PEER_HELLO. Without names it is a question for this node's id, from a node that has yet to join.
+    """Handle PEER_HELLO. Without names, the request of a joining node asks for this node's id and cluster.
 
     Raises:
         ProtocolError: FORBIDDEN or UNSUPPORTED_VERSION with the cause, INVALID_REQUEST if it is repeated.
@@ -86,7 +86,7 @@ async def proof(broker: Broker, request: Request) -> None:
             connection.close()
             return
         await broker.incarnations.register(challenge.node_id, challenge.incarnation, offered)
-        if not connection.is_open:  # its loss was already handled: nothing would remove it from the peers
+        if not connection.is_open:  # its loss was handled before, so nothing would remove it from the peers
             request.drop()
             return
         peers.welcome(connection, challenge, secret)

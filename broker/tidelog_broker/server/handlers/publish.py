@@ -2,8 +2,8 @@
 
 Records are not examined here. Each batch is verified on arrival (on the event loop if that costs less than a thread
 switch, on a worker if it is large once decompressed) and queued in its partition's pipeline. The reply is sent when the
-last batch is settled or the request's time is over. Later results are discarded: the client has been answered that the
-outcome is unknown, and retries.
+last batch has its result or the request's time is over. Later results are discarded: the client knows that the outcome
+is unknown, and retries.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ DROPPED_BYTES_MAX: Final = 256 * KIB
 
 
 class PublishInProgress:
-    """A PUBLISH with unsettled batches."""
+    """A PUBLISH with batches that have no result yet."""
 
     __slots__ = ("_answer_envelope", "_dropped_bytes", "_left", "_metrics", "_request", "_results", "_timer")
 
@@ -62,7 +62,7 @@ class PublishInProgress:
         return self._request is None
 
     def start_clock(self, loop: asyncio.AbstractEventLoop, timeout_ms: int) -> None:
-        """Limit the time until the answer. Called after batches were queued; most small ones are settled by then."""
+        """Limit the time until the answer. Called after batches were queued, when most small ones have their result."""
         if self._request is not None:
             self._timer = loop.call_later(timeout_ms / 1000, self._time_out)
 
@@ -86,7 +86,7 @@ class PublishInProgress:
         self._settled()
 
     def _add_dropped(self, result: pb.PublishResult, outcome: StoredBatch) -> None:
-        """Add the number of dropped records, and their list while there is room."""
+        """Add the number of dropped records, and their list while it fits the answer."""
         result.duplicates = outcome.duplicates
         self._dropped_bytes += len(outcome.dropped)
         if self._dropped_bytes <= DROPPED_BYTES_MAX:
@@ -230,7 +230,7 @@ async def _refuse_unknown(broker: Broker, unknown: list[_Unknown]) -> None:
     current = False
     try:
         current = await broker.meta_freshness.refresh_for(each.key for each in unknown)
-    finally:  # also when the node is stopping
+    finally:  # this includes a node that is stopping
         for key, settle in unknown:
             settle(_found(broker, key, current=current), False)
 
@@ -257,7 +257,7 @@ def _other_owner(broker: Broker, entry: pb.PublishEntry) -> str:
 def _submit_when_open(
     broker: Broker, key: PartitionKey, data: memoryview, settle: partial[None], acks: pb.Acks, *, of_node: bool
 ) -> None:
-    """Queue a batch as soon as its partition is open, before batches that arrive after that."""
+    """Queue a batch as soon as its partition is open, before batches that arrive later."""
 
     def opened(partition: Partition | None, error: ProtocolError | None) -> None:
         try:

@@ -77,7 +77,7 @@ class Pump:
         self._record_epochs: dict[PartitionKey, int] = {}
         """Epochs of the records before the positions, until something is sent: then this node has those records."""
         self._unconfirmed: set[PartitionKey] = set()
-        """Partitions with a position that seems to be past the end, while a quorum is being asked."""
+        """Partitions with a position that seems to be past the end, while a quorum confirms the end."""
         self._started = False
         self.stopped = False
 
@@ -266,7 +266,7 @@ class Pump:
         return max(1, min(EVENT_BYTES, self.subscription.credit_bytes, room_bytes))
 
     def _fits(self, size_bytes: int) -> bool:
-        """Return whether an event of this size has room; a single batch may exceed the requested size."""
+        """Return whether an event of this size may be sent; a single batch may exceed the requested size."""
         if self._connection.backlog.fits(size_bytes):
             return True
         self._connection.backlog.want(size_bytes)
@@ -294,7 +294,7 @@ class Pump:
                         )
                         heads = batches
                         if next_offset == offset:
-                            return  # not readable yet; the next wake-up continues
+                            return  # the records cannot be read yet; the next wake-up continues
                     if self.stopped or key not in self._partitions:
                         pass
                     elif batches and self._fits(sum(map(len, batches))):
@@ -302,7 +302,7 @@ class Pump:
                     elif filtered is not None and not batches:
                         self._skip(key, next_offset, filtered)
         except ProtocolError as error:
-            if not self.stopped and key in self._partitions:  # otherwise its end was reported already
+            if not self.stopped and key in self._partitions:  # otherwise the end of the partition was reported before
                 self._end(key, error)
         finally:
             self._reading = False
@@ -416,7 +416,7 @@ async def subscribe(broker: Broker, request: Request) -> None:
         except ProtocolError as error:
             result.error.CopyFrom(denial(error, current=current).to_message())
     if pump.stopped or not connection.is_open:
-        pump.stop()  # unsubscribed or disconnected meanwhile: also stop what was followed since
+        pump.stop()  # unsubscribed or disconnected meanwhile: stop following the partitions that were added since
     elif not subscription.positions:
         pump.stop()
         del connection.pumps[message.subscription_id]

@@ -126,7 +126,9 @@ async def list_some(broker: Broker, request: Request) -> None:
     """
     message = request.envelope.topic_list
     cursor = cursor_of(message)
-    begins = cursor is None or not cursor.topic_id  # the cursor of a page end has an id; one by name starts a list
+    begins = (
+        cursor is None or not cursor.topic_id
+    )  # the cursor of a following page has a topic id; one with a name only starts a list
     if begins and request.connection.peer_id is None:
         await is_current(broker)
     async with broker.bounds.turns.turn(request.connection, request.payer):

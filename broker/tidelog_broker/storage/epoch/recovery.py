@@ -3,16 +3,17 @@
 Segments that were synced as a whole are trusted by the headers around them. From the segment that holds the newest
 known synced offset on, every batch is checked. At the first bad or zero block there are two cases:
 
-- A sync mark covers the block (after it, or in a later segment): it was on the disk and has rotted. The log enters
+- A sync mark covers the block (after it, or in a later segment): it was on the disk and is damaged now. The log enters
   LIMBO: nothing is changed, the valid prefix stays readable, and another replica or an operator repairs it.
 - No mark covers it: the block belongs to the last unsynced writes. The page cache writes pages back in any order,
   so valid batches may follow; none of them was acknowledged. The file is truncated, durably, before the log
   continues: otherwise a stale batch that fits the later chain could reappear. Zeroes in its place could be lost in
   the same way.
 
-Rot in the last synced group looks like a torn write, because its mark is written with the next group: it is truncated.
-The kept part that no mark covers is rewritten and synced before anyone reads it, and so are the names: after a kill it
-may be only in the page cache, and after a failed sync even another sync would not write it, see `rewrite`.
+Damage in the last synced group looks like a torn write, because the mark that covers it is written with the next group:
+the group is truncated. The kept part that no mark covers is rewritten and synced before anyone reads it, and so are the
+names: after a kill it may be only in the page cache, and after a failed sync even another sync would not write it, see
+`rewrite`.
 """
 
 from __future__ import annotations
@@ -185,7 +186,7 @@ def _sealed_by_next(segment: _FoundSegment, following: SegmentHeader) -> SealedS
 
 
 def _trusted(fs: FileSystem, found: list[_FoundSegment]) -> Recovered:
-    """Take all segments but the last from the headers that follow them; an index that disagrees means a gap."""
+    """Derive the ends of all segments but the last from the next headers; an index with another end means a gap."""
     recovered = Recovered()
     for segment, following in pairwise(found):
         sealed = _sealed_by_next(segment, following.header)
@@ -251,10 +252,10 @@ def _recover_open(fs: FileSystem, found: list[_FoundSegment], damage: Damage | N
 
 
 def _judge(fs: FileSystem, scan: SegmentScan, segment: _FoundSegment, later: list[_FoundSegment]) -> Damage | None:
-    """Tell rot from a torn tail: the valid prefix ends in `segment`, and `later` segments may follow."""
+    """Distinguish damage from a torn tail: the valid prefix ends in `segment`, and `later` segments may follow."""
     reason = scan.stop.reason or f"synced records are missing ({scan.stop.kind})"
     if later and scan.end_offset >= later[0].header.base_offset:
-        # No crash explains this: a segment begins where the one before it ends.
+        # A crash cannot cause this: a segment begins where the one before it ends.
         reason = f"it ends at offset {scan.end_offset}, but the next segment begins at {later[0].header.base_offset}"
         return Damage(segment.path, scan.stop.position, scan.end_offset, scan.synced_offset, reason)
     marks = [scan.synced_offset, _tail(fs, segment, scan.end_position).synced_offset]

@@ -2,7 +2,7 @@
 
 The tail is removed from the end in durable steps: later segments newest first, then the index of the truncated segment,
 then the tail of its file. A file's size changes atomically, so no crash leaves a gap before the remaining part, which
-recovery would take for rot because later sync marks cover it. Space that the file allocates again reads as zero, so
+recovery would treat as damage because later sync marks cover it. Space that the file allocates again reads as zero, so
 nothing of the old tail reappears.
 
 Rejected: zeroing the tail in place, because the page cache writes zeroes back in any order and a mark may outlive the
@@ -53,7 +53,7 @@ def kept_part(index: Index, end_offset: int, end_digest: int) -> KeptPart:
 def cut_files(fs: FileSystem, segment: Path, size_bytes: int) -> None:
     """Remove all segments after `segment`, and the bytes of this one beyond `size_bytes`, durably.
 
-    The kept part is as durable as before, see `keep_files`.
+    The kept part is as durable as before this call, see `keep_files`.
 
     Raises:
         OSError: any part of the tail may remain.

@@ -15,9 +15,9 @@ A new directory is created for one of three kinds of node; an existing one knows
     joiner     the cluster id is given, and the node generates a node id unless one is given
 
 Founders and joiners begin unadmitted: before its first vote the node has the cluster agree that its id belongs to this
-directory (see `directory_admission`) and then calls `mark_admitted`. Otherwise a node with a wiped disk would return
-under its old id without its promises. The mark is durable and separate from the boot counter, so that neither a crash
-between the two nor repeated starts make an empty directory count as admitted.
+directory (see `directory_admission`) and then calls `mark_admitted`. Without the admission, a node with a wiped disk
+would return under its old id without its promises. The mark is durable and separate from the boot counter, so that
+neither a crash between the two nor repeated starts make an empty directory count as admitted.
 
 Version 1 had neither the directory's id nor bindings. Such a directory gets its id when it is opened, and stays
 admitted if it was. A build of version 1 would drop the bindings at its next write, so it must not open this one.
@@ -427,7 +427,7 @@ def _begin(fs: FileSystem, path: Path, lock: File, expected: _ExpectedIds) -> No
             raise NodeDirError(f"{path} has no {missing[0]!r} directory, which was created with it; restore it")
         if old.format_version < _FIRST_WITH_INCARNATIONS:
             _make_incarnation_journal(fs, path)
-        # Kept over starts that end before the logs are opened, so that a second start does not clear it.
+        # The mark survives starts that end before the logs are opened.
         rebooted = old.unnoted_reboot or (old.boot_id != boot_id and not old.stopped_cleanly)
         record = replace(
             old,

@@ -118,7 +118,7 @@ def _look_at(log: PartitionLog, rot: str, others: Sequence[str], *, open_epoch: 
         return found
     is_first = newest.damage is not None and rot.startswith(f"{newest.damage.path} ")
     if not is_first and not newest.is_repairing:
-        return found  # a full segment, which a start does not scan, is damaged: it would stay so
+        return found  # a full segment is damaged, which a start does not scan, so that the damage would stay
     end = log.repair.repairable_end(newest.epoch)
     return found if end is None else _at(found, newest.epoch, end.offset)
 
@@ -142,7 +142,7 @@ def _cut(fs: FileSystem, log: PartitionLog, found: Repair) -> Repair:
         try:
             log.repair.truncate_to_valid_prefix(found.epoch)
         except StorageError:
-            if not newest.is_repairing:  # Nothing has changed: otherwise each attempt would leave another copy.
+            if not newest.is_repairing:  # Nothing was truncated; without this, each attempt would leave another copy.
                 with contextlib.suppress(OSError):
                     remove_epoch_dir(fs, copy)
             raise

@@ -252,7 +252,7 @@ def _verify_partition(fs: FileSystem, path: Path) -> Iterator[SegmentReport]:
 def _verify_epoch(
     fs: FileSystem, directory: Path, before: SegmentReport | None, *, role: Role | None = None
 ) -> Iterator[SegmentReport]:
-    """Yield an epoch's segments, each checked against the one before it, which may be the last of another epoch."""
+    """Yield an epoch's segments, each checked against the previous one, which may be of another epoch."""
     try:
         names = [name for name in fs.list_dir(directory) if name.endswith((SEGMENT_SUFFIX, BEGUN_SUFFIX))]
     except FileNotFoundError:

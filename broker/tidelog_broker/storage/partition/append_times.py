@@ -2,9 +2,9 @@
 
 A segment's index has the record timestamps, which producers choose. Append timestamps are set by the owner and never
 decrease, so the last batch header of a segment has the time of its newest record. It is read on demand, one header per
-segment, and cached: a sealed segment costs one read in a process, and retention does not look past the
-first segment that is not expired. Rejected: a field in the index file, which is rebuilt from the segment when missing,
-and would have to be kept consistent to save one read.
+segment, and cached, so that a process reads it once per sealed segment; retention stops at the first segment that is
+not expired. Rejected: a field in the index file, which is rebuilt from the segment when missing, and would have to be
+kept consistent to save one read.
 """
 
 from __future__ import annotations

@@ -126,15 +126,15 @@ class CompactionPass:
         self._survivors_max = max(1, memory_bytes // OFFSET_BYTES)
         self._pace = pace
         self.slices = 1
-        """Into how many slices the keys are divided; a power of two."""
+        """Number of slices into which the keys are divided; a power of two."""
         self.left: list[int] = []
         """Epochs left unchanged because a batch of their survivors would be too large."""
 
     @property
     def terms(self) -> Terms:
-        """The actual terms: no tombstone after the start of an epoch left unchanged was removed.
+        """The actual terms: tombstones after the start of an epoch left unchanged were kept.
 
-        Such an epoch may hold older values of the tombstone's key. Tombstones before it are not affected.
+        Such an epoch may have older values of the tombstone's key.
         """
         return self._terms
 

@@ -1,4 +1,4 @@
-"""Partial copies of epochs that a partition's log lacks: fetched from peers beside the log, and added to it when complete.
+"""Partial copies of epochs that a partition's log lacks: stored beside the log, and added to it when complete.
 
 All methods run on the partition's appending thread, unless they say otherwise. Epochs that are not contiguous with the
 log are stored beside it, see `partition_dirs`, until they are complete. A damaged copy is set aside for the operator
@@ -210,8 +210,8 @@ class EpochCopies:
         """Rename this node's copy of an epoch to `.bad-N`, for the operator, so that it is fetched again.
 
         Older epochs leave the log with it and become partial copies; no bytes are copied. LIMBO ends with the last
-        damaged epoch, except when the newest epoch is set aside: the fate of its acknowledged records must be decided
-        first, so LIMBO then ends with the next `start_epoch` or with the completed copy.
+        damaged epoch, except when the newest epoch is set aside: its end must be decided first, so LIMBO then ends with
+        the next `start_epoch` or with the completed copy.
 
         Returns:
             Its new path.
@@ -225,7 +225,7 @@ class EpochCopies:
             raise StorageFailedError(f"epoch {epoch} of {self._held.directory} cannot be set aside: {error}") from error
 
     def is_overtaken(self, offset: int) -> bool:
-        """Whether the log will never reach a complete copy: only records below `offset` are missing in between.
+        """Whether the log will never reach a complete copy, because only records below `offset` are missing in between.
 
         Thread-safe.
         """
@@ -289,9 +289,7 @@ class EpochCopies:
         log.close()
         beside = self._copies.get(log.epoch)
         if beside is not None:
-            beside.log.close(
-                sync=False
-            )  # A copy of another version, which is incomplete: `demote` removes its directory.
+            beside.log.close(sync=False)  # An incomplete copy of another version: `demote` removes its directory.
         try:
             demote(self._held.disk.fs, log.directory)
         except OSError as error:
@@ -313,7 +311,7 @@ class EpochCopies:
         epoch, end_offset = copy.target.epoch, copy.target.end.offset
         newest = self._held.active
         if newest is not None and newest.epoch < epoch and newest.state != "sealed":
-            # It was opened as the newest epoch after a restart; it ends at its decided end.
+            # The epoch was opened as the newest one after a restart; it ends at its decided end.
             newest.seal()
         del self._copies[epoch]
         copy.log.close()
@@ -335,7 +333,7 @@ class EpochCopies:
         if copy.log.start_offset > old.start_offset:
             self.demote(
                 self._held.epochs.index(old)
-            )  # These epochs are not contiguous with the copy any more; retention deletes them.
+            )  # These epochs are no longer contiguous with the copy; retention deletes them.
         del self._copies[old.epoch]
         copy.log.close()
         self._held.replace(old, copy.log.directory, decided, copy.target.end)

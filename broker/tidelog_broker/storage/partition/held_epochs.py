@@ -143,7 +143,7 @@ class HeldEpochs:
         path = self.directory / compacted_dir_name(old.epoch, decided)
         assert path != old.directory, "this version is in its place"
         if old.damage is None and old.state != "sealed":
-            old.seal()  # The next epoch has not begun here.
+            old.seal()  # The next epoch has not begun on this node.
         try:
             self.disk.fs.rename(made, path)
             self.disk.fs.sync_dir(self.directory)

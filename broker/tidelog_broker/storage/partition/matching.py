@@ -1,8 +1,8 @@
 """Reads of the records that match a key or tag, by an index if there is one, else by a scan.
 
-A read returns batches reduced to the matching records, and the offset up to which it looked. It examines a bounded
-number of bytes, so a result may be empty and still have advanced; the caller continues from there. Batches that an
-index lists because of a hash collision count as well, so that clients cannot make reads expensive by colliding keys.
+A read returns batches reduced to the matching records, and the offset up to which the log was examined. It examines a
+bounded number of bytes, so a result may be empty and still have advanced; the caller continues from there. Batches that
+an index lists because of a hash collision count as well, so that clients cannot make reads expensive by colliding keys.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class RecordFilter(NamedTuple):
 
 
 class NewestMatch(NamedTuple):
-    """The newest matching record, or how far back the search got.
+    """The newest matching record, or the offset down to which the log was searched.
 
     Attributes:
         offset: the record's offset; None if none was found yet.

@@ -10,11 +10,11 @@
 The epochs of the log are always contiguous: a copy of an older epoch that the next one does not continue is renamed to
 `.fill` before the next one begins. So the end of an older epoch is known locally, an epoch that ends early is damaged,
 and no read crosses a gap. Rejected: leaving short copies in place and finding gaps by comparing offsets, which cannot
-tell a copy that was always short from one that has rotted.
+distinguish a copy that was always short from a damaged one.
 
 A compacted epoch gets its name when it is complete and durable, and replaces the older version; a crash in between
-leaves both, and the newer one counts. Versions of an epoch never share a name: a reader of the older one meets the end
-of its files, never another file under the same name.
+leaves both, and the newer one counts. Versions of an epoch never share a name: a reader of the older version reaches
+the end of its files, never another file under the same name.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ def put_aside(fs: FileSystem, directory: Path, reason: str, *, called: str | Non
         OSError: the directory has one of the two names.
     """
     called = called or directory.name
-    with contextlib.suppress(OSError):  # On a full or broken disk the name alone must suffice.
+    with contextlib.suppress(OSError):  # On a full or failing disk the directory's name must suffice.
         if not fs.exists(directory / REASON_NAME):
             with closing(fs.open(directory / REASON_NAME, create=True)) as file:
                 file.pwritev([reason.encode() + b"\n"], 0)
@@ -292,7 +292,7 @@ def _usable_epoch_dirs(fs: FileSystem, directory: Path) -> dict[int, Path]:
             remove_epoch_dir(fs, path)
     dirs = epoch_dirs(fs, directory)
     for epoch in list(dirs)[:-1]:
-        # Retention deletes from the front: a directory without a segment there is a deletion cut short.
+        # Retention deletes from the front, so a directory without segments there is an interrupted deletion.
         if any(name.endswith(SEGMENT_SUFFIX) for name in fs.list_dir(dirs[epoch])):
             break
         remove_epoch_dir(fs, dirs.pop(epoch))

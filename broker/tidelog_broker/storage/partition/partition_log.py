@@ -69,7 +69,7 @@ class PartitionLog:
         self.compacted = CompactedCopies(held)
         """Swaps in compacted versions of sealed epochs."""
         self.times = AppendTimes(held)
-        """Tells the age of the segments."""
+        """Reads the age of the segments."""
         self.repair = EpochRepair(held)
         """Repairs the newest epoch."""
 
@@ -87,7 +87,9 @@ class PartitionLog:
         opened, lost, copies = OpenedEpochs([], None), None, list[int]()
         try:
             if disk.fs.exists(directory):
-                mark_newest_dir(disk.fs, directory)  # A process that was killed may not have created the markers.
+                mark_newest_dir(
+                    disk.fs, directory
+                )  # A process that was killed may not have created the existence markers.
                 opened = open_epochs(disk, directory, segment_bytes=segment_bytes)
                 lost = find_lost_epoch(disk, directory, opened)
                 copies = list(partial_copy_dirs(disk.fs, directory))
@@ -265,7 +267,8 @@ class PartitionLog:
             )
         except DiskFullError:
             if until_durable is not None:
-                until_durable()  # The next attempt would take an unseen failed sync for a successful one.
+                # A later attempt would mistake a failed sync that was not reported for a successful one.
+                until_durable()
             raise
         self._held.epochs = (*self._held.epochs, new)
         self._held.lost = None
@@ -404,7 +407,7 @@ class PartitionLog:
         return held.epochs[-1]
 
     def _check_may_begin(self, epoch: int) -> None:
-        """Refuse to begin an epoch over damage that the decision at the previous epoch's end does not resolve."""
+        """Refuse to begin an epoch after damage that the decided end of the previous epoch does not remove."""
         if self._held.lost is not None:
             if not self._held.lost.is_aside or epoch <= self._held.lost.epoch:
                 raise LimboError(self._held.lost.message)

@@ -1,4 +1,4 @@
-"""Scrubbing: rereading a log's segments in parts, to find rot before a reader does."""
+"""Scrubbing: rereading a log's segments in parts, to find damage before a reader does."""
 
 from __future__ import annotations
 

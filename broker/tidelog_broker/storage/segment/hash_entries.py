@@ -2,9 +2,9 @@
 
 The upper 39 bits of an entry are those of the hash of a key (`tidelog_proto.batch.key_hash`), the lower 25 the slot, in
 the segment's index, of a batch that has a record with that key. Sorting the numbers sorts by hash, then by slot, and
-both "the batches with this key from here on" and "the last one" are a binary search for two numbers. An entry says that
-the batch may have the key: the reader compares the keys themselves. With ten million keys in a segment, one in 55,000
-lookups of a missing key finds a batch in vain.
+both "the batches with this key from here on" and "the last one" are a binary search for two numbers. An entry means
+that the batch may have the key: the reader compares the keys themselves. With ten million keys in a segment, one in
+55,000 lookups of a missing key reads a batch without a match.
 
 A key has one entry per batch, however many records have it. A batch that would need more entries than it has bytes (a
 few compressed bytes per record) has none and is *open*: every lookup returns it. So is a corrupt batch. Thus an index
@@ -93,7 +93,7 @@ def collect(
         position, length = index.place(slot)
         try:
             _take(window, position - start, length, slot, found)
-        except (ProtocolError, ValueError):  # Damaged: its reader reports that.
+        except (ProtocolError, ValueError):  # The batch is damaged, which its reader reports.
             open_slots.append(slot)
     collected: dict[TextColumn, BatchEntries] = {
         column: _without_dense(index, BatchEntries(gathered.entries(), open_slots), first, stop)

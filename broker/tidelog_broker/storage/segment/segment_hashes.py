@@ -148,7 +148,7 @@ class SegmentHashes:
             try:
                 return file.find(key_hash, first, stop, count_max, newest=newest)
             except LayoutError:
-                # It was valid when it was opened. Until it is rebuilt all batches are returned.
+                # The file was valid when it was opened. Until it is rebuilt, all batches are returned.
                 with self._lock:
                     if self._files.get(column) is file:
                         self._given_up.append(self._files.pop(column))

@@ -63,7 +63,9 @@ def test_each_range_of_a_sealed_epoch_waits_for_the_budget() -> None:
     assert trial.peek() == []
     trial.backfill.tick(130)
     assert trial.asked()[1].from_offset == 8
-    assert trial.hints.backfilled_bytes == [trial.timing.backfill_bytes], "a caller that has waited is not counted again"
+    assert trial.hints.backfilled_bytes == [trial.timing.backfill_bytes], (
+        "a caller that has waited is not counted again"
+    )
     trial.reply(past.batches[2][:1], epoch=2, base=Position(8, 0), now_ms=140)
     trial.wrote()
     assert trial.asked()[1].from_offset == 9, "nothing to wait for"

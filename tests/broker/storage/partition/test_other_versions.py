@@ -76,7 +76,9 @@ def test_crash_at_any_step_leaves_one_of_the_versions(newer: tuple[PartitionLog,
     assert number > 15
 
 
-def test_partial_copy_is_removed_when_the_older_version_leaves_the_log(newer: tuple[PartitionLog, FinishedVersion]) -> None:
+def test_partial_copy_is_removed_when_the_older_version_leaves_the_log(
+    newer: tuple[PartitionLog, FinishedVersion],
+) -> None:
     """The older one is whole, and all there is."""
     log = same(new_disk())
     end = log.epochs[0].end_digest
