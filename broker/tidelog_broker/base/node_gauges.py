@@ -49,11 +49,11 @@ class NodeFigures(NamedTuple):
         disk_full: whether appends find no space.
         partitions: number of local partitions by role.
         under_replicated: number of owned partitions with fewer up-to-date copies than configured.
-        no_quorum: number of local partitions with too few living replicas to take records.
-        no_owner: number of local partitions without a living owner.
+        no_quorum: number of local partitions with too few live replicas to accept records.
+        no_owner: number of local partitions without a live owner.
         failed: number of local partitions whose copy has failed.
         nodes: number of the cluster's nodes by their state in gossip.
-        replica_lag: records that the most lagging copy at each other node lacks, of owned partitions.
+        replica_lag: for each other node, the records that it lacks in the owned partition where it lags most.
     """
 
     node_id: str
@@ -84,27 +84,27 @@ _PLAIN: Final = (
     (
         "under_replicated",
         "tidelog_under_replicated_partitions",
-        "Partitions owned here with fewer up-to-date copies than their topics require",
+        "Partitions owned by this node with fewer up-to-date copies than their topics require",
     ),
     (
         "no_quorum",
         "tidelog_no_quorum_partitions",
-        "Partitions with a copy here and too few living replicas to take records",
+        "Partitions with a copy on this node and too few live replicas to accept records",
     ),
-    ("no_owner", "tidelog_no_owner_partitions", "Partitions with a copy here and no living owner"),
+    ("no_owner", "tidelog_no_owner_partitions", "Partitions with a copy on this node and without a live owner"),
     (
         "failed",
         "tidelog_failed_partitions",
-        "Partitions with a failed copy here: damaged, or its log cannot be written",
+        "Partitions whose copy on this node has failed: it is damaged, or its log cannot be written",
     ),
 )
 _BY_LABEL: Final = (
-    ("partitions", "tidelog_partitions", "Partitions stored here, by the node's role", "role"),
+    ("partitions", "tidelog_partitions", "Partitions with a copy on this node, by the node's role", "role"),
     ("nodes", "tidelog_nodes", "Nodes of the cluster, by their state in this node's gossip", "membership"),
     (
         "replica_lag",
         "tidelog_replica_lag_records",
-        "Records that a node lacks of the partition owned here of which it lacks most",
+        "Records that a node lacks in the partition where it lags most, of those that this node owns",
         "peer",
     ),
 )

@@ -287,8 +287,8 @@ class _Receiver(asyncio.DatagramProtocol):
 def _log_event(event: Event) -> None:
     if isinstance(event, IdentityConflict):
         log.critical(
-            "another process uses node id %r (incarnation %d, this one has %d); two data directories must not "
-            "share a node id",
+            "another process uses node id %r (incarnation %d, this process has %d): stop it, or give it its own node "
+            "id and data directory",
             event.node_id,
             event.other_incarnation,
             event.incarnation,

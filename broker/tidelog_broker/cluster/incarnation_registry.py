@@ -190,7 +190,8 @@ class IncarnationRegistry:
         """Stop this node: the incarnation that puts it in doubt was not withdrawn in time. Later starts wait again."""
         start = boot_counter(self.own.doubted_by)
         self._refuse(
-            f"{self.doubt}. If start {start} was that of a copy, stop it and start this node again", is_final=False
+            f"{self.doubt}. If start {start} was that of a copy, stop that process and start this node again",
+            is_final=False,
         )
 
     def take_part(self) -> None:
@@ -380,8 +381,8 @@ class IncarnationRegistry:
         if is_ours and not in_use and self.own.is_withdrawn(newest_of(known)):
             return ProtocolError(
                 pb.EPOCH_CHANGING,
-                f"node {by!r} does not know yet that start {boot_counter(known.incarnation)} of this node's "
-                "directory was withdrawn",
+                f"node {by!r} has not learned yet that start {boot_counter(known.incarnation)} of this node's "
+                "directory was withdrawn; retry",
             )
         if not is_ours or not (in_use or self._refutes(known)):
             return ProtocolError(

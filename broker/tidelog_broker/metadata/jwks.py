@@ -105,9 +105,11 @@ class Jwks:
             what = "this node cannot load the keys of tokens (see its log); retry, or use another node"
             raise ProtocolError(pb.EPOCH_CHANGING, what, retry_after_ms=1000)
         if key_id is None:
-            what = "the token does not name its key (kid), and the issuer has several"
+            what = "the token does not name its key (kid), and the issuer has several; use a token with a kid"
             raise ProtocolError(pb.UNAUTHENTICATED, what)
-        raise ProtocolError(pb.UNAUTHENTICATED, "the token's key is not published by its issuer")
+        raise ProtocolError(
+            pb.UNAUTHENTICATED, f"the token's key {key_id!r} is not published by its issuer; get a new token"
+        )
 
     async def follow(self, *, every_s: float, again_s: float) -> None:
         """Load the keys repeatedly until cancelled.

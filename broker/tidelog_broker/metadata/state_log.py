@@ -350,7 +350,7 @@ class MetaLog(StateLog):
                 return
         record = pb.TopicRecord.FromString(value)
         if not record.topic_id:
-            unknown = ", ".join(unknown_fields(meta)) or "no field that it knows"
+            unknown = ", ".join(unknown_fields(meta)) or "no known field"
             self._unsupported(f"a record of __meta has {unknown}, which this build does not support; use a newer build")
             return
         if self._topics.apply(record):
@@ -434,7 +434,7 @@ class MetaLog(StateLog):
     def _one_at_a_time(self) -> None:
         """Refuse concurrent changes: two changes of the same record get the same revision, and one would be lost."""
         if self._unsettled:
-            raise ProtocolError(pb.EPOCH_CHANGING, "an earlier change has no outcome yet; retry")
+            raise ProtocolError(pb.EPOCH_CHANGING, "an earlier change of __meta has no outcome yet; retry")
 
 
 class OffsetsLog(StateLog):

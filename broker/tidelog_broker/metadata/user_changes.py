@@ -112,7 +112,9 @@ def _check_user(requested: pb.ScramUser) -> None:
         is_prepared = False
     if not is_prepared:
         raise ProtocolError(
-            pb.INVALID_REQUEST, f"user name {requested.name!r} must be in the form that SASLprep returns"
+            pb.INVALID_REQUEST, f"user name {requested.name!r} must be normalised with SASLprep (RFC 4013)"
         )
     if not is_verifier(Verifier(requested.iterations, requested.salt, requested.stored_key, requested.server_key)):
-        raise ProtocolError(pb.INVALID_REQUEST, "the verifier is not valid for SCRAM-SHA-256 with enough iterations")
+        raise ProtocolError(
+            pb.INVALID_REQUEST, "the password verifier is not valid for SCRAM-SHA-256, or has too few iterations"
+        )

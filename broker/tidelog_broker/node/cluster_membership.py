@@ -289,7 +289,7 @@ class ClusterMembership:
                 if error.code == pb.FORBIDDEN:
                     broker.lifecycle.give_up(error.message)
                     return
-                log.info("this node's record is not in __meta yet: %s", error.message)
+                log.info("cannot write this node's record to __meta yet, retrying: %s", error.message)
             await asyncio.sleep(ANNOUNCE_AGAIN_S)
 
     async def _announce(self, own: pb.NodeRecord) -> None:
@@ -326,7 +326,9 @@ class ClusterMembership:
                 living, outgoing=broker.cluster.linked, incoming=broker.peers.connected, now_ms=now_ms
             )
             if broker.cluster.set_unreachable(cut_off):
-                log.warning("alive but not connected: %s", ", ".join(sorted(cut_off)) or "none")
+                log.warning(
+                    "nodes that are alive but not connected to this node: %s", ", ".join(sorted(cut_off)) or "none"
+                )
                 self.look_soon()
             await asyncio.sleep(LOOK_S)
 

@@ -73,7 +73,7 @@ async def _hello(seed: str, logged: dict[str, str], tls: NodeTls) -> Seed | None
         why = str(error) or "no answer in time"
         if logged.get(seed) != why:
             logged[seed] = why
-            log.warning("the seed %s does not answer and is asked again: %s", seed, why)
+            log.warning("the seed %s does not answer, retrying: %s", seed, why)
         return None
     finally:
         link.close("seed answered")

@@ -193,7 +193,7 @@ class Partition:
         not_written = (
             ProtocolError(
                 pb.EPOCH_CHANGING,
-                f"{self.name}: epoch {news.epoch} ended before this was replicated; it is not stored, send it again",
+                f"{self.name}: epoch {news.epoch} ended before the batch was replicated; it is not stored, send again",
                 retry_after_ms=RETRY_AFTER_MS,
             )
             if not handed_over
@@ -216,9 +216,7 @@ class Partition:
                 news.epoch,
                 news.end_offset,
             )
-        elif (
-            news.short_logs and not self.tools.neighbours.is_alone
-        ):  # A node without a cluster has logged the loss at its start.
+        elif news.short_logs and not self.tools.neighbours.is_alone:  # a single node has logged it at its start
             log.warning(
                 "DATA_LOSS: %s: machines with copies of epoch %d crashed, and flush=%s; it ends at offset %d, like "
                 "the longest copy; records acknowledged shortly before may be lost",

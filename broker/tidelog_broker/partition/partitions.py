@@ -91,7 +91,7 @@ class Partitions:
         if index >= record.config.partitions:
             raise ProtocolError(
                 pb.UNKNOWN_PARTITION,
-                f"{record.name!r} has partitions 0 to {record.config.partitions - 1}, not {index}",
+                f"topic {record.name!r} has partitions 0 to {record.config.partitions - 1}, got {index}",
             )
         key = (topic_id, index)
         if key in self._failed:

@@ -228,7 +228,9 @@ class PartitionState:
         active = self._known.active
         return ProtocolError(
             pb.NOT_OWNER,
-            f"{self.name} is owned by {active.owner or 'no node yet'} in epoch {active.epoch}",
+            f"{self.name} is owned by node {active.owner!r} in epoch {active.epoch}; send the request to that node"
+            if active.owner
+            else f"{self.name} has no owner in epoch {active.epoch}; retry",
             retry_after_ms=RETRY_AFTER_MS,
             epoch=active.epoch,
         )
@@ -259,7 +261,7 @@ class PartitionState:
 
     def out_of_range(self, offset: int, record_epoch: int | None = None) -> ProtocolError:
         """Return the error, with the bounds, for an offset that is deleted, beyond the end, or truncated."""
-        what = f"offset {offset} is not in {self.log_start}..{self.high_watermark}"
+        what = f"offset {offset} is out of range; offsets {self.log_start} to {self.high_watermark} can be requested"
         if self.was_cut(offset, record_epoch):
             what = (
                 f"offset {offset} is after the end of its epoch {record_epoch}: the log was truncated there, "

@@ -126,7 +126,7 @@ class NewCopies:
         if now_ms - copy.since_ms < STALLED_MS:
             return True
         log.warning(
-            "partition %d of %s makes no progress on %s; continuing to move other partitions",
+            "the new copy of partition %d of topic %s on node %s makes no progress; moving other partitions meanwhile",
             key[1],
             key[0].hex(),
             node,

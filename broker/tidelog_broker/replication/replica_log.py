@@ -127,7 +127,7 @@ class ReplicaLog:
         lost = store.repair.lost_epoch(active.epoch)
         if self._limbo is not None or lost is None or lost < active.epoch or self._node_id not in active.placement:
             return
-        reason = f"{store.directory} has lost epoch {lost}, with records that this node has acknowledged"
+        reason = f"{store.directory} lacks epoch {lost}, whose records this node has acknowledged"
         log.warning("%s", reason)
         if lost == active.epoch and store.limbo is None and self._others_hold(lost):
             try:

@@ -45,8 +45,8 @@ class TakeoverLog:
         epochs, self._epochs = self._epochs, []
         if len(epochs) <= NAMED_MAX:
             for one in epochs:
-                log.info("%s: epoch %d begins here at offset %d", one.name, one.epoch, one.offset)
+                log.info("%s: this node owns epoch %d, which begins at offset %d", one.name, one.epoch, one.offset)
             return
         names = ", ".join(one.name for one in epochs[:NAMED_MAX])
         took_s = epochs[-1].at_s - epochs[0].at_s
-        log.info("%d partitions begin an epoch here, within %.2f s: %s, ...", len(epochs), took_s, names)
+        log.info("this node has begun to own %d partitions within %.2f s: %s, ...", len(epochs), took_s, names)

@@ -203,7 +203,9 @@ class AccessChecks:
         envelope, connection = request.envelope, request.connection
         if envelope.HasField("caller"):
             if connection.peer_id is None:
-                raise ProtocolError(pb.INVALID_REQUEST, "only nodes may name the caller of a request")
+                raise ProtocolError(
+                    pb.INVALID_REQUEST, "only nodes may name the caller of a request; leave caller unset"
+                )
             request.session = self._valid_session(self._session_of(envelope.caller))
         else:
             request.session = connection.session

@@ -155,7 +155,7 @@ class AuditTopic:
             await ask_owner(broker, META_KEY, request, local)
             await wait_until_applied(lambda: broker.topics.exists(AUDIT_TOPIC))
         if not broker.topics.exists(AUDIT_TOPIC):
-            raise ProtocolError(pb.EPOCH_CHANGING, f"{AUDIT_TOPIC} is not known at this node yet")
+            raise ProtocolError(pb.EPOCH_CHANGING, f"this node does not know the topic {AUDIT_TOPIC} yet")
         return broker.topics.named(AUDIT_TOPIC).topic_id, 0
 
     def _drop(self, count: int, why: str) -> None:

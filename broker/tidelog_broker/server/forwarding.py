@@ -134,15 +134,18 @@ def _is_well(broker: Broker, key: PartitionKey, owner: str) -> bool:
 
 
 def _gone(owner: str) -> ProtocolError:
-    return ProtocolError(pb.TIMED_OUT, f"node {owner!r} failed before it answered; the outcome is unknown")
+    return ProtocolError(
+        pb.TIMED_OUT, f"node {owner!r} failed before it answered; the outcome is unknown, a retry may succeed"
+    )
 
 
 def not_owner(broker: Broker, key: PartitionKey) -> ProtocolError:
     """Return the error that refers a client to the owner, or makes it retry until there is one."""
-    route = broker.routes.get(key)
+    route, what = broker.routes.get(key), f"partition {key[1]} of the topic with id {key[0].hex()}"
     if route is None or not route.owner:
-        return ProtocolError(pb.EPOCH_CHANGING, "this partition has no owner at the moment; retry")
-    return ProtocolError(pb.NOT_OWNER, f"node {route.owner!r} owns this partition", epoch=route.epoch)
+        return ProtocolError(pb.EPOCH_CHANGING, f"{what} has no owner at the moment; retry")
+    why = f"{what} is owned by node {route.owner!r}; send the request to that node"
+    return ProtocolError(pb.NOT_OWNER, why, epoch=route.epoch)
 
 
 Settle = Callable[[pb.PublishResult], None]
@@ -182,7 +185,12 @@ class _Waiting:
             self.fail(client_error(self._request, error))
             return
         except asyncio.CancelledError:
-            self.fail(ProtocolError(pb.TIMED_OUT, "this node stopped waiting for the owner; the outcome is unknown"))
+            self.fail(
+                ProtocolError(
+                    pb.TIMED_OUT,
+                    "this node stopped waiting for the partition's owner; the outcome is unknown, retry unchanged",
+                )
+            )
             return
         if len(results) != self._count:
             self.fail(

@@ -55,7 +55,10 @@ class GatewayTickets:
         """
         gateway = connection.session
         if gateway is None:
-            raise ProtocolError(pb.INVALID_REQUEST, "tickets need authentication, and this node has none (auth = none)")
+            raise ProtocolError(
+                pb.INVALID_REQUEST,
+                "this node does not authenticate callers (auth = none) and accepts no tickets; set auth = required",
+            )
         gateway.check(pb.OP_IMPERSONATE, pb.RES_CLUSTER, "")
         now_us = time.time_ns() // 1000
         known = self._cached.get(ticket)
@@ -76,7 +79,7 @@ class GatewayTickets:
         registry = self._broker.security.registry
         if not session.identity.startswith((KEY, USER)) or registry.vouches_for(session.identity, session.principal):
             return ""
-        return "the API key or user is not known at this node"
+        return "this node does not know the API key or user of the ticket"
 
 
 def charge(broker: Broker, request: Request) -> None:

@@ -21,7 +21,9 @@ async def test_few_epochs_are_logged_separately(said: pytest.LogCaptureFixture) 
         news.add(f"t/{index}", 3, 70 + index)
     assert said.messages == []
     news.tell()
-    assert said.messages == [f"t/{index}: epoch 3 begins here at offset {70 + index}" for index in range(NAMED_MAX)]
+    assert said.messages == [
+        f"t/{index}: this node owns epoch 3, which begins at offset {70 + index}" for index in range(NAMED_MAX)
+    ]
     news.tell()
     assert len(said.messages) == NAMED_MAX
 
@@ -32,7 +34,7 @@ async def test_many_epochs_are_logged_in_one_line(said: pytest.LogCaptureFixture
         news.add(f"t/{index}", 3, 0)
     news.tell()
     (line,) = said.messages
-    assert line.startswith("350 partitions begin an epoch here, within ")
+    assert line.startswith("this node has begun to own 350 partitions within ")
     assert line.endswith("s: t/0, t/1, t/2, t/3, t/4, ...")
 
 

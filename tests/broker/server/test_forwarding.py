@@ -82,7 +82,7 @@ async def test_lagging_owner_does_not_deny_a_new_partition(three: Founded) -> No
         frame = await peer.ask(data, publish=pb.Publish(entries=[entry], forwarded=forwarded))
         (result,) = frame.envelope.publish_reply.results
         assert (result.error.code, result.error.definite) == (code, True)
-        assert "has partitions 0 to 0, not 5" in result.error.message
+        assert "has partitions 0 to 0, got 5" in result.error.message
 
 
 async def test_forwarded_request_is_not_forwarded_again(three: Founded) -> None:

@@ -515,8 +515,8 @@ def fenced(group: str) -> ProtocolError:
     """Return the error for a client that is not, or no longer, a member."""
     return ProtocolError(
         pb.MEMBER_FENCED,
-        f"not a member of group {group!r}: its session timed out, or another process has its instance id; records "
-        "since its last commit are read again by other members. Join again",
+        f"this member is no longer in group {group!r}: its session timed out, or another process joined with its "
+        "instance id; other members read the records after its last commit again. Join again",
     )
 
 

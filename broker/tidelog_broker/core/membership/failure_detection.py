@@ -63,8 +63,8 @@ class Refusal(Enum):
     MALFORMED = "malformed"
     FOREIGN_CLUSTER = "from another cluster"
     REPLAYED = "received before"
-    STALE = "from a process that a newer one of the same node has replaced"
-    NOT_REGISTERED = "from a start of a node that is not registered here"
+    STALE = "from an earlier process of a node, which a later one has replaced"
+    NOT_REGISTERED = "from an incarnation of a node that is not registered on this node"
 
 
 @dataclass(frozen=True, slots=True)

@@ -362,6 +362,6 @@ def _find(window: Iterable[StoredBatch], header: BatchHeader) -> StoredBatch:
             )
     raise ProtocolError(
         pb.DUPLICATE_OUT_OF_WINDOW,
-        f"sequence {begin} of producer {header.producer_id:#x} is older than the remembered batches: it is stored, but "
-        "its offset is no longer known",
+        f"sequence {begin} of producer {header.producer_id:#x} is older than the remembered batches: the batch is "
+        "stored, but its offset is no longer known; do not send it again",
     )

@@ -141,7 +141,7 @@ class SecurityRegistry:
         most = {KEY: KEYS_MAX, RULE: RULES_MAX, USER: USERS_MAX, QUOTA: QUOTAS_MAX}[prefix]
         if self.count(prefix) >= most:
             raise ProtocolError(
-                pb.INVALID_REQUEST, f"there are {most} {prefix.rstrip('/')} records, the maximum; remove unused ones"
+                pb.INVALID_REQUEST, f"there are {most} {prefix.rstrip('/')} records, the maximum; delete unused ones"
             )
 
     def page(self, prefix: str, after: str, entries: int = PAGE_ENTRIES) -> tuple[list[pb.SecurityRecord], bool]:

@@ -196,7 +196,8 @@ def _check_entry(broker: Broker, entry: pb.CommitEntry) -> None:
     if state.is_alone and is_known and entry.next_offset > state.high_watermark:
         raise ProtocolError(
             pb.OFFSET_OUT_OF_RANGE,
-            f"{partition.name}: offset {entry.next_offset} is beyond the end of the log, {state.high_watermark}",
+            f"{partition.name}: offset {entry.next_offset} is beyond the end of the log; commit at most "
+            f"{state.high_watermark}",
             log_start_offset=state.log_start,
             high_watermark=state.high_watermark,
         )

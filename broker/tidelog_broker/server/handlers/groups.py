@@ -179,13 +179,13 @@ def _check(message: pb.GroupHeartbeat) -> None:
         raise ProtocolError(
             pb.INVALID_REQUEST, f"a member id must be 16 to 64 letters and digits, got {message.member_id[:80]!r}"
         )
-    if sum(len(topic.partitions) for topic in message.held) > HELD_MAX:
-        raise ProtocolError(pb.INVALID_REQUEST, f"a member may report at most {HELD_MAX} held partitions")
+    if (held := sum(len(topic.partitions) for topic in message.held)) > HELD_MAX:
+        raise ProtocolError(pb.INVALID_REQUEST, f"a member may report at most {HELD_MAX} held partitions, got {held}")
     if len(message.loads) > HELD_MAX or not all(0 <= load.bytes_per_s <= LOAD_BYTES_S_MAX for load in message.loads):
         raise ProtocolError(
             pb.INVALID_REQUEST,
             f"a member may report loads of 0 to {LOAD_BYTES_S_MAX:.0e} bytes a second for at most {HELD_MAX} "
-            "partitions",
+            f"partitions, got {len(message.loads)}",
         )
     if not message.HasField("join"):
         return

@@ -40,7 +40,10 @@ def hello(broker: Broker, request: Request) -> Coroutine[Any, Any, None] | None:
     connection = request.connection
     if not connection.greeted and broker.security.authenticator is not None:
         if connection.greeting:
-            raise ProtocolError(pb.INVALID_REQUEST, "the previous HELLO of this connection is still being processed")
+            raise ProtocolError(
+                pb.INVALID_REQUEST,
+                "the previous HELLO of this connection is still being processed; wait for its answer",
+            )
         connection.greeting = True
         return _authenticated(broker, request, broker.security.authenticator)
     _greet(broker, request, connection)

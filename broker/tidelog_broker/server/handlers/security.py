@@ -79,7 +79,9 @@ async def list_some(broker: Broker, request: Request) -> None:
         message = envelope.security_list
         prefix = _PREFIXES.get(message.what)
         if prefix is None:
-            raise ProtocolError(pb.INVALID_REQUEST, "only keys, users, rules and quotas can be listed")
+            raise ProtocolError(
+                pb.INVALID_REQUEST, "only keys, users, rules and quotas can be listed; set one of these kinds"
+            )
         async with broker.bounds.turns.turn(request.connection, request.payer):
             records, more = broker.security.registry.page(prefix, message.after)
             reply = pb.SecurityListReply(

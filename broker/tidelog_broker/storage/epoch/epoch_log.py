@@ -519,7 +519,9 @@ class EpochLog:
 
     def _writable(self) -> ActiveSegment:
         if self._failure:
-            raise StorageFailedError(f"{self.directory} takes no more writes: {self._failure}")
+            raise StorageFailedError(
+                f"{self.directory} takes no more writes: {self._failure}; check the disk and restart"
+            )
         if self._deferred.error is not None:
             raise self._fail("a background sync", self._deferred.error)
         damage = self._held.damage

@@ -165,18 +165,21 @@ def _read_headers(fs: FileSystem, directory: Path) -> tuple[list[_FoundSegment],
             file.close()
         found.append(_FoundSegment(path, header, size_bytes))
     if not found:
-        raise DamagedError.at(directory, 0, "it has no segment")
+        raise DamagedError.at(directory, 0, "the directory has no segment file")
     return found, None
 
 
 def _check_place(path: Path, header: SegmentHeader, before: list[_FoundSegment]) -> None:
     """Raise LayoutError if a segment's header does not match its path and directory."""
     if path != segment_path(path.parent, header.base_offset):
-        raise LayoutError(f"its header has base offset {header.base_offset}, unlike its name")
+        raise LayoutError(f"its header has base offset {header.base_offset}, its name has {path.stem}")
     if before:
         first = before[0].header
         if (header.topic_id, header.partition, header.epoch) != (first.topic_id, first.partition, first.epoch):
-            raise LayoutError("its header has another partition or epoch than the first segment")
+            raise LayoutError(
+                f"its header has partition {header.partition} and epoch {header.epoch}, expected the topic id of the "
+                f"first segment, partition {first.partition} and epoch {first.epoch}"
+            )
 
 
 def _sealed_by_next(segment: _FoundSegment, following: SegmentHeader) -> SealedSegment:
@@ -253,7 +256,7 @@ def _recover_open(fs: FileSystem, found: list[_FoundSegment], damage: Damage | N
 
 def _judge(fs: FileSystem, scan: SegmentScan, segment: _FoundSegment, later: list[_FoundSegment]) -> Damage | None:
     """Distinguish damage from a torn tail: the valid prefix ends in `segment`, and `later` segments may follow."""
-    reason = scan.stop.reason or f"synced records are missing ({scan.stop.kind})"
+    reason = scan.stop.reason or f"synced records are missing: {scan.stop.kind}"
     if later and scan.end_offset >= later[0].header.base_offset:
         # A crash cannot cause this: a segment begins where the one before it ends.
         reason = f"it ends at offset {scan.end_offset}, but the next segment begins at {later[0].header.base_offset}"

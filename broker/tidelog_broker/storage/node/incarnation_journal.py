@@ -19,7 +19,7 @@ def _key(entry: pb.KnownIncarnation) -> Hashable:
 
 
 def _fault(entry: pb.KnownIncarnation, _before: pb.KnownIncarnation | None) -> str:
-    return "" if entry.incarnation else f"an entry of the node {entry.node_id!r} has no incarnation"
+    return "" if entry.incarnation else f"an entry of node {entry.node_id!r} has incarnation 0"
 
 
 INCARNATIONS: Final = JournalKind(

@@ -254,7 +254,7 @@ class Journal:
 
     def _check(self) -> None:
         if self._failure:
-            raise StorageFailedError(f"{self.path} takes no more writes: {self._failure}")
+            raise StorageFailedError(f"{self.path} takes no more writes: {self._failure}; check the disk and restart")
 
     def _fail(self, what: str, error: OSError) -> StorageFailedError:
         self._failure = f"{what} failed: {error}"
