@@ -49,7 +49,7 @@ class RequestSlices:
             raise self._ended
         if self._left <= 0:
             self._check()
-            await self._broker.bounds.turns.slice(self._request.connection, self._request.payer, SLICE_US / 1e6)
+            await self._broker.bounds.turns.slice_turn(self._request.connection, self._request.payer, SLICE_US / 1e6)
             self._check()
             self._left = self._entries
         self._left -= weight

@@ -27,11 +27,11 @@ class WholeLoop(VirtualLoop):
 
     def __init__(self, process: NodeProcess) -> None:
         super().__init__(cast("Process", process))
-        self.process = process
+        self.node_process = process
         self._coroutines: dict[asyncio.Task[Any], Coroutine[Any, Any, Any]] = {}
 
     def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> asyncio.Handle:
-        if self.process.dead:  # a coroutine that is thrown away, whenever that is: it draws nothing from the seed
+        if self.node_process.dead:  # a coroutine that is thrown away, whenever that is: it draws nothing from the seed
             return asyncio.Handle(callback, args, self.as_loop, context)
         return super().call_soon(callback, *args, context=context)
 
@@ -45,13 +45,13 @@ class WholeLoop(VirtualLoop):
         handle = asyncio.Handle(callback, args, self.as_loop, context)
         now_us = self._clock.now_us
         self._told_us = max(self._told_us, now_us + self._clock.random.randint(1, TOLD_US_MAX))
-        self.process.after(self._told_us - now_us, lambda: self._run(handle))
+        self.node_process.after(self._told_us - now_us, lambda: self._run(handle))
         return handle
 
     def create_task(
         self, coro: Coroutine[Any, Any, T], *, name: str | None = None, context: Context | None = None
     ) -> asyncio.Task[T]:
-        if self.process.dead:  # the coroutine was discarded, so its next work does not begin
+        if self.node_process.dead:  # the coroutine was discarded, so its next work does not begin
             coro.close()
         task = super().create_task(coro, name=name, context=context)
         self._coroutines[task] = coro
@@ -83,7 +83,7 @@ class WholeLoop(VirtualLoop):
             else:
                 self.call_soon_threadsafe(set_result, result)
 
-        self.process.after(self.process.write_us(), work)
+        self.node_process.after(self.node_process.write_us(), work)
         return future
 
     def forget(self) -> None:
@@ -103,7 +103,7 @@ class WholeWorkers(SimWorkers):
     def __init__(self, count: int, *, name: str) -> None:
         process = process_here()
         super().__init__(cast("Process", process), count, process.read_us if name == "read" else process.write_us)
-        self._process = process
+        self._node_process = process
 
     def submit(self, key: int, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         future: Future[T] = Future()
@@ -123,7 +123,7 @@ class WholeWorkers(SimWorkers):
 
     def offer(self, run: Callable[[], None], *, key: int = 0) -> bool:
         """Take a head start: it is done in its turn, or not at all."""
-        if self._process.world.clock.random.random() < 0.5:
+        if self._node_process.world.clock.random.random() < 0.5:
             return False
         self.post(key, run)
         return True
@@ -152,4 +152,4 @@ def process_here() -> NodeProcess:
     """Return the running process."""
     loop: object = asyncio.get_running_loop()
     assert isinstance(loop, WholeLoop)
-    return loop.process
+    return loop.node_process

@@ -235,4 +235,4 @@ class NodeProcess:
 
 def process_of(loop: object) -> NodeProcess:
     assert isinstance(loop, WholeLoop)
-    return loop.process
+    return loop.node_process

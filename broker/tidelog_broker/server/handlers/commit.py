@@ -100,7 +100,7 @@ async def _commit(broker: Broker, shard: GroupShard, message: pb.Commit, committ
             checked.append((entry, result))
     is_large = len(message.entries) > LARGE_COMMIT
     if is_large:
-        await broker.bounds.turns.slice(request.connection, request.payer)
+        await broker.bounds.turns.slice_turn(request.connection, request.payer)
         check_wanted(broker, request)
     for entry, result in checked:  # no await from here to the write, see `check_commit`
         place = (entry.topic_id, entry.partition)
@@ -127,7 +127,7 @@ async def _commit(broker: Broker, shard: GroupShard, message: pb.Commit, committ
         made = pb.GroupRecord(group=message.group, creator=committer.creator, changed_us=now_us)
     await shard.log.write_offsets(records, made=made, epoch=committer.epoch)
     if is_large:
-        await broker.bounds.turns.slice(request.connection, request.payer)
+        await broker.bounds.turns.slice_turn(request.connection, request.payer)
     if results and not records and await coordinator.ready(confirmed=True) != committer.epoch:
         raise ProtocolError(pb.EPOCH_CHANGING, f"the coordinator of group {message.group!r} has changed; retry")
     for key, result in results:
