@@ -61,12 +61,10 @@ class NodeMetrics:
         self.peer_bytes_in = self._peer_counter("tidelog_peer_batch_bytes_in", "Bytes of batches received from a node")
         self.peer_bytes_out = self._peer_counter("tidelog_peer_batch_bytes_out", "Bytes of batches sent to a node")
         self.peer_dropped_in = self._peer_counter(
-            "tidelog_peer_dropped_in",
-            "Messages of a node that were dropped: no memory for their batches, or batches damaged",
+            "tidelog_peer_dropped_in", "Dropped messages of a node: no memory for the batches, or batches damaged"
         )
         self.peer_dropped_out = self._peer_counter(
-            "tidelog_peer_dropped_out",
-            "Messages for a node that were dropped: no connection, or the queue to it was full",
+            "tidelog_peer_dropped_out", "Dropped messages for a node: no connection, or its queue was full"
         )
         self.peer_connects = self._peer_counter("tidelog_peer_connects", "Connections established to a node")
         self.append_seconds = Durations(
@@ -84,9 +82,7 @@ class NodeMetrics:
         self.missing_epochs = self._gauge(
             "tidelog_missing_epochs", "Sealed epochs that this node should store and lacks entirely or in part"
         )
-        self.missing_records = self._gauge(
-            "tidelog_missing_records", "Records of sealed epochs that this node should store and lacks"
-        )
+        self.missing_records = self._gauge("tidelog_missing_records", "Records of sealed epochs that this node lacks")
         self._add_scrubbing()
         self.clock_held = self._gauge(
             "tidelog_clock_held",

@@ -114,7 +114,7 @@ class IncarnationRegistry:
         """Directories with changes since the last message to the other nodes."""
         self._unanswered: set[str] = set()
         """Linked nodes that did not answer a message: they are sent all known incarnations."""
-        self._offered_to: set[str] = set()
+        self.offered_to: set[str] = set()
         """Nodes that this incarnation was sent to and that did not refuse it: they may have stored it."""
         self._stored_by: set[str] = set()
         """Nodes that have certainly stored this incarnation, even if they refuse it by now."""
@@ -217,25 +217,25 @@ class IncarnationRegistry:
         entry.withdrawn.append(self.own.now.incarnation)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(WITHDRAW_S):
-                while self._offered_to:
-                    receivers = sorted(self._offered_to & neighbours.linked)
+                while self.offered_to:
+                    receivers = sorted(self.offered_to & neighbours.linked)
                     ask = partial(
                         neighbours.exchange_incarnations,
                         incarnations=pb.Incarnations(entries=[entry]),
                         timeout_s=WITHDRAW_S,
                     )
                     replies = await asyncio.gather(*map(ask, receivers))
-                    self._offered_to -= {
+                    self.offered_to -= {
                         node_id for node_id, reply in zip(receivers, replies, strict=True) if reply is not None
                     }
-                    if self._offered_to:
+                    if self.offered_to:
                         await asyncio.sleep(WITHDRAW_AGAIN_S)
-        if self._offered_to:
+        if self.offered_to:
             log.warning(
                 "start %d of this node ended before it took part, and these nodes have not recorded that: %s; they "
                 "refuse the directory that this one is a copy of",
                 boot_counter(self.own.now.incarnation),
-                ", ".join(sorted(self._offered_to)),
+                ", ".join(sorted(self.offered_to)),
             )
         self._may_withdraw = False
 
@@ -280,9 +280,9 @@ class IncarnationRegistry:
             StaleDirectoryError: this node is stopping, and `peer_id` has nothing to drop.
         """
         own = self.own
-        if self.is_refused and not (self._may_withdraw and peer_id in self._offered_to):
+        if self.is_refused and not (self._may_withdraw and peer_id in self.offered_to):
             raise StaleDirectoryError(pb.FORBIDDEN, self._why_refused)
-        self._offered_to.add(peer_id)
+        self.offered_to.add(peer_id)
         return pb.PeerIncarnations(
             directory_id=own.directory[1],
             past=[
@@ -323,7 +323,7 @@ class IncarnationRegistry:
 
     def withdrawal_noted(self, by: str) -> StaleDirectoryError:
         """Record that a node has dropped this node's incarnation; return the error that ends the handshake."""
-        self._offered_to.discard(by)
+        self.offered_to.discard(by)
         return StaleDirectoryError(pb.FORBIDDEN, self._why_refused)
 
     @staticmethod
@@ -377,7 +377,7 @@ class IncarnationRegistry:
         """
         is_ours = directory_of(known) == self.own.directory and not _fault_of(known)
         if by not in self._stored_by:
-            self._offered_to.discard(by)
+            self.offered_to.discard(by)
         if is_ours and not in_use and self.own.is_withdrawn(newest_of(known)):
             return ProtocolError(
                 pb.EPOCH_CHANGING,

@@ -26,7 +26,7 @@ from tidelog_proto.errors import ProtocolError
 log = logging.getLogger(__name__)
 
 
-class _ProducersAt(NamedTuple):
+class ProducersAt(NamedTuple):
     """The producers' state at an offset, the header before it if the log has that, and the headers after it."""
 
     table: ProducerTable
@@ -226,7 +226,7 @@ class LoggedProducers:
             if store.start_offset > log_start or not store.epochs:
                 return None, None
             begin = store.start_offset
-            known = _ProducersAt(ProducerTable(known_from=begin), None, begin, store.reader.scan_headers(begin))
+            known = ProducersAt(ProducerTable(known_from=begin), None, begin, store.reader.scan_headers(begin))
         table, last, at, headers = known
         for header in headers:
             if header.end_offset > offset:
@@ -240,14 +240,14 @@ class LoggedProducers:
             last, at = header, header.end_offset
         return (table, last) if at == offset else (None, None)
 
-    def _snapshot_at_most(self, offset: int) -> _ProducersAt | None:
+    def _snapshot_at_most(self, offset: int) -> ProducersAt | None:
         """Return the newest of the valid snapshots with the most complete state, and the headers after it."""
-        best: _ProducersAt | None = None
+        best: ProducersAt | None = None
         for snapshot in self.store.reader.load_producer_snapshots():
             if snapshot.offset <= offset and (headers_after := self._behind(snapshot)) is not None:
                 table = ProducerTable.restore(snapshot.payload)
                 if best is None or table.known_from < best.table.known_from:
-                    best = _ProducersAt(table, headers_after[0], snapshot.offset, headers_after[1])
+                    best = ProducersAt(table, headers_after[0], snapshot.offset, headers_after[1])
                 if not table.known_from:
                     break
         return best

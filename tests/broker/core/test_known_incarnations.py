@@ -62,7 +62,7 @@ def test_least_recently_changed_directories_are_evicted_first() -> None:
     assert known.take_evicted() == []
 
 
-def test_withdrawal_restores_the_previous_life_and_its_tick() -> None:
+def test_withdrawal_restores_the_previous_incarnation_and_its_tick() -> None:
     known = KnownIncarnations()
     known.learn(DIRECTORY, start(2, tick=7))
     known.learn(DIRECTORY, start(3))
@@ -71,7 +71,7 @@ def test_withdrawal_restores_the_previous_life_and_its_tick() -> None:
     assert known.get(DIRECTORY) == start(2, tick=7)
 
 
-def test_report_of_a_withdrawn_life_is_ignored() -> None:
+def test_report_of_a_withdrawn_incarnation_is_ignored() -> None:
     known = KnownIncarnations()
     known.learn(DIRECTORY, start(2, tick=7))
     known.learn(DIRECTORY, withdrawn=[start(3).incarnation])
@@ -79,7 +79,7 @@ def test_report_of_a_withdrawn_life_is_ignored() -> None:
     assert known.get(DIRECTORY) == start(2, tick=7)
 
 
-def test_directory_with_only_a_withdrawn_life_refutes_nothing() -> None:
+def test_directory_with_only_a_withdrawn_incarnation_refutes_nothing() -> None:
     known = KnownIncarnations()
     known.learn(DIRECTORY, start(3))
     known.learn(DIRECTORY, withdrawn=[start(3).incarnation])
@@ -89,7 +89,7 @@ def test_directory_with_only_a_withdrawn_life_refutes_nothing() -> None:
     assert again.get(DIRECTORY) is None
 
 
-def test_life_that_took_part_cannot_be_withdrawn() -> None:
+def test_incarnation_that_took_part_cannot_be_withdrawn() -> None:
     for withdrawn_first in (False, True):
         known = DirectoryIncarnations()
         steps = [([start(2, tick=3)], []), ([], [start(2).incarnation])]
@@ -98,7 +98,7 @@ def test_life_that_took_part_cannot_be_withdrawn() -> None:
         assert known.newest == start(2, tick=3)
 
 
-def test_life_that_takes_part_drops_earlier_ones() -> None:
+def test_incarnation_that_takes_part_drops_earlier_ones() -> None:
     known = DirectoryIncarnations()
     known.learn([start(1, tick=1), start(2)], [start(3).incarnation])
     known.learn([start(4, tick=1)], [])
@@ -117,7 +117,7 @@ STEPS = st.lists(st.tuples(STARTS, st.booleans()), max_size=WITHDRAWN_MAX)
 
 
 @given(st.lists(STARTS, max_size=3), STEPS, st.randoms(use_true_random=False))
-def test_order_of_lives_and_withdrawals_does_not_matter(
+def test_order_of_incarnations_and_withdrawals_does_not_matter(
     heard: list[IncarnationTick], steps: list[tuple[IncarnationTick, bool]], random: st.DataObject
 ) -> None:
     """Also if they are reported by other nodes."""
@@ -139,7 +139,7 @@ def test_order_of_lives_and_withdrawals_does_not_matter(
 
 
 @given(st.lists(st.tuples(STARTS, st.booleans()), max_size=40))
-def test_newest_life_that_was_not_withdrawn_is_valid(steps: list[tuple[IncarnationTick, bool]]) -> None:
+def test_newest_incarnation_that_was_not_withdrawn_is_valid(steps: list[tuple[IncarnationTick, bool]]) -> None:
     """With any number of withdrawals: excess ones are ignored, so that no valid start is lost."""
     known = DirectoryIncarnations()
     for one, is_withdrawn in steps:

@@ -26,7 +26,7 @@ def test_next_start_of_the_newest_directory_is_not_refuted() -> None:
     assert not claim(3, start(1), start(2)).is_older_than(start(1))
 
 
-def test_running_life_is_not_refuted_by_its_own_ticks() -> None:
+def test_running_incarnation_is_not_refuted_by_its_own_ticks() -> None:
     assert not claim(3).is_older_than(start(3, tick=100))
 
 
@@ -44,16 +44,16 @@ def test_earlier_start_that_the_directory_does_not_contain_refutes() -> None:
     assert claim(5, start(2)).is_older_than(start(3))
 
 
-def test_later_tick_of_an_earlier_life_refutes() -> None:
+def test_later_tick_of_an_earlier_incarnation_refutes() -> None:
     assert claim(3, start(2, tick=5)).is_older_than(start(2, tick=6))
 
 
-def test_lives_that_are_no_longer_listed_do_not_refute() -> None:
+def test_incarnations_that_are_no_longer_listed_do_not_refute() -> None:
     assert not claim(9, start(7), start(8), forgotten_below=7).is_older_than(start(3, nonce=99))
     assert claim(9, start(7), start(8), forgotten_below=7).is_older_than(start(7, nonce=99))
 
 
-def test_only_the_newest_own_lives_are_kept() -> None:
+def test_only_the_newest_own_incarnations_are_kept() -> None:
     kept = [start(counter, tick=counter) for counter in range(1, rollback_detection.OWN_INCARNATIONS_MAX + 3)]
     now = start(rollback_detection.OWN_INCARNATIONS_MAX + 3)
     own = OwnIncarnations.of(DIRECTORY, now.incarnation, kept)
@@ -71,7 +71,7 @@ def test_only_the_newest_own_lives_are_kept() -> None:
     st.integers(0, 11),
     st.integers(0, 11),
 )
-def test_copy_is_refuted_exactly_if_it_lacks_a_recorded_life_or_tick(
+def test_copy_is_refuted_exactly_if_it_lacks_a_recorded_incarnation_or_tick(
     starts: list[tuple[int, bool]], copied_after: int, noted_after: int
 ) -> None:
     """Starts of a node raise ticks; a copy is made after one of them, and another node observed one of them.

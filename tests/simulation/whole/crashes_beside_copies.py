@@ -57,7 +57,7 @@ class CrashBesideCopy:
     def _wait_for_calls(self) -> None:
         process = self._copy.process
         broker = getattr(getattr(process, "node", None), "broker", None)
-        if process is not None and (broker is None or not broker.incarnations._offered_to):
+        if process is not None and (broker is None or not broker.incarnations.offered_to):
             self._world.clock.after(LOOK_US, self._wait_for_calls)
             return
         within_us = int(self._world.delay_ms * 1000 * CRASH_WITHIN_DELAYS)

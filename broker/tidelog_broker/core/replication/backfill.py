@@ -436,7 +436,7 @@ class Backfill:
             return  # the request was below the log start: another fetch was started
         try:
             if reply.status == pb.DIVERGED:
-                # Either copy may be wrong; the decided digest at the end of the epoch tells which. Or the source has a
+                # Either copy may be wrong; the decided digest at the end of the epoch decides. Or the source has a
                 # version that this node does not know yet.
                 end = Position(self._state.decision(fetch.epoch).end_offset, reply.epoch_digest)
                 if reply.HasField("epoch_digest") and end not in self._state.ends_of(fetch.epoch):
