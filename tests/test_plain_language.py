@@ -1,7 +1,8 @@
 """Prose is written in reference style: constructions that stop a reader are counted by area, and may only become fewer.
 
-`RULES` lists the constructions and what to write instead. Comments, docstrings, messages, names of tests and pages are
-searched; code blocks are not. `python -m tests.test_plain_language broker/tidelog_broker/wire` lists the places.
+`RULES` lists the constructions and what to write instead; `BROKER_RULES` adds those of the broker and the
+protocol. Comments, docstrings, messages, names of tests and pages are searched; code blocks are not.
+`python -m tests.test_plain_language broker/tidelog_broker/wire` lists the places.
 """
 
 from __future__ import annotations
@@ -90,6 +91,39 @@ RULES = {
         "it is built anew",
     ),
 }
+
+BROKER_RULES = {
+    "life of a node": rule(
+        r"\b(?:(?:[Oo]ld|[Nn]ew|[Ee]arlier|[Ll]ater|[Ff]ormer|[Nn]ext|[Pp]revious|node's|own|its|same) (?:life|lives)\b"
+        r"|[Ll](?:ife|ives) of )",
+        "incarnation: the period from a start of a node to its end",
+        "a message of an earlier life",
+    ),
+    "for good": rule(r"\bfor good\b", "permanently", "the replica is halted for good"),
+    "room": rule(
+        r"\b(?:finds? no|(?:is|are|was|were) (?:no )?|makes? |without )room\b(?!s)",
+        "name the limit: fits the reply, exceeds the limit, is below the limit, needs the memory",
+        "a client that finds no room waits",
+    ),
+    "piece": rule(r"\b[Pp]ieces?\b", "slice, part, chunk, message, buffer: whichever it is", "it is sent in pieces"),
+    "rot": rule(r"\b[Rr]ot(?:s|ted|ten|ting)?\b", "damage, corruption; damaged, corrupt", "a rotten block"),
+    "telling apart": rule(
+        r"\btells? (?:\w+ )*apart\b|\bcannot tell\b", "distinguish, know", "the owner cannot tell them apart"
+    ),
+    "look": rule(r"\b(?:[Nn]ext|[Ll]ast|[Ff]irst|[Ee]very|[Ee]ach) look\b", "check, pass", "until the next look"),
+    "dying": rule(
+        r"\b(?:node|nodes|owner|owners|process|broker) (?:has |have |had )?(?:dies?|died)\b|\b(?:has|have|had) died\b",
+        "fail, end, stop: whichever it is",
+        "the owner has died",
+    ),
+    "standing of a replica": rule(
+        r"\b(?:[Ii]ts|[Tt]he|[Oo]wn|node's|replica's) standing\b",
+        "participation: whether a replica may vote, acknowledge, own",
+        "the replica's standing changes",
+    ),
+}
+"""What is ruled out besides in the broker and the protocol, whose readers need one term for each idea."""
+BROKER_AREAS = ("replication protocol", "storage", "broker", "protocol")
 
 
 class Area(NamedTuple):
@@ -197,30 +231,42 @@ def tracked() -> tuple[str, ...]:
     return tuple(name for name in found if not name.endswith("_pb2.py") and name not in own and (ROOT / name).is_file())
 
 
+def _is_under(name: str, paths: Iterable[str]) -> bool:
+    return any(name == path or name.startswith(f"{path}/") for path in paths)
+
+
+def rules_for(name: str) -> dict[str, Rule]:
+    """Return the rules of the area that a file belongs to."""
+    is_broker = any(_is_under(name, AREAS[area].paths) for area in BROKER_AREAS)
+    return RULES | BROKER_RULES if is_broker else RULES
+
+
 def places_in(paths: Iterable[str]) -> list[str]:
     """Return where the files under some paths break a rule: path, line, rule and text."""
     wanted = tuple(paths)
     found: list[str] = []
     for name in tracked():
-        if not any(name == each or name.startswith(f"{each}/") for each in wanted):
+        if not _is_under(name, wanted):
             continue
         for number, line in texts(ROOT / name):
-            for title, (pattern, instead, _) in RULES.items():
+            for title, (pattern, instead, _) in rules_for(name).items():
                 if pattern.search(line) and f"{name}: {line}" not in EXCEPTIONS:
                     found.append(f"{name}:{number}: {title} ({instead}): {line}")
     return found
 
 
-@pytest.mark.parametrize("title", RULES)
-def test_each_rule_finds_its_sample(title: str) -> None:
-    assert RULES[title].pattern.search(RULES[title].sample)
+@pytest.mark.parametrize("each", [*RULES.values(), *BROKER_RULES.values()], ids=[*RULES, *BROKER_RULES])
+def test_each_rule_finds_its_sample(each: Rule) -> None:
+    assert each.pattern.search(each.sample)
+
+
+def test_rules_of_the_broker_do_not_replace_common_ones() -> None:
+    assert not RULES.keys() & BROKER_RULES.keys()
 
 
 def test_each_file_belongs_to_one_area() -> None:
     for name in tracked():
-        owners = [
-            area for area, (paths, _) in AREAS.items() if any(name == p or name.startswith(f"{p}/") for p in paths)
-        ]
+        owners = [area for area, (paths, _) in AREAS.items() if _is_under(name, paths)]
         assert len(owners) == 1, f"{name}: {owners}"
 
 

@@ -239,7 +239,7 @@ class Cluster:
         """Return whether a start of a node is running, as the node proves at its address; None if that is unknown.
 
         It is unknown if the address does not answer in time and gossip reports that start as alive: the node may be
-        slow, or unreachable from here.
+        slow, or unreachable from this node.
         """
         answering = await self._running_incarnation(node_id, timeout_s=timeout_s)
         if answering is not None:

@@ -334,7 +334,7 @@ class IncarnationRegistry:
         return _fault_of(known)
 
     async def register(self, peer_id: str, incarnation: int, offered: pb.PeerIncarnations) -> None:
-        """Compare incarnations with an authenticated node; return when its own is stored durably here.
+        """Compare incarnations with an authenticated node; return when this node has stored that node's durably.
 
         A node of a build that does not exchange incarnations sends no `PeerIncarnations` and is not compared.
 
@@ -409,7 +409,7 @@ class IncarnationRegistry:
         return self._known.starts(directory)
 
     def is_registered(self, node_id: str, incarnation: int) -> bool:
-        """Return whether an incarnation may gossip: it was stored here, or none of that node is known."""
+        """Return whether an incarnation may gossip: this node has stored it, or knows none of that node."""
         if node_id == self._node_id:
             return incarnation == self.own.now.incarnation
         known = self._known.incarnations(node_id)
@@ -418,7 +418,7 @@ class IncarnationRegistry:
     # --- reports of other nodes ------------------------------------------------------------------------
 
     def learn(self, sender: str, entries: Collection[pb.KnownIncarnation]) -> pb.IncarnationsReply:
-        """Apply incarnations that another node reports; return those of which a later one is known here."""
+        """Apply incarnations that another node reports; return later ones that this node knows."""
         reply = pb.IncarnationsReply()
         self._take_own_withdrawals(entries)
         for entry in entries:
@@ -438,7 +438,7 @@ class IncarnationRegistry:
         return reply
 
     async def keep_withdrawals(self, entries: Collection[pb.KnownIncarnation]) -> None:
-        """Wait until the withdrawals that another node has reported are durable here."""
+        """Wait until the withdrawals that another node has reported are durable on this node."""
         for entry in entries:
             if entry.withdrawn and directory_of(entry) in self._known:
                 await self._keep(directory_of(entry))

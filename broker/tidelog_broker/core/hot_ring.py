@@ -124,7 +124,7 @@ class RingBudget:
         self.size_bytes -= before - ring.size_bytes
 
     def forget(self, ring: HotRing) -> None:
-        """Empty a ring whose partition is gone, or whose next batch does not continue it."""
+        """Empty a ring whose partition was closed, or whose next batch does not continue it."""
         if self._rings.pop(id(ring), None) is not None:
             self.size_bytes -= ring.size_bytes
             ring.shrink(0)

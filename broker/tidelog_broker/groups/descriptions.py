@@ -48,7 +48,7 @@ class Descriptions:
             )
 
     def describe(self, name: str, may_see: Callable[[str], bool] | None = None) -> pb.GroupDescribeReply:
-        """Return a group's members with their held and target partitions, as far as there is room.
+        """Return a group's members with their held and target partitions, as many as fit a reply.
 
         Args:
             name: the group's name.

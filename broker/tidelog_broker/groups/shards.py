@@ -90,14 +90,14 @@ class GroupShards:
         yield from list(self._shards.values())
 
     def is_founded(self) -> bool:
-        """Return whether the partition count is known here."""
+        """Return whether this node knows the partition count."""
         return self._topics.get(OFFSETS_TOPIC_ID) is not None
 
     def all_keys(self) -> list[PartitionKey]:
         """Return all partitions of `__offsets`.
 
         Raises:
-            ProtocolError: EPOCH_CHANGING: `__offsets` is not known here yet.
+            ProtocolError: EPOCH_CHANGING: this node does not know `__offsets` yet.
         """
         return [(OFFSETS_TOPIC_ID, index) for index in range(self._count())]
 
@@ -137,7 +137,7 @@ class GroupShards:
             shard.positions.forget_topic(topic_id)
 
     def group_count(self) -> int:
-        """Return the number of groups that are known here."""
+        """Return the number of groups that this node knows."""
         return sum(len(shard.coordinator.descriptions.names()) for shard in self)
 
     def size_bytes(self) -> int:

@@ -57,7 +57,7 @@ class Subscriptions:
     def __init__(self, topics: TopicRegistry) -> None:
         self._topics = topics
         self._since: dict[str, int] = {}
-        """Name of an existing topic -> the change with which it was first seen here."""
+        """Name of an existing topic -> the number of the change with which this node first saw it."""
         self._seen = -1
         self._matching: dict[str, _MatchingNames] = {}
         self._readable: dict[tuple[str, tuple[str, frozenset[str]]], _Readable] = {}

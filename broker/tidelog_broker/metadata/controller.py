@@ -2,7 +2,7 @@
 
 A change is a record of `__meta`: durable on its replicas before it is applied, and applied before the reply. Each is
 computed from a state that contains every earlier commit (`StateLog.ready`), and bound to the epoch of that state: a
-former owner that does not know its successor may read an old state here, but no change computed from it can be
+former owner that does not know its successor may read an old state, but no change computed from it can be
 committed, not even after it has become the owner again.
 """
 
@@ -265,7 +265,7 @@ class Controller:
         """Register a node, or a change of its record.
 
         Registration admits a new node, so it is answered only by a confirmed owner of `__meta`. A new node may not use
-        a founder's id, because the directory of a founder that is not registered yet is unknown here.
+        a founder's id, because this node does not know the directory of a founder that is not registered yet.
 
         Raises:
             ProtocolError: FORBIDDEN if the id belongs to another node or the node lacks a feature in use,

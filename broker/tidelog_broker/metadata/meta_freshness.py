@@ -65,7 +65,7 @@ class MetaFreshness:
         self._asking = False
 
     async def refresh_for(self, keys: Iterable[PartitionKey]) -> bool:
-        """Wait until these partitions are known here, or known not to exist, or that cannot be determined.
+        """Wait until this node knows these partitions, knows that they do not exist, or cannot determine that.
 
         The caller then looks them up again: an unknown topic gets the correct error, EPOCH_CHANGING if `__meta` was not
         reachable; for an unknown partition see `denial`. Returns at once if nothing is unknown.
@@ -146,7 +146,7 @@ class MetaFreshness:
 
 
 def denial(error: ProtocolError, *, current: bool) -> ProtocolError:
-    """Return the error for a partition after `refresh_for`; one that is only unknown here becomes retriable."""
+    """Return the error for a partition after `refresh_for`; one that only this node does not know becomes retriable."""
     if current or error.code != pb.UNKNOWN_PARTITION:
         return error
     return ProtocolError(pb.EPOCH_CHANGING, f"{error.message}, as far as this node knows; retry")

@@ -109,7 +109,7 @@ class DirectoryAdmission:
         return not self._broker.dir.admitted
 
     async def admit(self) -> None:
-        """Wait until the cluster has durably assigned this directory to this node's id, and store that here.
+        """Wait until the cluster has durably assigned this directory to this node's id, and note it in the directory.
 
         Raises:
             IdentityError: the id belongs to another directory; or the nodes that could admit it reject it (another

@@ -131,7 +131,7 @@ class MetaFollower:
 
 
 async def keep_routes(broker: Broker) -> None:
-    """Ask the other nodes regularly for the routes of partitions that are not stored here, if there are any."""
+    """Ask the other nodes regularly for the routes of partitions that this node does not store, if there are any."""
     while True:
         if _has_partitions_elsewhere(broker):
             await asyncio.gather(*(_learn_routes(broker, peer) for peer in sorted(broker.cluster.linked)))

@@ -70,7 +70,7 @@ def node_figures(broker: Broker, health: Health) -> NodeFigures:
 
 
 def current_copies(partition: Partition, alive: Callable[[str], bool], *, now_ms: int, lag_ms_max: int) -> int:
-    """Return how many copies of a partition that is owned here keep up, including the owner's.
+    """Return how many copies of a partition of this owner keep up, including its own.
 
     Args:
         partition: the partition.

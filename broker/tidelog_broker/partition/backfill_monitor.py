@@ -53,8 +53,8 @@ class BackfillMonitor:
                 nowhere.add(partition.name)
                 if partition.name not in self._nowhere:
                     log.warning(
-                        "%s: epoch %d is incomplete here, and no node that stored it or a later one has it or answers; "
-                        "%d records cannot be read; start the node that has them",
+                        "%s: epoch %d is incomplete on this node, and no node that stored it or a later one has it or "
+                        "answers; %d records cannot be read; start the node that has them",
                         partition.name,
                         missing.epoch,
                         missing.records,

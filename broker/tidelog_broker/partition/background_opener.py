@@ -1,6 +1,6 @@
 """Opening of closed partitions without a request.
 
-    the owner is down   by gossip: the replicas here may have to take over, or to vote
+    the owner is down   by gossip: replicas of this node may have to take over, or to vote
     nodes change        one is drained, joins or gets another role: partitions that this node owns may have to move
     background          every used partition, at a small share of a core: so that old records expire, missing
     history is fetched and damage is found

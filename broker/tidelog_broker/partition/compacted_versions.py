@@ -240,7 +240,7 @@ class CompactedVersions:
         return True
 
     def _is_outdated(self, epoch: int, digest: int) -> bool:
-        """Whether the version with that digest is still the decided one, and the copy here differs."""
+        """Whether the version with that digest is still the decided one, and the copy on this node differs."""
         known = self._state.replica.state
         if epoch not in known.chain.compactions:
             return False

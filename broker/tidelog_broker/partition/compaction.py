@@ -4,7 +4,7 @@
     replicas  converge to the newest decided version, see `compacted_versions`
 
 The owner's versions are used only once they are decided: with another decision, or after a restart, they are written
-again. A failed compaction is retried at the next look, and until then the older versions are served.
+again. A failed compaction is retried at the next check, and until then the older versions are served.
 """
 
 from __future__ import annotations

@@ -243,7 +243,7 @@ class Partition:
         self.pipeline.acknowledged()
 
     def halted(self, reason: str) -> None:
-        """Refuse publishes: the replica takes no further part, in this epoch or for good."""
+        """Refuse publishes: the replica no longer participates, in this epoch or permanently."""
         log.error("%s: %s", self.name, reason)
         self.pipeline.flush(self.state.limbo_error())
         self.changes.changed()

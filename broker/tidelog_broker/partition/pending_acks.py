@@ -5,7 +5,7 @@ waits in the same queue, for the commit of its first attempt.
 
 `acks=all` concerns the replicas of the batch's epoch. While the epoch is open, their acknowledgements are known. After
 its end they are not reported any more: a batch that not all replicas were known to hold, or that is retried later, is
-answered with STORED_ON_QUORUM. Rejected: waiting for the missing replicas, which may be gone for good and have caused
+answered with STORED_ON_QUORUM. Rejected: waiting for the missing replicas, which may have failed permanently and caused
 the end of the epoch.
 """
 

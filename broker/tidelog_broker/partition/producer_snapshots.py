@@ -41,8 +41,8 @@ class SnapshotWriter:
         """Begin an epoch of this node.
 
         State that the log does not contain, because another node reported it, is written at once: the epoch may end
-        before a batch is appended, and the other node may be gone by then. It is stored as the state at the end of the
-        previous epoch.
+        before a batch is appended, and the other node may have failed by then. It is stored as the state at the end of
+        the previous epoch.
         """
         if owner.is_logged or owner.next_offset == 0:
             return

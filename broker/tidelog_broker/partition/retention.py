@@ -11,8 +11,8 @@ stored (`storage.partition.log_start`), because a copy that begins late would ot
 removes the names, on the appending thread, which must not wait for the disk.
 
 The stored log start needs hardly any space, but deletions matter most on a full disk, so its file is created when the
-second segment has begun, or at the next look. If a full disk refuses even that, it is logged once and retried at the
-next look. Rejected: creating it whenever an epoch begins, which would delay a takeover.
+second segment has begun, or at the next check. If a full disk refuses even that, it is logged once and retried at the
+next check. Rejected: creating it whenever an epoch begins, which would delay a takeover.
 
 A replica can fetch missing records of the open epoch only from a log that still has them. Without them it can neither
 follow the epoch nor accept its end; if other replicas then lose a disk, too few can, and the epoch would never end. So
@@ -181,7 +181,7 @@ class Retention:
 
     @property
     def _is_over(self) -> bool:
-        """Whether the partition is closed: its directory may be gone."""
+        """Whether the partition is closed: its directory may have been removed."""
         return self._is_closed or self._state.refusal is not None
 
     @property

@@ -61,7 +61,7 @@ class PartitionState:
 
     @property
     def owner_id(self) -> str:
-        """The owner of the active epoch, as known here."""
+        """The owner of the active epoch, as known to this node."""
         return self._known.active.owner
 
     @property
@@ -108,7 +108,7 @@ class PartitionState:
 
     @property
     def high_watermark(self) -> int:
-        """The end of the committed records, as known here; of a single copy in LIMBO, the end of the valid ones."""
+        """The end of the committed records, as known to this node; for a single copy in LIMBO, of the valid ones."""
         if self._known.halted is not None and self.is_alone:
             return self.log.end_offset
         return self._known.high_watermark
@@ -146,7 +146,7 @@ class PartitionState:
         return writer is not None and (offset > writer.next_offset or self.was_cut(offset, record_epoch))
 
     def was_cut(self, offset: int, record_epoch: int | None) -> bool:
-        """Whether the record before `offset` was in `record_epoch` and was truncated, as known here.
+        """Whether the record before `offset` was in `record_epoch` and was truncated, as known to this node.
 
         An epoch ends early if an operator ends it, or if more copies are lost than a quorum can bear; other records may
         have its offsets now. None: the epoch is not known.
@@ -173,7 +173,7 @@ class PartitionState:
         return "active" if self._neighbours.alive(active.owner) else "sealed"
 
     def unwritable(self) -> ProtocolError | None:
-        """Return why nothing can be written here and waiting is pointless; None if it can, or soon will be."""
+        """Return why this node cannot write and waiting is pointless; None if it can, or soon will."""
         if self.refusal is not None:
             return self.refusal
         replica = self.replica
@@ -279,7 +279,7 @@ class PartitionState:
         """Convert errors of a read inside the block into errors that refer the client to a node with `offset`.
 
         A committed, undeleted offset is never out of range: this copy was truncated or set aside during the read,
-        because it is being replaced, and a client that took the records for deleted would skip them.
+        because it is being replaced, and a client that considered the records deleted would skip them.
 
         Raises:
             ProtocolError: the original error; NOT_OWNER or EPOCH_CHANGING if this copy lacks the records; the

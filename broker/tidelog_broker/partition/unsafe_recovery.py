@@ -31,7 +31,7 @@ _COMMIT_POLL_S: Final = 0.02
 
 
 class UnsafeRecovery:
-    """Ends the epoch of one partition that is stored here.
+    """Ends the epoch of one partition that this node stores.
 
     Args:
         partition: the partition.

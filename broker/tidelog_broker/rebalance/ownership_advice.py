@@ -1,4 +1,4 @@
-"""Replacing a replica, or handing a partition over, although no node has died.
+"""Replacing a replica, or handing a partition over, although no node has failed.
 
     a replica lags      longer than a bound, or it is down and a publish waits for all: a spare node replaces it
     this disk is full   for some time: another replica becomes the owner, this one stores what it can

@@ -4,7 +4,7 @@ A copy into the page cache takes a fraction of a millisecond, two thread switche
 single core a worker adds no parallelism. But the same call can stall when the kernel throttles writers or memory is
 short. So the event loop writes itself only while that is fast: after a write that was slow because it waited, all
 writes go to the workers for a while, then one is tried again. A write that was merely preempted does not count, because
-with few processors the thread switches are what costs. The clock cannot tell the two apart; the count of voluntary
+with few processors the thread switches are what costs. The clock cannot distinguish the two; the count of voluntary
 context switches can.
 
 The duration of a copy depends on its target: 5 to 10 GB/s into a reused file, a tenth of that or less into fresh pages.

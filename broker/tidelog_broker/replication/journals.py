@@ -87,7 +87,7 @@ class Chains:
                     )
 
     def knows(self, topic_id: bytes, partition: int) -> bool:
-        """Whether a partition has a chain here."""
+        """Whether this node has a chain of a partition."""
         return (topic_id, partition) in self._loaded
 
     def active(self, key: PartitionKey) -> pb.EpochDescriptor | None:
@@ -102,7 +102,7 @@ class Chains:
         return fence.descriptor if fence is not None and fence.HasField("descriptor") else None
 
     def topics(self) -> set[bytes]:
-        """Return the ids of the topics that have a chain or fence here."""
+        """Return the ids of the topics of which this node has a chain or fence."""
         return {key[0] for key in self._loaded} | {key[0] for key in self._fences}
 
     def chain(self, key: PartitionKey, genesis: pb.EpochDescriptor) -> EpochChain:

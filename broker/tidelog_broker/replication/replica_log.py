@@ -245,7 +245,7 @@ class ReplicaLog:
         return held.start_offset if held is not None else None
 
     def digest_at(self, epoch: int, offset: int) -> int | None:
-        """The running digest at a batch boundary; None if it is not one, or not here."""
+        """The running digest at a batch boundary; None if it is not one, or not in this log."""
         try:
             return self.store.reader.digest_at(epoch, offset)
         except ProtocolError as error:
@@ -295,10 +295,10 @@ class ReplicaLog:
     # --- reading, on a worker --------------------------------------------------------------------------
 
     def read_epoch(self, effect: ReadLog) -> BatchRange:
-        """Read whole batches of an epoch for another node; none if they are not here.
+        """Read whole batches of an epoch for another node; none if this log lacks them.
 
         Batches of an ended epoch may be slices of the log, for system calls only: they are decided, never truncated,
-        and a receiver of rotten ones asks another node. The owner is the only source of the open epoch, so its batches
+        and a receiver of corrupt ones asks another node. The owner is the only source of the open epoch, so its batches
         are checked.
 
         Raises:

@@ -134,7 +134,7 @@ class Replication:
         return driver
 
     def get(self, key: PartitionKey) -> ReplicaDriver | None:
-        """Return a partition's driver, None if the partition is not known here."""
+        """Return a partition's driver, None if this node does not know the partition."""
         return self._drivers.get(key)
 
     def all(self) -> list[ReplicaDriver]:
@@ -159,7 +159,7 @@ class Replication:
     # --- the other nodes -------------------------------------------------------------------------------
 
     def take_part(self, adopt: Callable[[PartitionKey], None]) -> None:
-        """Accept messages of other nodes; `adopt` is called with partitions that have no replica here."""
+        """Accept messages of other nodes; `adopt` is called with partitions that have no replica on this node."""
         self._adopt = adopt
 
     def receive(self, peer_id: str, message: LinkMessage, batches: Sequence[Batch]) -> None:
@@ -199,7 +199,7 @@ class Replication:
             self._loop.call_soon(self._make_aware)
 
     def statuses(self) -> list[pb.EpochStatus]:
-        """Return the length of every chain here, as requests to another node."""
+        """Return the length of every chain of this node, as requests to another node."""
         return [driver.replica.state.chain_status() for driver in self._drivers.values()]
 
     # --- time ------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Authorization: the permission that each kind of request needs, and the caller that it is checked for.
 
-Every kind of request has a rule here, or the reason why it needs none; other kinds are refused. Each node checks the
+Every kind of request has a rule in `RULES`; other kinds are refused. Each node checks the
 requests that it receives, including those that it forwards, and the owner checks the forwarded caller again.
 
 Most requests name topics by id. While this node does not know whether a topic with an id exists, the request is

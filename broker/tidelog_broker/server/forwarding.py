@@ -5,7 +5,7 @@ owner of `__meta`; group positions: that of `__offsets`; publishing: that of the
 returns through this node. A node answers a forwarded request or refuses it with NOT_OWNER, so two nodes that consider
 each other the owner cannot create a loop.
 
-While ownership moves, a request waits here and is retried, as long as no part of it can have been processed.
+While ownership moves, a request waits on this node and is retried, as long as no part of it can have been processed.
 
 A node that has failed or lost its network does not answer. So pending requests are checked regularly. They fail with an
 unknown outcome (a retry may succeed) after a grace period in which gossip reports that node dead, or another node owns

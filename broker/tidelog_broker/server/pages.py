@@ -80,7 +80,7 @@ class Page:
         self._size_bytes += size_bytes
 
     def is_full(self, bounds: Bounds, entries: int = 1) -> bool:
-        """Return whether there is no room for more entries."""
+        """Return whether no more entries fit."""
         return bool(self.infos) and (
             self._entries + entries > bounds.entries
             or self._size_bytes >= bounds.size_bytes

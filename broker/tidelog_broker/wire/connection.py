@@ -415,14 +415,14 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_writable(self) -> bool:
-        """Whether there is room to send: the client keeps up, and the node's budget allows it.
+        """Whether a reply may be sent now: the client keeps up, and the node's budget allows it.
 
-        If not, the connection's subscriptions are resumed when there is.
+        If not, the connection's subscriptions pause until it may.
         """
         return self.is_open and self.backlog.has_room()
 
     async def drained(self) -> None:
-        """Wait until there is room to send, or the connection is lost."""
+        """Wait until a reply may be sent, or the connection is lost."""
         while self.is_open and not self.backlog.has_room():
             self._has_room.clear()
             await self._has_room.wait()

@@ -24,7 +24,7 @@ class HandshakeIncarnations(Protocol):
         ...
 
     async def register(self, peer_id: str, incarnation: int, offered: pb.PeerIncarnations) -> None:
-        """Compare incarnations with an authenticated node; return once its current one is stored durably here.
+        """Compare incarnations with an authenticated node; return once its current one is stored durably on this node.
 
         Raises:
             StaleDirectoryError: the other node has recorded a later incarnation of this data directory, so that this

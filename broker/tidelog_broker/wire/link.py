@@ -224,7 +224,7 @@ class Link(asyncio.BufferedProtocol):
         """Write a request now and return the future of its answer.
 
         Args:
-            envelope: the request; its correlation id is set here.
+            envelope: the request; this method sets its correlation id.
             attachment: parts that are sent after the envelope, without a copy.
             timeout_s: the future fails after this time.
 

@@ -92,7 +92,7 @@ class Account:
         self.name = name
         self.limits = Limits()
         self.clients: dict[Client, bool] = {}
-        """Its connections, and whether their requests count here."""
+        """Its connections, and whether the account counts their requests."""
         self.in_flight_bytes = 0
         """Bytes of received and unanswered requests; its connections update it."""
         self.in_flight_bytes_max = in_flight_bytes
@@ -163,7 +163,7 @@ class Account:
     # --- connections -------------------------------------------------------------------------------------
 
     def join(self, client: Client, *, meters: bool) -> None:
-        """Add a connection; its requests count here if it `meters`.
+        """Add a connection; if it `meters`, the account counts its requests.
 
         Raises:
             ProtocolError: QUOTA_EXCEEDED, the connection limit is reached.

@@ -46,7 +46,7 @@ class Sink(Protocol):
         """Handle a change of the unsent bytes."""
 
     def has_room_again(self) -> None:
-        """Resume sending: there is room."""
+        """Resume sending: the node's unsent replies are below the limit."""
 
     def close_stalled(self, stalled_s: float) -> None:
         """Close the connection: nothing was read for this long."""

@@ -23,7 +23,7 @@ class SubscriptionPump(Protocol):
         """Check that the subscription is still allowed.
 
         Args:
-            session: the session of the connection, or of a gateway's caller, whose subscription ends here if it is
+            session: the session of the connection, or of a gateway's caller, whose subscription this call ends if it is
                 refused.
 
         Raises:

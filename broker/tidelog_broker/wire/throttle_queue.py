@@ -63,7 +63,7 @@ class ThrottleQueue(Generic[C]):
         self._since_s.pop(one, None)
 
     def look(self) -> None:
-        """Check again soon, because a request ended, which makes room for one connection.
+        """Check again soon, because a request ended and one more connection may continue.
 
         The check is scheduled, not called: a connection that continues may end a request, and so on, with a recursion
         as deep as the number of connections.

@@ -139,7 +139,7 @@ class Turns:
             raise
 
     def _measure(self, began_s: float, cost_s: float) -> None:
-        """Account a piece. Other tasks may have run in the meantime, so its known cost bounds the time counted."""
+        """Account a slice. Other tasks may have run in the meantime, so its known cost bounds the time counted."""
         took_s = time.perf_counter() - began_s
         self._done(min(max(cost_s, took_s), _SLOWER * cost_s) if cost_s else took_s)
 

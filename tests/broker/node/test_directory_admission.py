@@ -386,7 +386,7 @@ async def test_directories_and_records_without_ids_are_accepted(
         record = json.loads(path.read_text())
         del record["directory_id"], record["bound"]
         path.write_text(json.dumps(record | {"format_version": 1}))
-        (founded.path / name / "meta" / "incarnations").unlink()
+        (founded.path / name / "meta" / "lives").unlink()
     await founded.found()
     await is_kept(founded, topic_id)
 

@@ -158,7 +158,7 @@ def test_lost_directory_of_a_single_copy_is_limbo(tmp_path: Path, how: str) -> N
     if how == "disk full":
         disk.fill_up()
     view = view_of(store, chain)
-    assert "lost epoch 1" in (view.limbo() or "")
+    assert "lacks epoch 1" in (view.limbo() or "")
 
 
 @pytest.mark.parametrize("placement", [("b", "c"), THREE])

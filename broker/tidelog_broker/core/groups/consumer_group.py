@@ -149,7 +149,7 @@ class ConsumerGroup:
     def restart(self, record: pb.GroupRecord | None, *, in_doubt: bool = False) -> None:
         """Restart from a durable record, discarding later decisions.
 
-        A record made here whose outcome is unknown may still be written, so later records get higher revisions.
+        A record of this node whose outcome is unknown may still be written, so later records get higher revisions.
 
         Args:
             record: the newest durable record; None for a new group.

@@ -423,7 +423,7 @@ class Swim:
         theirs = self._digests.get(peer.node_id) if peer is not None else None
         differs = theirs != self.members.digest
         if theirs is None or (differs and self._chooser.randrange(2)):
-            writer.add(self.me)  # only half the time: with maximum-length names it leaves no room for another record
+            writer.add(self.me)  # only half the time: with maximum-length names no other record fits beside it
         self._roster.news.take(self.members.live_count, lambda node_id: writer.add(self.members[node_id]))
         if differs:
             live = self.members.live()

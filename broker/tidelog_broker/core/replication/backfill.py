@@ -122,7 +122,7 @@ class Backfill:
         )
 
     def _is_outdated(self, epoch: int) -> bool:
-        """Return whether the log has an older version of an epoch that is incomplete here."""
+        """Return whether the log has an older version of an incomplete epoch."""
         return epoch in self.incomplete and self.versions.is_held(epoch)
 
     def _is_damaged(self, epoch: int) -> bool:

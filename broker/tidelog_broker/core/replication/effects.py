@@ -234,7 +234,7 @@ class OwnerReady:
 
 @dataclass(frozen=True, slots=True)
 class EpochFenced:
-    """Nothing more is appended to the active epoch here; pending commits are resolved by the decision."""
+    """This node appends nothing more to the active epoch; the decision resolves pending commits."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ while producers are fenced. The owner therefore first asks the replicas, itself 
 continues to append meanwhile. Later records are synced while the epoch is fenced, as usual. Syncing ahead guarantees
 nothing, and a replica that does not answer only costs time.
 
-A plan may be outdated before it is proposed. If its next owner has died or is damaged, or no quorum is available,
+A plan may be outdated before it is proposed. If its next owner has failed or is damaged, or no quorum is available,
 proposing it would fence producers without benefit; the plan is dropped, and its initiator makes another one.
 
 A round ends when this node, the next owner and a quorum have answered. If a round took long, many records have been

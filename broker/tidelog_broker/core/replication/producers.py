@@ -5,7 +5,7 @@ partition in order gives the same table for any copy. A snapshot contains a posi
 
 A producer numbers its records from 0; a batch contains the number of its first record. The next batch must start where
 the previous one ended. The newest `SEQUENCE_WINDOW_BATCHES` batches are remembered with their offsets, so that a retry
-within the window returns its first offset (as in Kafka, KIP-98; sequence numbers do not wrap here, so no epoch is
+within the window returns its first offset (as in Kafka, KIP-98; Tidelog's sequence numbers do not wrap, so no epoch is
 needed to distinguish an old 0 from a new one).
 
 A fingerprint of the sent content is stored with each batch (`fingerprint_of`). Two producers with the same id and

@@ -8,7 +8,7 @@ synchronize the chains of both nodes (`ReplicaState.is_current`).
 
 The roles in the open epoch and their transitions are in the table `replica_state.ROLE_TRANSITIONS`.
 
-Everything here is synchronous and free of I/O: `effects` are executed by the driver, `ports` are provided by it.
+The module is synchronous and free of I/O: the driver executes the `effects` and implements the `ports`.
 Invariants are asserted at the end of every public step (`_finish_step`).
 """
 
@@ -141,7 +141,7 @@ class Replica:
     def _is_founding_owner(self) -> bool:
         """Return whether this incarnation was named the first owner of a new partition.
 
-        If no fence was ever stored here, nothing was promised or appended, so that no takeover is needed.
+        If this node never stored a fence, it has promised and appended nothing, so that no takeover is needed.
         """
         state, active = self.state, self.state.active
         is_named = (active.owner, active.owner_incarnation) == (state.node_id, state.incarnation)

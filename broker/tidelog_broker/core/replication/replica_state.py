@@ -119,7 +119,7 @@ class ReplicaState:
         self.deleted_below = 0
         """Effective delete offset: earlier records are not visible (`deletion`), nor are those below `log_start`."""
         self.commit_known = 0
-        """Commit offset of the active epoch as known here, which may exceed the local durable end."""
+        """Commit offset of the active epoch as known to this node, which may exceed the local durable end."""
         self.effects: list[Effect] = []
         """Pending effects, in order."""
         self.waiting_writes: deque[Then] = deque()
@@ -134,7 +134,7 @@ class ReplicaState:
         self.is_member = self.node_id in self.active.placement
 
     def enter(self) -> None:
-        """Enter the active epoch: reset the role, halts that are not for good, and doubt."""
+        """Enter the active epoch: reset the role, doubt, and a halt that is not permanent."""
         self.role = "follower" if self.is_member else "outsider"
         self._turn("participating")
         self.halted = None
@@ -174,7 +174,7 @@ class ReplicaState:
         return self.owner is not None and (fence is None or not fence.entry.HasField("promised"))
 
     def position_of(self, epoch: int, offset: int) -> int | None:
-        """Return the digest at an offset of an epoch; None if it is not known here."""
+        """Return the digest at an offset of an epoch; None if this node does not know it."""
         if epoch == self.tail.epoch:
             return self.tail.digest_at(offset, self.log)
         return 0 if offset == self.start_of(epoch) else self.log.digest_at(epoch, offset)
@@ -318,8 +318,8 @@ class ReplicaState:
     def differs(self, sender: str, epoch: int, other: pb.EpochDecision) -> None:
         """Process that another node has a different decision about a decided epoch.
 
-        If the chains fork at this epoch, and its end was decided here without a quorum, this node continues; the other
-        one receives the decision, halts, and has to be replaced. Otherwise this one halts.
+        If the chains fork at this epoch, and this node knows an end that was decided without a quorum, this node
+        continues; the other one receives the decision, halts, and has to be replaced. Otherwise this one halts.
         """
         here = self.decision(epoch)
         if here.previous_hash != other.previous_hash:
@@ -341,7 +341,7 @@ class ReplicaState:
     # --- commit ----------------------------------------------------------------------------------------
 
     def note_commit(self, offset: int) -> None:
-        """Process a commit offset of the active epoch; records that are not durable here are committed here later."""
+        """Process a commit offset of the active epoch; records that are not durable on this node yet count later."""
         known = self.commit_known
         if offset > known:
             known = self.commit_known = offset

@@ -46,7 +46,7 @@ class Source:
             state.emit(ReadLog(sender, ask.epoch, ask.from_offset, limit, bytes_max))
             return False
         at = Position(ask.from_offset, ask.from_digest)
-        if status == pb.DIVERGED and ask.digest_unknown:  # a compacted batch here may start before the offset
+        if status == pb.DIVERGED and ask.digest_unknown:  # a compacted batch on this node may start before the offset
             start = state.log.batch_start(ask.epoch, ask.from_offset)
             at = Position(ask.from_offset if start is None else start, 0)
         self.reply(ReadLog(sender, ask.epoch, ask.from_offset, end, 0), (), at, at, status)

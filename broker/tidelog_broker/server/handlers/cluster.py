@@ -38,7 +38,7 @@ async def cluster_status(broker: Broker, request: Request) -> None:
     """Handle CLUSTER_STATUS: the nodes with the first page of topics, or another page.
 
     Another node gets the status of this node only, or of the partitions that it names. The status opens no partitions,
-    neither here nor on other nodes: monitoring would otherwise open all partitions of a cluster (ADR 0075).
+    neither on this node nor on others: monitoring would otherwise open all partitions of a cluster (ADR 0075).
 
     Raises:
         ProtocolError: INVALID_REQUEST for too many partitions.
@@ -227,7 +227,7 @@ async def node_announce(broker: Broker, request: Request) -> None:
 
 
 async def _bind(broker: Broker, announce: pb.NodeAnnounce, reply: pb.NodeAnnounceReply) -> bytes:
-    """Return the directory id that a founder is bound to here, durably; empty if it is not the registered founder.
+    """Return the directory id to which this node has durably bound a founder; empty for another node's directory.
 
     Raises:
         ProtocolError: INVALID_REQUEST without a directory id, STORAGE_FAILED if the binding could not be written.

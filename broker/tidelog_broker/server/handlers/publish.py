@@ -1,6 +1,6 @@
 """PUBLISH: storage of record batches; batches that another node owns are forwarded to it.
 
-Records are not examined here. Each batch is verified on arrival (on the event loop if that costs less than a thread
+Handlers do not examine records. Each batch is verified on arrival (on the event loop if that costs less than a thread
 switch, on a worker if it is large once decompressed) and queued in its partition's pipeline. The reply is sent when the
 last batch has its result or the request's time is over. Later results are discarded: the client knows that the outcome
 is unknown, and retries.
@@ -280,10 +280,11 @@ def _submit(
     *,
     of_node: bool,
 ) -> None:
-    """Verify a batch here or on a worker, and queue it in order in either case.
+    """Verify a batch on the event loop or on a worker, and queue it in order in either case.
 
     Raises:
-        ProtocolError: producers may not write to this partition, or the batch was verified here and is invalid.
+        ProtocolError: producers may not write to this partition, or the batch was verified on the event loop and is
+            invalid.
     """
     # Clients' batches for internal topics are refused by the first node, so forwarded ones come from a node itself.
     if partition.state.is_internal and not (of_node and partition.state.topic.name == AUDIT_TOPIC):

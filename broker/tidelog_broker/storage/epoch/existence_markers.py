@@ -1,7 +1,7 @@
 """Existence markers, which distinguish a lost directory from one that never existed.
 
     DATA/partitions/TOPIC.ID-N.held             empty: the directory TOPIC.ID-N has been created
-    DATA/partitions/TOPIC.ID-N/newest-00000007  empty: epoch 7 is the newest that has begun here
+    DATA/partitions/TOPIC.ID-N/newest-00000007  empty: epoch 7 is the newest that has begun on this node
 
 A replica without a record of an epoch has no directory for it and may vote that its log is empty. A replica that has
 lost its directory must not: it may have acknowledged records. Each marker lies beside the object that it marks and

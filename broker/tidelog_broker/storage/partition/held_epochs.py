@@ -94,7 +94,7 @@ class HeldEpochs:
 
     @property
     def start_offset(self) -> int:
-        """The first offset that can be read here, 0 before the first epoch: the log has no gaps after it."""
+        """The first readable offset, 0 before the first epoch; the log has no gaps after it."""
         return self.epochs[0].start_offset if self.epochs else 0
 
     @property

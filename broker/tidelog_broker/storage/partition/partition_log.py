@@ -135,7 +135,7 @@ class PartitionLog:
 
     @property
     def start_offset(self) -> int:
-        """The first offset that can be read here, 0 before the first epoch: the log has no gaps after it."""
+        """The first readable offset, 0 before the first epoch; the log has no gaps after it."""
         return self._held.start_offset
 
     @property

@@ -92,7 +92,7 @@ class _Header(NamedTuple):
 
 
 def pack_hashes(runs: HashRuns, column: TextColumn, *, nonce: int, end: SegmentEnd) -> list[Buffer]:
-    """Return the file of a segment, all of whose batches are in `runs`, in pieces."""
+    """Return the file of a segment, all of whose batches are in `runs`, as a list of buffers."""
     entries = runs.entries().astype("<u8", copy=False)
     body = entries.view(np.uint8).data
     crcs = [crc32c(body[at : at + BLOCK_BYTES]) for at in range(0, len(body), BLOCK_BYTES)]

@@ -29,7 +29,7 @@
 Batches and marks start at multiples of 64 bytes; a block that begins with a zero magic ends the file's content.
 
 A mark is written before the group that follows a sync, in the same `pwritev`. Recovery looks for marks *after* a bad
-block: one that covers it proves that the block was on the disk and has rotted. The nonce and the position inside the
+block: one that covers it proves that the block was on the disk and is damaged. The nonce and the position inside the
 mark prevent a producer from forging one in a body, and invalidate an old file's marks. Rejected: a slot in the first
 page of the file, which makes every sync write two places; and a separate file, which makes it two syncs.
 """

@@ -98,7 +98,7 @@ class SegmentHashes:
         return all(self.covered(column) >= stop for column in columns)
 
     def pack(self, column: TextColumn, *, nonce: int, end: SegmentEnd) -> list[Buffer]:
-        """Return the index file of a column of a sealed, completely indexed segment, in pieces."""
+        """Return the index file of a column of a sealed, completely indexed segment, as a list of buffers."""
         runs = self._runs.get(column, HashRuns())
         assert runs.covered == len(self._index), "all of the segment is in it"
         return pack_hashes(runs, column, nonce=nonce, end=end)

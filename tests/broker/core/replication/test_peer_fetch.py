@@ -249,7 +249,7 @@ def test_peer_fetch_without_sources_is_an_error() -> None:
 def test_one_request_is_outstanding() -> None:
     subject = fetch()
     subject.ask(AT, 0)
-    with pytest.raises(AssertionError, match="asked is not followed by asked"):
+    with pytest.raises(AssertionError, match="cannot change from asked to asked"):
         subject.ask(AT, 0)
     subject.declined(10)
     subject.ask(AT, 10)
