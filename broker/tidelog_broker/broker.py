@@ -353,7 +353,7 @@ class Broker:
         cluster, now_ms = self.cluster, self.now_ms
         return Mover(
             begin_single_copies=self._begin_single_copies,
-            owned=self._owned,
+            owned=self._owned_partitions,
             roll_over=self._roll_over,
             cluster=cluster,
             nodes=self.nodes,
@@ -510,7 +510,7 @@ class Broker:
             if is_waiting and self.cluster.lacks_copies(partition.driver.key, replica.state.active):
                 partition.driver.want_owner()
 
-    def _owned(self) -> list[Owned]:
+    def _owned_partitions(self) -> list[Owned]:
         return [
             Owned(
                 partition.driver.key,

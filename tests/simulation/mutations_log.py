@@ -311,10 +311,10 @@ def duplicates_unchecked() -> Replacements:
 
 def doubt_ended_by_the_first_answer() -> Replacements:
     """A copy that lost its tail counts again once the owner has answered, although the rest is still on its way."""
-    original = CatchUp._fetched
+    original = CatchUp._finish
 
     def tail_fetched(self: CatchUp, source_end: int, now_ms: int) -> None:
         del source_end
         original(self, 0, now_ms)
 
-    return [(CatchUp, "_fetched", tail_fetched)]
+    return [(CatchUp, "_finish", tail_fetched)]

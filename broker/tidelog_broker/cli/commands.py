@@ -132,7 +132,7 @@ async def _serve(settings: NodeSettings, *, replaces: bool) -> int:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, node.lifecycle.ask_to_stop)
         if not await _started(node):
-            return _ended(node)
+            return _exit_code(node)
         print(  # noqa: T201 - the ready line is this command's output
             json.dumps(
                 {
@@ -146,10 +146,10 @@ async def _serve(settings: NodeSettings, *, replaces: bool) -> int:
         )
         calm_garbage_collection()
         await node.run_until_stopped()
-        return _ended(node)
+        return _exit_code(node)
 
 
-def _ended(node: Node) -> int:
+def _exit_code(node: Node) -> int:
     """Return the exit code of a stopped node, and print why it stopped by itself, if it did."""
     if node.lifecycle.stop_reason:  # repeated as the last line, since a stop logs much
         typer.echo(f"tidelog node: {node.lifecycle.stop_reason}", err=True)

@@ -104,7 +104,7 @@ class IncarnationRegistry:
     ) -> None:
         entries = journal.load()
         self._node_id = directory[0]
-        self._kept = [entry.incarnation for entry in entries if entry.own]
+        self._own_stored = [entry.incarnation for entry in entries if entry.own]
         self.own = OwnIncarnations.of(directory, incarnation, [newest_of(entry) for entry in entries if entry.own])
         self.own.elsewhere |= {entry.incarnation: bool(entry.withdrawn) for entry in entries if entry.elsewhere}
         self._known = KnownIncarnations(entry for entry in entries if not (entry.own or entry.elsewhere))
@@ -162,7 +162,7 @@ class IncarnationRegistry:
             StorageFailedError: the journal of incarnations cannot be written.
         """
         self._may_withdraw = may_withdraw
-        too_many = sorted(self._kept)[:-OWN_INCARNATIONS_MAX]
+        too_many = sorted(self._own_stored)[:-OWN_INCARNATIONS_MAX]
         dropped = [self._own_entry(IncarnationTick(incarnation, 0), dropped=True) for incarnation in too_many]
         appending = asyncio.ensure_future(self._append([self._own_entry(self.own.now), *dropped]))
         failing = asyncio.ensure_future(self._failing.wait())
@@ -496,7 +496,7 @@ class IncarnationRegistry:
             self._durable.pop(directory, None)
             self._unsent.pop(directory, None)
         if directories:
-            self._journal.submit([_dropped(of) for of in directories], lambda: None)
+            self._journal.submit([_removal_entry(of) for of in directories], lambda: None)
 
     def _learn(self, directory: Directory, *starts: IncarnationTick, withdrawn: Iterable[int] = ()) -> None:
         before = self._known.get(directory)
@@ -592,7 +592,7 @@ def _fault_of(known: pb.KnownIncarnation) -> str:
     return "" if all(incarnations) else "an incarnation must be at least 1, got 0"
 
 
-def _dropped(directory: Directory) -> pb.KnownIncarnation:
+def _removal_entry(directory: Directory) -> pb.KnownIncarnation:
     """Return the entry that removes another directory from the journal."""
     entry = known_incarnation(directory, IncarnationTick(1, 0))
     entry.dropped = True

@@ -104,7 +104,7 @@ class RouteNews:
 
     def __init__(self) -> None:
         self._topics: dict[bytes, _WatchedTopic] = {}
-        self._due: dict[HeldRequest, None] = {}
+        self._due_requests: dict[HeldRequest, None] = {}
         """Requests that are to be checked next, in order."""
         self._looking = False
         self._began_at = 0.0
@@ -144,7 +144,7 @@ class RouteNews:
         finally:
             timer.cancel()
             self._held_bytes -= size_bytes
-            self._due.pop(held, None)
+            self._due_requests.pop(held, None)
             for topic_id in topics:
                 waiting = self._topics[topic_id].waiting
                 del waiting[held]
@@ -178,27 +178,27 @@ class RouteNews:
         self._let_look({held: None})
 
     def _let_look(self, waiting: dict[HeldRequest, None]) -> None:
-        self._due.update(waiting)
-        if self._due and not self._looking:
+        self._due_requests.update(waiting)
+        if self._due_requests and not self._looking:
             self._looking = True
             self._look()
 
     def _look(self) -> None:
         """Wake the next few requests, which are checked in the loop's next iteration."""
-        if not self._due:
+        if not self._due_requests:
             self._looking = False
             return
         loop = asyncio.get_running_loop()
         loop.call_soon(self._began, loop)
-        for held in list(islice(self._due, LOOKS_PER_TURN)):
-            del self._due[held]
+        for held in list(islice(self._due_requests, LOOKS_PER_TURN)):
+            del self._due_requests[held]
             held.woken.set()
-        loop.call_soon(self._looked, loop)
+        loop.call_soon(self._schedule_next, loop)
 
     def _began(self, loop: asyncio.AbstractEventLoop) -> None:
         self._began_at = loop.time()
 
-    def _looked(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _schedule_next(self, loop: asyncio.AbstractEventLoop) -> None:
         loop.call_later(min(loop.time() - self._began_at, PAUSE_S_MAX), self._look)
 
 

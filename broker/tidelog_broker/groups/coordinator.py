@@ -124,7 +124,7 @@ class Coordinator:
         self._counted = (0, 0)
         self._groups: dict[str, CoordinatedGroup] = {}
         self._sessions = Sessions()
-        self._departed = DepartedMembers()
+        self._departed_members = DepartedMembers()
         self._epoch: int | None = None
         """The epoch that this state belongs to; None while this node coordinates nothing."""
         self._prepared_in: int | None = None
@@ -269,7 +269,7 @@ class Coordinator:
         self.descriptions.check_known(name)
         self._check_stays(name)
         epoch = self._coordinating()
-        record = (self._groups.get(name) or self._coordinated(name)).group.delete()
+        record = (self._groups.get(name) or self._coordinated_group(name)).group.delete()
         self._deleting.add(name)
         try:
             await self._write(record, epoch)
@@ -282,14 +282,14 @@ class Coordinator:
     def _join(self, request: pb.GroupHeartbeat, creator: str, reader: MemberAccess) -> CoordinatedGroup:
         self._check_stays(request.group)
         who = MemberKey(request.group, request.member_id)
-        if who in self._departed:
+        if who in self._departed_members:
             raise fenced(request.group)
         is_new = self.is_new(request.group)
         coordinated = self._groups.get(request.group)
         if coordinated is None or coordinated.group.member(request.member_id) is None:
             self._check_room(request.group)
         if coordinated is None:
-            coordinated = self._groups[request.group] = self._coordinated(request.group)
+            coordinated = self._groups[request.group] = self._coordinated_group(request.group)
         if is_new:
             coordinated.group.creator = creator
         self._sessions.reads_for(who, reader)
@@ -334,7 +334,7 @@ class Coordinator:
         member = None if group is None else group.member(request.member_id)
         if member is None:
             self._sessions.forget([who])
-            self._departed.note(who)
+            self._departed_members.note(who)
         else:
             self._hear(request.group, request.member_id, member.wish)
         if coordinated is not None and is_known:
@@ -375,18 +375,18 @@ class Coordinator:
         self._rules_look_at = None
         for record in self._records.records():
             if record.members:
-                self._groups[record.group] = self._coordinated(record.group)
+                self._groups[record.group] = self._coordinated_group(record.group)
                 for member in record.members:
                     self._hear(record.group, member.member_id, member.wish)
         if self._groups:
-            log.info("coordinating %d groups with members", len(self._groups))
+            log.info("this node now coordinates %d groups that have members", len(self._groups))
 
     def _end(self) -> None:
         """Stop coordinating: waiting callers are referred to the new coordinator."""
         self._epoch = None
         groups, self._groups = self._groups, {}
         self._sessions = Sessions()
-        self._departed = DepartedMembers()
+        self._departed_members = DepartedMembers()
         self._count()
         for coordinated in groups.values():
             coordinated.fail(_elsewhere())
@@ -401,7 +401,7 @@ class Coordinator:
             raise _elsewhere()
         return self._epoch
 
-    def _coordinated(self, name: str) -> CoordinatedGroup:
+    def _coordinated_group(self, name: str) -> CoordinatedGroup:
         """Return a group with the state of the log; its records are appended in the current epoch or not at all."""
         epoch = self._epoch
         assert epoch is not None, "`ready` has returned"
@@ -414,7 +414,7 @@ class Coordinator:
             tasks=self._tasks,
             write=lambda record: self._write(record, epoch),
             durable_record=lambda: self._records.get(name),
-            restarted=self._restarted,
+            restarted=self._restart_sessions,
             settled=self._drop_if_empty,
             pace=lambda: self._turns.slice_turn(self, (self, name)),
         )
@@ -429,7 +429,7 @@ class Coordinator:
         await self._offsets_log.write_group(record, epoch=epoch)
         self._metrics.group_generations.inc(max(record.generation - before, 0))
 
-    def _restarted(self, group: ConsumerGroup, error: ProtocolError) -> None:
+    def _restart_sessions(self, group: ConsumerGroup, error: ProtocolError) -> None:
         """Restart the sessions of members, including those whose removal could not be written."""
         coordinated = self._groups.get(group.name)
         if coordinated is None or coordinated.group is not group:

@@ -63,7 +63,7 @@ class Descriptions:
         room_bytes = PARTITIONS_BYTES
         for member in self._record(name).members:
             if may_see is not None:
-                member = self._seen(member, may_see)  # noqa: PLW2901 - the visible part of it
+                member = self._visible_part(member, may_see)  # noqa: PLW2901 - the visible part of it
             room_bytes -= member.ByteSize() - member.wish.ByteSize()
             if room_bytes < 0:
                 reply.shortened = True
@@ -81,7 +81,7 @@ class Descriptions:
             reply.topics.append(topic_name)
         return reply
 
-    def _seen(self, member: pb.GroupMember, may_see: Callable[[str], bool]) -> pb.GroupMember:
+    def _visible_part(self, member: pb.GroupMember, may_see: Callable[[str], bool]) -> pb.GroupMember:
         """Return a member without the topics that the caller may not see."""
         seen = pb.GroupMember()
         seen.CopyFrom(member)

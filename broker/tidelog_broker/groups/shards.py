@@ -128,7 +128,7 @@ class GroupShards:
             count = self._count()
             if not 0 <= index < count:
                 raise ProtocolError(pb.UNKNOWN_PARTITION, f"__offsets has partitions 0 to {count - 1}, got {index}")
-            shard = self._shards[index] = self._made((OFFSETS_TOPIC_ID, index))
+            shard = self._shards[index] = self._new_shard((OFFSETS_TOPIC_ID, index))
         return shard
 
     def forget_topic(self, topic_id: bytes) -> None:
@@ -150,7 +150,7 @@ class GroupShards:
             raise ProtocolError(pb.EPOCH_CHANGING, "__offsets is not known at this node yet; retry")
         return record.config.partitions
 
-    def _made(self, key: PartitionKey) -> GroupShard:
+    def _new_shard(self, key: PartitionKey) -> GroupShard:
         partitions, topics = self._partitions, self._topics
         positions, records = GroupOffsets(self._bounds, self._totals), GroupRecords()
         log = OffsetsLog(

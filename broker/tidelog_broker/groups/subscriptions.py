@@ -83,11 +83,11 @@ class Subscriptions:
             ProtocolError: INVALID_REQUEST: it takes too long.
         """
         if wish.pattern and wish.pattern not in self._matching:
-            self._matched(wish.pattern, time_s=PATTERN_S_MAX)
+            self._matching_topics(wish.pattern, time_s=PATTERN_S_MAX)
 
     def _read_of(self, pattern: str, reader: MemberAccess) -> Iterable[str]:
         """Return the matching names that a caller may read; rules are evaluated only for new names."""
-        matched = self._matched(pattern)
+        matched = self._matching_topics(pattern)
         rules = reader.rules_version
         if rules is None:
             return matched
@@ -106,7 +106,7 @@ class Subscriptions:
             del self._readable[next(iter(self._readable))]
         return before.names
 
-    def _matched(self, pattern: str, time_s: float = inf) -> list[str]:
+    def _matching_topics(self, pattern: str, time_s: float = inf) -> list[str]:
         self._look()
         before = self._matching.get(pattern, _MatchingNames(-1, []))
         if before.changes == self._seen:

@@ -66,29 +66,29 @@ class AuditLog:
         self._left_out = 0
         self._acts = 0
 
-    def asked(self, kind: str, session: Session, envelope: pb.Envelope, about: About = NOTHING) -> int:
+    def begin(self, kind: str, session: Session, envelope: pb.Envelope, about: About = NOTHING) -> int:
         """Log an allowed operation before it begins; return its number for `answered`."""
         self._acts += 1
-        what = json.dumps(MessageToDict(_told(kind, envelope)))
-        self._write(event="asked", act=self._acts, **_who(kind, session, about), asked=what)
+        what = json.dumps(MessageToDict(_without_secrets(kind, envelope)))
+        self._write(event="asked", act=self._acts, **_caller_fields(kind, session, about), asked=what)
         return self._acts
 
     def answered(self, act: int, kind: str, session: Session, about: About, error: pb.Error | None) -> None:
         """Log the outcome of an operation: done, or failed with an error."""
         if error is None:
-            self._write(event="done", act=act, **_who(kind, session, about))
+            self._write(event="done", act=act, **_caller_fields(kind, session, about))
         else:
-            self._write(event="failed", act=act, **_who(kind, session, about), why=error.message)
+            self._write(event="failed", act=act, **_caller_fields(kind, session, about), why=error.message)
 
     def refused(self, kind: str, session: Session, error: ProtocolError, about: About = NOTHING) -> None:
         """Log a refused request; beyond a rate only their number."""
         if self._has_room():
-            self._write(event="refused", **_who(kind, session, about), why=error.message)
+            self._write(event="refused", **_caller_fields(kind, session, about), why=error.message)
 
     def unknown(self, why: str, client_id: str, about: About = NOTHING) -> None:
         """Log a failed authentication; beyond a rate only their number."""
         if self._has_room():
-            self._write(event="not authenticated", client_id=client_id, why=why, **_filled(about))
+            self._write(event="not authenticated", client_id=client_id, why=why, **_without_empty(about))
 
     def _has_room(self) -> bool:
         second = int(time.monotonic())
@@ -109,15 +109,15 @@ class AuditLog:
         self.also(line)
 
 
-def _filled(about: About) -> dict[str, object]:
+def _without_empty(about: About) -> dict[str, object]:
     return {name: value for name, value in about._asdict().items() if value}
 
 
-def _who(kind: str, session: Session, about: About) -> dict[str, object]:
-    return {"kind": kind, "principal": session.principal, "identity": session.identity} | _filled(about)
+def _caller_fields(kind: str, session: Session, about: About) -> dict[str, object]:
+    return {"kind": kind, "principal": session.principal, "identity": session.identity} | _without_empty(about)
 
 
-def _told(kind: str, envelope: pb.Envelope) -> Message:
+def _without_secrets(kind: str, envelope: pb.Envelope) -> Message:
     """Return a request without secrets."""
     if kind != "security_change":
         message: Message = getattr(envelope, kind)

@@ -48,7 +48,7 @@ class Authenticator:
         self._now_us = now_us
         self.logins = ScramLogins(registry)
         """Password logins, which take two messages."""
-        self._known = VerifiedSecrets(secrets.token_bytes(32))
+        self._verified_secrets = VerifiedSecrets(secrets.token_bytes(32))
 
     async def session_of(self, credentials: pb.Credentials, *, address: str) -> Session:
         """Return the session for credentials that were presented from an address (see `counted_address`).
@@ -99,10 +99,10 @@ class Authenticator:
         )
 
     async def _is_right(self, key: Key, stored: pb.ApiKey, address: str) -> bool:
-        if self._known.knows(key, stored.secret_hash):
+        if self._verified_secrets.knows(key, stored.secret_hash):
             return True
         presented_hash = await self._work.call(address, slow_hash, key.secret, stored.salt)
         if not hmac.compare_digest(presented_hash, stored.secret_hash):
             return False
-        self._known.learn(key, stored.secret_hash)
+        self._verified_secrets.learn(key, stored.secret_hash)
         return True

@@ -162,7 +162,7 @@ class FeatureGate:
         if refused:
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                f"{what} needs {_listed(refused)} of feature level {max(above[name] for name in refused)}, and the "
+                f"{what} needs {_joined(refused)} of feature level {max(above[name] for name in refused)}, and the "
                 f"cluster is at level {self.level.number}: run `tidelog cluster finalize`; nodes cannot go back to an "
                 "earlier build after that",
             )
@@ -176,12 +176,12 @@ class FeatureGate:
             if node.incarnation == 0:
                 raise ProtocolError(
                     pb.EPOCH_CHANGING,
-                    f"{what} needs {_listed(lacked)}, and founder {node.node_id!r} has not announced its "
+                    f"{what} needs {_joined(lacked)}, and founder {node.node_id!r} has not announced its "
                     "features yet; start it, or remove it from the cluster",
                 )
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                f"{what} needs {_listed(lacked)}, which node {node.node_id!r} ({_software(node)}) does "
+                f"{what} needs {_joined(lacked)}, which node {node.node_id!r} ({_software(node)}) does "
                 "not support and would ignore; upgrade that node, or drain and remove it from the cluster",
             )
 
@@ -192,7 +192,7 @@ class FeatureGate:
         if not lacked:
             return ""
         return (
-            f"node {announced.node_id!r} ({_software(announced)}) does not support {_listed(lacked)}, in use by "
+            f"node {announced.node_id!r} ({_software(announced)}) does not support {_joined(lacked)}, in use by "
             f"{in_use[min(lacked)]}; start it with a newer build"
         )
 
@@ -202,7 +202,7 @@ class FeatureGate:
         if not lacked:
             return ""
         return (
-            f"the cluster uses {_listed(lacked)}, which this build does not support; start the node with a newer build"
+            f"the cluster uses {_joined(lacked)}, which this build does not support; start the node with a newer build"
         )
 
     def fault_of_record(self, record: Record) -> str:
@@ -211,7 +211,7 @@ class FeatureGate:
         if not lacked:
             return ""
         return (
-            f"{called(record)} needs {_listed(lacked)}, which this build does not support; start the node with a newer "
+            f"{called(record)} needs {_joined(lacked)}, which this build does not support; start the node with a newer "
             "build"
         )
 
@@ -222,7 +222,7 @@ class FeatureGate:
         if not lacked:
             return ""
         return (
-            f"the cluster is at feature level {record.level}, which needs {_listed(lacked)}, and this build does not "
+            f"the cluster is at feature level {record.level}, which needs {_joined(lacked)}, and this build does not "
             "support that; start the node with a newer build"
         )
 
@@ -245,5 +245,5 @@ def _software(node: pb.NodeRecord) -> str:
     return node.software or "an older build without a version"
 
 
-def _listed(names: Collection[str]) -> str:
+def _joined(names: Collection[str]) -> str:
     return ", ".join(sorted(names))

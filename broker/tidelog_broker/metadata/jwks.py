@@ -71,7 +71,7 @@ class Jwks:
         self._changed = changed
         self._apart_s = apart_s
         self._waiting: list[_Waiting] = []
-        self._wanted = asyncio.Event()
+        self._load_requested = asyncio.Event()
         self._problem = ""
         self._document = b""
         self._keys: KeySet | None = None
@@ -121,7 +121,7 @@ class Jwks:
         loop = asyncio.get_running_loop()
         while True:
             began_s = loop.time()
-            self._wanted.clear()
+            self._load_requested.clear()
             waiting, self._waiting = self._waiting, []
             had_none = self._keys is None
             await self._look()
@@ -136,7 +136,7 @@ class Jwks:
             await asyncio.sleep(max(0.0, began_s + self._apart_s - loop.time()))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(again_s if self._problem else every_s):
-                    await self._wanted.wait()
+                    await self._load_requested.wait()
 
     async def _looked_again(self, key_id: str | None) -> None:
         """Wait for a load that begins from now on, or one that finds the key."""
@@ -144,7 +144,7 @@ class Jwks:
             raise ProtocolError(pb.OVERLOADED, "too many tokens wait for their keys; retry", retry_after_ms=1000)
         loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiting(key_id, loaded))
-        self._wanted.set()
+        self._load_requested.set()
         await loaded
 
     async def _look(self) -> None:

@@ -146,7 +146,7 @@ class MetaFreshness:
 
 
 def denial(error: ProtocolError, *, current: bool) -> ProtocolError:
-    """Return the error for a partition after `refresh_for`; one that only this node does not know becomes retriable."""
+    """Return the error for an unknown partition; retriable unless `refresh_for` has made `__meta` current."""
     if current or error.code != pb.UNKNOWN_PARTITION:
         return error
     return ProtocolError(pb.EPOCH_CHANGING, f"{error.message}, as far as this node knows; retry")

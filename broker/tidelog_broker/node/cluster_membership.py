@@ -71,7 +71,7 @@ class ClusterMembership:
         self._look_soon = False
         self._admission: DirectoryAdmission | None = None
         self._doubting: asyncio.Task[None] | None = None
-        self._exchanged: set[str] = set()
+        self._informed_nodes: set[str] = set()
         """The linked nodes that have been sent all known incarnations."""
 
     # --- lifecycle -------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ class ClusterMembership:
                 continue
             others = {record.node_id for record in broker.nodes.live()} - {broker.node_id}
             missing = others - broker.cluster.linked
-            unheard = (others & broker.cluster.linked) - self._exchanged
+            unheard = (others & broker.cluster.linked) - self._informed_nodes
             waited_s = broker.loop.time() - began_s
             is_over = not (missing or unheard) or waited_s >= REGISTER_S_MAX
             if is_over or (not unheard and all(map(links.is_absent, missing)) and waited_s >= REGISTER_S_MIN):
@@ -180,7 +180,7 @@ class ClusterMembership:
             await asyncio.sleep(REGISTER_LOOK_S)
         self._doubting.cancel()
         if missing:
-            log.info("this start is stored by %s; not reached: %s", *map(_listed, (others - missing, missing)))
+            log.info("this start is stored by %s; not reached: %s", *map(_comma_list, (others - missing, missing)))
 
     async def _watch_doubt(self) -> None:
         """Refuse this node if the start that puts it in doubt is not withdrawn in time.
@@ -281,7 +281,7 @@ class ClusterMembership:
         """Write this node's record to `__meta`, and again whenever it differs."""
         broker = self._broker
         while not broker.lifecycle.stopping:
-            own = self._said()
+            own = self._own_record()
             try:
                 if broker.nodes.announced(own) is not None:
                     await self._announce(own)
@@ -309,7 +309,7 @@ class ClusterMembership:
             await broker.cluster.request(peer, envelope, timeout_s=ANNOUNCE_TIMEOUT_S)
             return
 
-    def _said(self) -> pb.NodeRecord:
+    def _own_record(self) -> pb.NodeRecord:
         assert self._gossip is not None
         return own_record(self._broker, gossip_port=self._gossip.address.port)
 
@@ -342,11 +342,11 @@ class ClusterMembership:
 
     async def _exchange_incarnations(self, node_id: str) -> None:
         if await self._broker.incarnations.exchange(self._broker.cluster, node_id):
-            self._exchanged.add(node_id)
+            self._informed_nodes.add(node_id)
 
     def lost(self, node_id: str) -> None:
         """Forget a lost link; gossip determines whether its node is alive."""
-        self._exchanged.discard(node_id)
+        self._informed_nodes.discard(node_id)
 
     def _superseded(self, node_id: str) -> None:
         """Close connections with the earlier start of a node, which is refused when it reconnects."""
@@ -403,5 +403,5 @@ class ClusterMembership:
         broker.incarnations.forget(gone)
 
 
-def _listed(node_ids: Collection[str]) -> str:
+def _comma_list(node_ids: Collection[str]) -> str:
     return ", ".join(sorted(node_ids)) or "no other node"

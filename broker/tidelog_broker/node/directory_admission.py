@@ -99,10 +99,10 @@ class DirectoryAdmission:
         self._links = links
         self._gossip_port = gossip_port
         self._look = look
-        self._answered: set[str] = set()
+        self._answered_nodes: set[str] = set()
         self._is_registered = False
         """Whether another node knows the committed record of this node with this directory."""
-        self._told = ""
+        self._logged_reason = ""
 
     @property
     def _is_new(self) -> bool:
@@ -222,7 +222,7 @@ class DirectoryAdmission:
         if snapshot is not None and snapshot.HasField("meta"):
             return
         while broker.topics.get(META_TOPIC_ID) is None:
-            self._answered.clear()
+            self._answered_nodes.clear()
             await self._ask_all(None)
             self._say(f"node {broker.node_id!r} was admitted but has no cluster metadata yet; waiting for another node")
             await asyncio.sleep(ASK_AGAIN_S)
@@ -258,12 +258,12 @@ class DirectoryAdmission:
     async def _ask_all(self, binders: Binders | None) -> None:
         """Ask all reachable nodes that have not answered, and founders until they have bound this one."""
         to_bind = set(binders.waited_for) if binders is not None else set()
-        receivers = sorted(self._broker.cluster.linked - (self._answered - to_bind))
+        receivers = sorted(self._broker.cluster.linked - (self._answered_nodes - to_bind))
         replies = await asyncio.gather(*(self._ask(peer, bind=peer in to_bind) for peer in receivers))
         for peer, reply in zip(receivers, replies, strict=True):
             if reply is None:
                 continue
-            self._answered.add(peer)
+            self._answered_nodes.add(peer)
             self._learn(reply)
             fault = binders.answered(peer, reply.bound_directory_id) if binders is not None else ""
             if fault:
@@ -318,13 +318,13 @@ class DirectoryAdmission:
     def _give_up_if_turned_away(self, needed: int) -> None:
         own = (self._broker.settings.advertised_host, self._broker.advertised_port)
         refusals = {address: what for address, what in self._links.refusals().items() if address != own}
-        if not self._answered and needed and len(refusals) >= needed:
+        if not self._answered_nodes and needed and len(refusals) >= needed:
             raise IdentityError("; ".join(sorted(set(refusals.values()))))
 
     def _say(self, what: str, *, about: str = "") -> None:
         """Log the reason for waiting, once while `about` stays the same."""
-        if self._told != (about or what):
-            self._told = about or what
+        if self._logged_reason != (about or what):
+            self._logged_reason = about or what
             log.info("%s", what)
 
 

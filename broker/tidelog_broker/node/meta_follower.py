@@ -33,7 +33,7 @@ _TIMEOUT_S: Final = 5.0
 
 
 class MetaFollower:
-    """Runs until cancelled."""
+    """Keeps this node's copy of `__meta` and of the routes current, until `run` is cancelled."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -59,7 +59,7 @@ class MetaFollower:
                 await self._broker.meta_log.follow_changes()
                 await self._save()
                 if here is not None:
-                    await self._found()
+                    await self._ensure_offsets_topic()
                 self._problem = ""
             except (ProtocolError, WorkersFullError) as error:
                 self._say(error.message if isinstance(error, ProtocolError) else str(error))
@@ -100,7 +100,7 @@ class MetaFollower:
             (batches,) = split_attachment(frame.attachment, [result.length])
             broker.meta_log.take(batches)
 
-    async def _found(self) -> None:
+    async def _ensure_offsets_topic(self) -> None:
         """Ensure that `__offsets` exists, if this node owns `__meta`."""
         broker = self._broker
         if broker.routes.owner(META_KEY) == broker.node_id:

@@ -63,7 +63,7 @@ class BackgroundOpener:
         self._serves = self._may_miss = False
         self._capable_nodes: frozenset[tuple[str, bool, frozenset[int]]] | None = None
         """Which nodes could store and own partitions at the last check."""
-        self._tried: set[PartitionKey] = set()
+        self._tried_partitions: set[PartitionKey] = set()
         """Partitions that the background task has tried to open; a failed one is opened again by a request only."""
 
     def begin(self) -> None:
@@ -110,13 +110,13 @@ class BackgroundOpener:
         """Open used partitions in the background, as long as the node runs."""
         while True:
             await asyncio.sleep(LOOK_S)
-            keys = [key for key in self._partitions.closed.used() if key not in self._tried]
+            keys = [key for key in self._partitions.closed.used() if key not in self._tried_partitions]
             for key in keys:
-                self._tried.add(key)
+                self._tried_partitions.add(key)
                 if key not in self._partitions.closed:
                     continue
                 began_s = self._loop.time()
                 with contextlib.suppress(ProtocolError):  # The opener has logged it.
                     await self._partitions.opening.opened(key, is_wanted=False)
                 await asyncio.sleep(max(PAUSE_S_MIN, SHARE * (self._loop.time() - began_s)))
-            self._tried.intersection_update(self._partitions.closed.used())
+            self._tried_partitions.intersection_update(self._partitions.closed.used())

@@ -77,7 +77,7 @@ class CompactedVersions:
         self._driver = driver
         self._tools = tools
         self._io_key = io_key
-        self._made: dict[int, FinishedVersion] = {}
+        self._finished_versions: dict[int, FinishedVersion] = {}
         """Finished versions by epoch that await a decision."""
         self._differing: set[tuple[int, int]] = set()
         """Epochs and decided digests for which a pass on this node has produced different bytes."""
@@ -114,7 +114,7 @@ class CompactedVersions:
 
     def keep(self, made: Iterable[FinishedVersion]) -> None:
         """Keep the versions of a pass until they are decided, replacing earlier ones."""
-        self._made = {one.epoch: one for one in made}
+        self._finished_versions = {one.epoch: one for one in made}
 
     async def converge(self) -> None:
         """Replace the copies in the log by the newest decided versions, earliest epoch first.
@@ -133,7 +133,7 @@ class CompactedVersions:
             if self.must_stop() or self._state.log.limbo is not None:
                 break
             wanted = {epoch: end for epoch, end, own in self._outdated() if own == (decided, terms)}
-            ready = [made for made in self._made.values() if wanted.get(made.epoch) == made.end]
+            ready = [made for made in self._finished_versions.values() if wanted.get(made.epoch) == made.end]
             missing = [epoch for epoch in wanted if epoch not in {made.epoch for made in ready}]
             missing = [epoch for epoch in missing if versions.can_make(epoch)]
             if missing and self.can_pass(terms, missing):
@@ -145,9 +145,11 @@ class CompactedVersions:
             for made in sorted(ready):
                 is_base = any(older < made.epoch and versions.is_base_of(made.epoch, older) for older in outdated)
                 if is_base or self.must_stop() or self._may_not_replace():
-                    self._made[made.epoch] = made  # They are replaced when the request for producer state has ended.
+                    self._finished_versions[made.epoch] = (
+                        made  # They are replaced when the request for producer state has ended.
+                    )
                     continue
-                self._made.pop(made.epoch, None)
+                self._finished_versions.pop(made.epoch, None)
                 if await self._put_in_place(made, decided, wanted[made.epoch]):
                     outdated.discard(made.epoch)
                     has_changed = True
@@ -200,8 +202,10 @@ class CompactedVersions:
 
     async def _forget_made(self) -> None:
         """Remove finished versions that are already in the log, fetched from another node."""
-        for epoch in [epoch for epoch, made in self._made.items() if self._driver.view.epoch_end(epoch) == made.end]:
-            del self._made[epoch]
+        for epoch in [
+            epoch for epoch, made in self._finished_versions.items() if self._driver.view.epoch_end(epoch) == made.end
+        ]:
+            del self._finished_versions[epoch]
             await self._tools.io.call(self._io_key, self._state.log.compacted.abandon, epoch)
 
     def _outdated(self) -> Iterable[tuple[int, LogPosition, tuple[int, Terms]]]:

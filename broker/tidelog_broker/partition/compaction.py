@@ -84,7 +84,7 @@ class Compaction:
         self.left: frozenset[int] = frozenset()
         """Epochs that the owner's last pass has left unchanged, see `CompactionPass`; the next one tries again."""
         self._busy = asyncio.Lock()
-        self._asked: set[asyncio.Task[None]] = set()
+        self._requested_passes: set[asyncio.Task[None]] = set()
         """Requested passes; their callers may have gone."""
 
     async def close(self) -> None:
@@ -161,7 +161,7 @@ class Compaction:
         began_s, loop = self._tools.loop.time(), self._tools.loop
         has_turn = asyncio.Event()
         running = loop.create_task(self._run(has_turn), name=f"compact {self._state.name}")
-        self._asked.add(running)
+        self._requested_passes.add(running)
         running.add_done_callback(self._ended)
         is_left = False
         try:
@@ -192,7 +192,7 @@ class Compaction:
                 ) from None
 
     def _ended(self, running: asyncio.Task[None]) -> None:
-        self._asked.discard(running)
+        self._requested_passes.discard(running)
         if not running.cancelled():
             running.exception()  # The caller has received the error.
 
@@ -250,7 +250,7 @@ class Compaction:
         for at in range(0, len(proposed), COMPACTIONS_MAX):
             self._check_owner()
             if self._state.epoch != epoch:
-                raise self._interrupted(epoch)
+                raise self._interrupted_error(epoch)
             now_us = self._tools.clock.now_us()
             part = proposed[at : at + COMPACTIONS_MAX]
             await self.end_epoch([_compaction(one, terms, now_us).SerializeToString() for one in part])
@@ -301,9 +301,9 @@ class Compaction:
         self._check_owner()
         decision = self._state.replica.state.decision(epoch)
         if [one.SerializeToString() for one in decision.compactions] != list(compactions):
-            raise self._interrupted(epoch)
+            raise self._interrupted_error(epoch)
 
-    def _interrupted(self, epoch: int) -> ProtocolError:
+    def _interrupted_error(self, epoch: int) -> ProtocolError:
         return ProtocolError(
             pb.EPOCH_CHANGING,
             f"{self._state.name}: epoch {epoch} was ended by another decision during the compaction; send again",

@@ -105,7 +105,7 @@ class Deduplication:
         """The owner state that the window was built for."""
         self._prepared: tuple[Batch, _Screened | ProtocolError] | None = None
         self._settings: tuple[int, int] = (0, 0)
-        self._told = ""
+        self._logged_damage = ""
         """The damage that was logged last, to log it once."""
         self._hasher: ContentHasher | None = None
         self.configure()
@@ -200,8 +200,8 @@ class Deduplication:
         epochs = (held.epoch for held in self._state.log.epochs if held.end_offset > history.looked_at)
         rotten = next(epochs, None)
         if rotten is not None:
-            if error.message != self._told:  # Clients retry publishes, so this runs often.
-                self._told = error.message
+            if error.message != self._logged_damage:  # Clients retry publishes, so this runs often.
+                self._logged_damage = error.message
                 log.error("%s: cannot read back records for deduplication: %s", self._state.name, error.message)
             self._driver.damaged(rotten, error.message)
 

@@ -229,7 +229,7 @@ class Partitions:
             return there
         record = self._topics.with_id(key[0])
         try:
-            partition = await self._opened(record, key)
+            partition = await self._open_partition(record, key)
         except ProtocolError as error:
             self._failed[key] = error
             if isinstance(error, StorageFailedError):
@@ -238,7 +238,7 @@ class Partitions:
         self._failed.pop(key, None)
         return partition
 
-    async def _opened(self, record: pb.TopicRecord, key: PartitionKey) -> Partition:
+    async def _open_partition(self, record: pb.TopicRecord, key: PartitionKey) -> Partition:
         index, io_key = key[1], hash(key) & 0x7FFFFFFF
         store = await self.tools.io.call(io_key, self._open_log, record, index)
         new = NewPartition(key, f"{record.name}/{index}", self._genesis(record, index))

@@ -135,7 +135,7 @@ class Pipeline:
         """Number of publishes refused because the disk was full."""
 
     def screen_by(self, screen: Deduplication | None) -> None:
-        """Enable or disable deduplication, with which groups are short: a batch is screened after the previous one."""
+        """Enable or disable deduplication, which makes groups short: a batch is screened after the previous one."""
         self._screen = screen
         self._group_bytes = self._group_bytes_max if screen is None else min(INLINE_BYTES, self._group_bytes_max)
 

@@ -348,10 +348,12 @@ class Retention:
         if store.limbo is not None or offset > min(committed, store.end_offset) or self._is_held:
             return
         snapshot = self.producers_before(offset, committed)
-        if snapshot is not None and self._saved(snapshot, committed):
+        if snapshot is not None and self._save_snapshot(snapshot, committed):
             snapshot = None
         store.delete_before(offset, lambda: not self._is_held)
-        if snapshot is not None and not self._saved(snapshot, committed):  # Now there may be space for the snapshot.
+        if snapshot is not None and not self._save_snapshot(
+            snapshot, committed
+        ):  # Now there may be space for the snapshot.
             log.warning(
                 "%s: no space for a producer snapshot; deduplication of retries may be lost for old producers",
                 state.name,
@@ -375,7 +377,7 @@ class Retention:
             )
             return None
 
-    def _saved(self, snapshot: ProducerSnapshot, committed: int) -> bool:
+    def _save_snapshot(self, snapshot: ProducerSnapshot, committed: int) -> bool:
         try:
             self._state.log.save_producer_snapshot(*snapshot, committed=committed)
         except DiskFullError:

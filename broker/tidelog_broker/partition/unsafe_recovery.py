@@ -86,7 +86,7 @@ class UnsafeRecovery:
         while partition.state.epoch == epoch and replica.state.halted is None and partition.state.refusal is None:
             await partition.changes.change()
         if partition.state.epoch == epoch:
-            raise partition.state.refusal or self._halted()
+            raise partition.state.refusal or self._halted_error()
         return replica.state.decision(epoch)
 
     async def _works(self) -> bool:
@@ -118,7 +118,7 @@ class UnsafeRecovery:
         """
         replica, name = self._replica, self._partition.name
         if replica.state.halted is not None:
-            raise self._halted()
+            raise self._halted_error()
         if not replica.state.is_member:
             holders = ", ".join(replica.state.active.placement)
             raise ProtocolError(
@@ -137,7 +137,7 @@ class UnsafeRecovery:
                 f"{name}: the copy on {replica.state.node_id} lacks epochs {epochs}; choose another node",
             )
 
-    def _halted(self) -> ProtocolError:
+    def _halted_error(self) -> ProtocolError:
         return ProtocolError(
             pb.INVALID_REQUEST,
             f"{self._partition.name}: the copy on this node is halted: {self._replica.state.halted}",

@@ -157,7 +157,7 @@ class Mover:
         requested = ((owned, plan, None) for owned, plan in self.due_moves(everything=self._rebalancing))
         moved = {owned.key for owned in self._owned() if owned.is_moving}
         self._holds_back = False
-        for owned, plan, advice in _by_turns(self._advised(), requested):
+        for owned, plan, advice in _by_turns(self._advised_moves(), requested):
             if len(moved) >= AT_ONCE:
                 break
             if owned.key in moved:
@@ -173,7 +173,7 @@ class Mover:
                     advice.moved(owned.key, self._now_ms() / 1000)
         return len(moved)
 
-    def _advised(self) -> Iterator[_Move]:
+    def _advised_moves(self) -> Iterator[_Move]:
         now_s = self._now_ms() / 1000
         for owned, advice in itertools.product(self._owned(), self._advice):
             plan = advice.plan(owned, now_s) if not owned.is_moving else None

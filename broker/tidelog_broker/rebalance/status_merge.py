@@ -89,7 +89,7 @@ def removal_fault(node_id: str, replies: Mapping[str, pb.ClusterStatusReply]) ->
             # This node may have acknowledged records of the open epoch that another copy lacks.
             if node_id in best.placement:
                 known = {node: info for node, info in known.items() if held.get(node, -1) >= best.high_watermark}
-            awaited = [_awaited(node, known.get(node)) for node in others]
+            awaited = [_awaited_node(node, known.get(node)) for node in others]
             whole = awaited.count("")
             if whole < min(len(others), len(best.placement) // 2 + 1):
                 return (
@@ -99,7 +99,7 @@ def removal_fault(node_id: str, replies: Mapping[str, pb.ClusterStatusReply]) ->
     return ""
 
 
-def _awaited(node_id: str, info: pb.PartitionInfo | None) -> str:
+def _awaited_node(node_id: str, info: pb.PartitionInfo | None) -> str:
     """Return a node whose copy does not count, with the reason if it is known; empty if the copy is complete."""
     if info is None:
         return repr(node_id)

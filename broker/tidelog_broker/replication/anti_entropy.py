@@ -44,7 +44,7 @@ class AntiEntropy:
         """For each replica its epoch, and how often it was examined in that epoch."""
         self._seen: dict[PartitionKey, tuple[int, int]] = {}
         """The same for the current round."""
-        self._left: list[ReplicaDriver] = []
+        self._remaining_replicas: list[ReplicaDriver] = []
         """The replicas still to be examined in this round."""
 
     async def run(self) -> None:
@@ -55,10 +55,10 @@ class AntiEntropy:
 
     def step(self) -> None:
         """Examine the replicas of one period."""
-        if not self._left:
-            self._left = self._replication.all()
+        if not self._remaining_replicas:
+            self._remaining_replicas = self._replication.all()
             self._ages, self._seen = self._seen, {}
-        looked_at, self._left = self._left[:LOOKS_MAX], self._left[LOOKS_MAX:]
+        looked_at, self._remaining_replicas = self._remaining_replicas[:LOOKS_MAX], self._remaining_replicas[LOOKS_MAX:]
         for driver in looked_at:
             replica = driver.replica
             active = replica.state.active

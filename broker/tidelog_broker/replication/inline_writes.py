@@ -40,7 +40,7 @@ _THREAD: Final = getattr(resource, "RUSAGE_THREAD", None)
 
 
 class InlineWrites:
-    """The policy of one node. Times are the caller's clock, in seconds."""
+    """Decides for the writes of one node. Times are those of the caller's clock, in seconds."""
 
     def __init__(self) -> None:
         self._paused_until_s = 0.0

@@ -182,12 +182,12 @@ class LoggedProducers:
         return self.later(self._chain.decision(epoch).end_offset) is not None
 
     def counts(self, snapshot: ProducerSnapshot) -> bool:
-        """Whether a snapshot is valid for this log, see `_behind`.
+        """Whether a snapshot is valid for this log, see `_headers_after`.
 
         Raises:
             StorageError: the disk failed, or something is damaged.
         """
-        return self._behind(snapshot) is not None
+        return self._headers_after(snapshot) is not None
 
     def later(self, offset: int) -> LaterSnapshot | None:
         """Return the earliest valid, complete snapshot at or after an offset; None without one.
@@ -244,7 +244,7 @@ class LoggedProducers:
         """Return the newest of the valid snapshots with the most complete state, and the headers after it."""
         best: ProducersAt | None = None
         for snapshot in self.store.reader.load_producer_snapshots():
-            if snapshot.offset <= offset and (headers_after := self._behind(snapshot)) is not None:
+            if snapshot.offset <= offset and (headers_after := self._headers_after(snapshot)) is not None:
                 table = ProducerTable.restore(snapshot.payload)
                 if best is None or table.known_from < best.table.known_from:
                     best = ProducersAt(table, headers_after[0], snapshot.offset, headers_after[1])
@@ -252,7 +252,7 @@ class LoggedProducers:
                     break
         return best
 
-    def _behind(self, snapshot: ProducerSnapshot) -> tuple[BatchHeader | None, Iterator[BatchHeader]] | None:
+    def _headers_after(self, snapshot: ProducerSnapshot) -> tuple[BatchHeader | None, Iterator[BatchHeader]] | None:
         """Return the last header that a snapshot covers and those after it, if it is valid.
 
         A snapshot can be ahead of a log whose unsynced tail was lost, and the log can have grown past its offset with

@@ -265,7 +265,7 @@ class ReplicaLog:
         return self.store.copies.copy_position(epoch) or self.epoch_end(epoch)
 
     def position_beside(self, epoch: int) -> tuple[int, int] | None:
-        """The end of the partial copy of another version beside the log's; None without one."""
+        """The end of the partial copy of another version, stored beside the log; None if it does not exist."""
         return self.store.copies.copy_position(epoch)
 
     def log_start(self) -> int:

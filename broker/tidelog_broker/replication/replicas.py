@@ -80,11 +80,11 @@ class Replication:
         self._loop = asyncio.get_running_loop()
         self._drivers: dict[PartitionKey, ReplicaDriver] = {}
         self._deleted: set[bytes] = set()
-        self._due: list[tuple[int, int, ReplicaDriver]] = []
+        self._timers: list[tuple[int, int, ReplicaDriver]] = []
         self._numbers = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
-        self._touched: list[ReplicaDriver] = []
+        self._touched_replicas: list[ReplicaDriver] = []
         self._unaware: deque[ReplicaDriver] = deque()
         """Replicas that have not been notified yet of a changed set of live nodes."""
         self._look_timer: asyncio.TimerHandle | None = None
@@ -212,7 +212,7 @@ class Replication:
         # loop.
         deadline_ms = max(deadline_ms, self._tools.now_ms() + 1)
         driver.scheduled_ms = deadline_ms
-        heapq.heappush(self._due, (deadline_ms, next(self._numbers), driver))
+        heapq.heappush(self._timers, (deadline_ms, next(self._numbers), driver))
         if not self._ringing and (self._timer is None or deadline_ms < self._timer_ms):
             self._arm()
 
@@ -221,13 +221,13 @@ class Replication:
         driver.is_touched = True
         if driver.scheduled_ms is not None and driver.scheduled_ms <= self._tools.now_ms() + self._timing.heartbeat_ms:
             return  # Nothing is due before that.
-        self._touched.append(driver)
+        self._touched_replicas.append(driver)
         if self._look_timer is None and not self._closed:
             self._look_timer = self._loop.call_later(LOOK_MS / 1000, self._look)
 
     def _look(self) -> None:
         self._look_timer = None
-        touched, self._touched = self._touched, []
+        touched, self._touched_replicas = self._touched_replicas, []
         for driver in touched:
             driver.is_touched = False
             if not driver.stopped:
@@ -237,8 +237,8 @@ class Replication:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._due and not self._closed:
-            self._timer_ms = self._due[0][0]
+        if self._timers and not self._closed:
+            self._timer_ms = self._timers[0][0]
             delay_s = max(0, self._timer_ms - self._tools.now_ms()) / 1000
             self._timer = self._loop.call_later(delay_s, self._ring)
 
@@ -246,8 +246,8 @@ class Replication:
         self._timer = None
         now_ms = self._tools.now_ms()
         due: list[ReplicaDriver] = []
-        while self._due and self._due[0][0] <= now_ms and len(due) < PORTION:
-            at_ms, _, driver = heapq.heappop(self._due)
+        while self._timers and self._timers[0][0] <= now_ms and len(due) < PORTION:
+            at_ms, _, driver = heapq.heappop(self._timers)
             if driver.scheduled_ms == at_ms:  # Otherwise the replica is, or was, scheduled for an earlier time.
                 driver.scheduled_ms = None
                 driver.is_touched = False

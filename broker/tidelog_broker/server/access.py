@@ -91,7 +91,7 @@ def _entries(of: Callable[[pb.Envelope], Collection[_Entry]], operation: pb.Oper
     return Need(rule, f"`{operation_name(operation)}` on each topic", operation, pb.RES_TOPIC)
 
 
-def _named(of: Callable[[pb.Envelope], str], operation: pb.Operation) -> Need:
+def _needs_named(of: Callable[[pb.Envelope], str], operation: pb.Operation) -> Need:
     return _needs(
         lambda _, session, envelope: session.check(operation, pb.RES_TOPIC, of(envelope)), operation, pb.RES_TOPIC
     )
@@ -170,10 +170,10 @@ RULES: Final[dict[str, Need]] = {
     ),
     "group_describe": _shown_of_group(lambda envelope: envelope.group_describe.group),
     "group_delete": _group(lambda envelope: envelope.group_delete.group, pb.OP_DELETE),
-    "topic_create": _named(lambda envelope: envelope.topic_create.name, pb.OP_CREATE),
-    "topic_describe": _named(lambda envelope: envelope.topic_describe.name, pb.OP_DESCRIBE),
-    "topic_alter": _named(lambda envelope: envelope.topic_alter.name, pb.OP_ALTER),
-    "topic_delete": _named(lambda envelope: envelope.topic_delete.name, pb.OP_DELETE),
+    "topic_create": _needs_named(lambda envelope: envelope.topic_create.name, pb.OP_CREATE),
+    "topic_describe": _needs_named(lambda envelope: envelope.topic_describe.name, pb.OP_DESCRIBE),
+    "topic_alter": _needs_named(lambda envelope: envelope.topic_alter.name, pb.OP_ALTER),
+    "topic_delete": _needs_named(lambda envelope: envelope.topic_delete.name, pb.OP_DELETE),
     "cluster_status": _cluster(pb.OP_DESCRIBE),
     "cluster_change": _cluster(pb.OP_CLUSTER),
     "security_change": _cluster(pb.OP_CLUSTER),

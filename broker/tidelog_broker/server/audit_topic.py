@@ -53,7 +53,7 @@ class AuditTopic:
         self._lines: deque[bytes] = deque()
         self._bytes = 0
         self._number = 0
-        self._wanted = asyncio.Event()
+        self._woken = asyncio.Event()
         self._dropping = False
 
     def put(self, fields: dict[str, object]) -> None:
@@ -65,15 +65,15 @@ class AuditTopic:
             return
         self._lines.append(line)
         self._bytes += len(line)
-        self._wanted.set()
+        self._woken.set()
 
     async def run(self) -> None:
         """Write queued lines until cancelled."""
         while True:
-            await self._wanted.wait()
+            await self._woken.wait()
             lines = [self._lines.popleft() for _ in range(min(len(self._lines), LINES_MAX))]
             if not lines:
-                self._wanted.clear()
+                self._woken.clear()
                 self._dropping = False
                 continue
             await self._write_surely(lines)

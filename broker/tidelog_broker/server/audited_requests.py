@@ -47,7 +47,7 @@ def follow_act(broker: Broker, kind: str, request: Request, session: Session, op
     """Log the intent of an allowed operation now, and its outcome when it is answered."""
     resource = ", ".join(_RESOURCES[kind](broker, request.envelope))
     about = came_from(request.connection, session)._replace(operation=operation, resource=resource)
-    act = broker.audit.asked(kind, session, request.envelope, about)
+    act = broker.audit.begin(kind, session, request.envelope, about)
     answered = partial(broker.audit.answered, act, kind, session, about)
     request.on_answer = lambda answer: answered(_error_in(answer))
 

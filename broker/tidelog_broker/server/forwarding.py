@@ -76,7 +76,7 @@ async def ask_owner(
         broker: this node's broker.
         key: the partition.
         envelope: the request.
-        local: answers it if this node is the owner.
+        local: answers the request if this node is the owner.
         timeout_s: limit of finding the owner and waiting for its answer, over all attempts.
         answer_s: limit of waiting for another node's answer, if longer.
 
@@ -166,10 +166,10 @@ class _Waiting:
         self._request = request
         self._owner = owner
         self._count = len(batches)
-        self._left = {
+        self._unsettled = {
             index: ((batch.entry.topic_id, batch.entry.partition), batch.settle) for index, batch in enumerate(batches)
         }
-        self._well_s = dict.fromkeys(self._left, broker.loop.time())
+        self._well_s = dict.fromkeys(self._unsettled, broker.loop.time())
         """When the owner of each batch was last seen alive and owning the partition."""
         self._timer: asyncio.TimerHandle | None = None
 
@@ -200,27 +200,27 @@ class _Waiting:
                 )
             )
             return
-        for index in list(self._left):
+        for index in list(self._unsettled):
             self._settle(index, results[index])
 
     def fail(self, error: ProtocolError) -> None:
         """Report an error for all remaining batches."""
-        for index in list(self._left):
+        for index in list(self._unsettled):
             self._settle(index, pb.PublishResult(error=error.to_message()))
 
     def _look(self) -> None:
         now_s = self._broker.loop.time()
-        for index, (key, _) in list(self._left.items()):
+        for index, (key, _) in list(self._unsettled.items()):
             if _is_well(self._broker, key, self._owner):
                 self._well_s[index] = now_s
             elif now_s - self._well_s[index] >= GRACE_S:
                 self._settle(index, pb.PublishResult(error=_gone(self._owner).to_message()))
-        if self._left:
+        if self._unsettled:
             self.watch()
 
     def _settle(self, index: int, result: pb.PublishResult) -> None:
-        _, settle = self._left.pop(index)
-        if not self._left and self._timer is not None:
+        _, settle = self._unsettled.pop(index)
+        if not self._unsettled and self._timer is not None:
             self._timer.cancel()
         settle(result)
 

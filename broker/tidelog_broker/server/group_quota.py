@@ -53,7 +53,7 @@ async def group_made(broker: Broker, shard: GroupShard, name: str, session: Sess
         async with asyncio.timeout_at(deadline_s):
             await turn.acquire()
     except TimeoutError:
-        raise _uncounted(creator, "other new groups of this principal are being counted") from None
+        raise _uncounted_error(creator, "other new groups of this principal are being counted") from None
     with broker.groups.claims.claim(creator, shard.key[1], name):
         try:
             await _check(broker, shard, creator, bound, deadline_s)
@@ -80,17 +80,17 @@ async def _check(broker: Broker, shard: GroupShard, creator: str, bound: int, de
         raise _too_many(creator, own - 1, bound)
     try:
         async with asyncio.timeout_at(deadline_s):
-            counts = await asyncio.gather(*(_made(broker, key, creator) for key in broker.groups.all_keys()))
+            counts = await asyncio.gather(*(_created_count(broker, key, creator) for key in broker.groups.all_keys()))
     except TimeoutError:
-        raise _uncounted(creator, "not all coordinators have answered") from None
+        raise _uncounted_error(creator, "not all coordinators have answered") from None
     except ProtocolError as error:
-        raise _uncounted(creator, str(error)) from error
+        raise _uncounted_error(creator, str(error)) from error
     existing = sum(counts)
     if existing > bound:
         raise _too_many(creator, existing - 1, bound)
 
 
-async def _made(broker: Broker, key: PartitionKey, creator: str) -> int:
+async def _created_count(broker: Broker, key: PartitionKey, creator: str) -> int:
     async def local(_: pb.Envelope) -> pb.Envelope:
         return pb.Envelope(group_list_reply=pb.GroupListReply(made=await made_here(broker, key[1], creator)))
 
@@ -107,7 +107,7 @@ def _too_many(creator: str, existing: int, bound: int) -> ProtocolError:
     )
 
 
-def _uncounted(creator: str, why: str) -> ProtocolError:
+def _uncounted_error(creator: str, why: str) -> ProtocolError:
     return ProtocolError(
         pb.EPOCH_CHANGING, f"the groups of {creator!r}, which has a quota, cannot be counted now: {why}; retry"
     )

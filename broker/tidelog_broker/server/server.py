@@ -290,9 +290,9 @@ class Server:
         if work is not None:
             task = self.broker.tasks.spawn(self._finish(work, request), f"{kind} of {request.connection.client_id}")
             self._working.add(task)
-            task.add_done_callback(partial(self._worked, work, request))
+            task.add_done_callback(partial(self._answer_if_cancelled, work, request))
 
-    def _worked(self, work: Coroutine[Any, Any, None], request: Request, task: asyncio.Task[None]) -> None:
+    def _answer_if_cancelled(self, work: Coroutine[Any, Any, None], request: Request, task: asyncio.Task[None]) -> None:
         """Answer a request whose task was cancelled, possibly before it began, because the node is stopping."""
         self._working.discard(task)
         has_begun = inspect.getcoroutinestate(work) != inspect.CORO_CREATED

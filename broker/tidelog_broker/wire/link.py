@@ -100,7 +100,7 @@ class Link(asyncio.BufferedProtocol):
         self._left_s = 0.0
         """When a message was last written at once."""
         self._requests = PendingRequests(self._loop, self._late)
-        self._why = ""
+        self._close_reason = ""
 
     async def greet(
         self, own: Identity, *, called: str | None, timeout_s: float, incarnations: HandshakeIncarnations | None = None
@@ -257,7 +257,7 @@ class Link(asyncio.BufferedProtocol):
 
     def close(self, why: str) -> None:
         """Close the connection and drop the queued messages; pending requests fail."""
-        self._why = self._why or why
+        self._close_reason = self._close_reason or why
         if self._transport is not None:
             self._transport.abort()
 
@@ -265,7 +265,7 @@ class Link(asyncio.BufferedProtocol):
         """Close after the queue has been sent, or when the timeout expires."""
         self.flush()
         if self._transport is not None:
-            self._why = self._why or "this node is stopping"
+            self._close_reason = self._close_reason or "this node is stopping"
             self._transport.close()
             await asyncio.wait([self.lost], timeout=timeout_s)
             self.close("this node is stopping")
@@ -295,7 +295,7 @@ class Link(asyncio.BufferedProtocol):
         self._transport = None
         if self._stall_watch is not None:
             self._stall_watch.stop()
-        why = self._why or (str(exc) if exc is not None else "the other side closed the connection")
+        why = self._close_reason or (str(exc) if exc is not None else "the other side closed the connection")
         what = f"the connection to node {self.peer_id!r} broke: {why}; the outcome is unknown"
         self._requests.end(ProtocolError(pb.TIMED_OUT, what))
         self.flush()

@@ -101,12 +101,12 @@ class SendBacklog:
 
     @property
     def room_bytes(self) -> int:
-        """Bytes that may be read for it now; zero or less: none."""
+        """How many bytes may be read now to be sent on this connection; none if zero or less."""
         return self._outgoing.share_bytes - self.held_bytes - self.reserved_bytes
 
     @property
     def is_prompt(self) -> bool:
-        """Whether its oldest unsent write is recent."""
+        """Whether the connection's oldest unsent write is recent."""
         return not self._writes or self._outgoing.now_s() - self._writes[0].written_s < PROMPT_S
 
     def fits(self, size_bytes: int) -> bool:

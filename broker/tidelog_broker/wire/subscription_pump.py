@@ -11,7 +11,7 @@ class SubscriptionPump(Protocol):
     """A subscription of a connection."""
 
     def pump(self) -> None:
-        """Send as much as credit and room allow."""
+        """Send what the client's credit and the node's send budget allow."""
 
     def grant(self, *, records: int, size_bytes: int) -> None:
         """Add credit from the client and send what it allows."""

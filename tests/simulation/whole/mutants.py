@@ -46,7 +46,7 @@ def any_directory_will_do() -> Replacements:
     """Any directory that has bound a founder's name counts for it."""
 
     def answered(self: Binders, peer: str, bound: bytes) -> str:
-        if peer in self._others and bound:
+        if peer in self._other_founders and bound:
             self._bound.add(peer)
         return ""
 

@@ -70,7 +70,7 @@ def members_found_have_no_session() -> Replacements:
         self._topics_seen = self._topics.changes
         for record in self._records.records():
             if record.members:
-                self._groups[record.group] = self._coordinated(record.group)
+                self._groups[record.group] = self._coordinated_group(record.group)
 
     return [(Coordinator, "begin", begin)]
 

@@ -424,10 +424,12 @@ class ConsumerGroup:
             cache_key = (who.key, wish.pattern, *wish.topics)
             if cache_key not in answers:
                 answers[cache_key] = self._subscribed(wish, who)
-            found[member_id] = answers[cache_key] if reader is not None else self._kept(member_id, answers[cache_key])
+            found[member_id] = (
+                answers[cache_key] if reader is not None else self._retained_part(member_id, answers[cache_key])
+            )
         return found
 
-    def _kept(self, member_id: str, answer: Mapping[bytes, int]) -> Mapping[bytes, int]:
+    def _retained_part(self, member_id: str, answer: Mapping[bytes, int]) -> Mapping[bytes, int]:
         """Return the part of an unrestricted result that a member already has."""
         member = self._members.get(member_id)
         has = set[bytes]() if member is None else {topic_id for topic_id, _ in member.target}

@@ -299,7 +299,7 @@ class Swim:
 
     def _begin_probe(self, now_ms: int) -> None:
         self._probe = None
-        target = self._rotation.next({member.node_id: member for member in self._others()})
+        target = self._rotation.next({member.node_id: member for member in self._live_others()})
         if target is not None:
             member = self.members[target]
             ask_others_at_ms = now_ms + self.slowness.stretch(self.settings.probe_timeout_ms)
@@ -388,11 +388,11 @@ class Swim:
 
     # ------------------------------------------------------------------------------------------ sending
 
-    def _others(self) -> list[Member]:
+    def _live_others(self) -> list[Member]:
         return [member for member in self.members.live() if member.node_id != self.me.node_id]
 
     def _random_members(self, count: int, *, without: str = "") -> list[Member]:
-        others = [member for member in self._others() if member.node_id != without]
+        others = [member for member in self._live_others() if member.node_id != without]
         return self._chooser.sample(others, min(count, len(others)))
 
     def _next_sequence(self) -> int:

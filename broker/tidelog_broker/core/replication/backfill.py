@@ -87,7 +87,7 @@ class Backfill:
     def missing(self) -> MissingHistory | None:
         """Return what this copy lacks; None if it is complete or this node need not hold it."""
         state, fetch = self._state, self._fetch
-        incomplete = self._wanted() if state.is_member else []
+        incomplete = self._retained_incomplete_epochs() if state.is_member else []
         if not incomplete:
             return None
         records = sum(
@@ -103,7 +103,7 @@ class Backfill:
     @property
     def complete_from(self) -> int:
         """The start of the complete range; records below it and above the log start are missing."""
-        return max((self._state.decision(epoch).end_offset for epoch in self._wanted()), default=0)
+        return max((self._state.decision(epoch).end_offset for epoch in self._retained_incomplete_epochs()), default=0)
 
     @property
     def outdated_below(self) -> int:
@@ -118,7 +118,7 @@ class Backfill:
         """Whether records that a compaction pass needs are missing, apart from a front deleted by retention."""
         state, versions = self._state, self.versions
         return state.is_member and any(
-            not self._is_outdated(one) or not versions.has_later(one) for one in self._wanted()
+            not self._is_outdated(one) or not versions.has_later(one) for one in self._retained_incomplete_epochs()
         )
 
     def _is_outdated(self, epoch: int) -> bool:
@@ -134,7 +134,7 @@ class Backfill:
         """Return whether the partial copy of an epoch is stored beside a copy in the log."""
         return epoch in self._damaged or self._is_outdated(epoch)
 
-    def _wanted(self) -> list[int]:
+    def _retained_incomplete_epochs(self) -> list[int]:
         """Return the incomplete epochs that retention has not deleted."""
         state = self._state
         return [epoch for epoch in self.incomplete if state.decision(epoch).end_offset > state.log_start]
@@ -157,7 +157,7 @@ class Backfill:
         self.incomplete = {epoch for epoch in self.incomplete if not self.versions.is_complete(epoch)}
         self._note_outdated()
         self._damaged = {epoch: why for epoch, why in self._damaged.items() if self._is_damaged(epoch)}
-        incomplete = [*self._wanted(), *self._damaged]
+        incomplete = [*self._retained_incomplete_epochs(), *self._damaged]
         fetch = self._fetch
         is_over = fetch is not None and (fetch.epoch not in incomplete or self._is_preempted(fetch))
         if fetch is not None and fetch.deadline_ms is not None and is_over:
@@ -348,7 +348,7 @@ class Backfill:
         """
         if max(self.incomplete, default=fetch.epoch) <= fetch.epoch:
             return False
-        return any(epoch > fetch.epoch and not self._is_beside(epoch) for epoch in self._wanted())
+        return any(epoch > fetch.epoch and not self._is_beside(epoch) for epoch in self._retained_incomplete_epochs())
 
     def _is_urgent(self, fetch: PeerFetch) -> bool:
         """Return whether readers near the end of the log wait for the epoch.
@@ -377,7 +377,7 @@ class Backfill:
             if decided is not None or 0 < state.log_start >= state.start_of(fetch.epoch):
                 self.producers.want(fetch.epoch, now_ms)  # the copy does not contain all producer state
             self.go_on(now_ms)
-            if not self._wanted():
+            if not self._retained_incomplete_epochs():
                 self._whole()
 
         if self._at == fetch.end:

@@ -116,8 +116,8 @@ class Candidate:
         self._value = b""
         self._plan: Plan | None = None
         self._holders: list[str] = []
-        self._answered: set[str] = set()
-        self._agreed: set[str] = set()
+        self._answered_nodes: set[str] = set()
+        self._agreeing_nodes: set[str] = set()
         self._refusing: set[str] = set()
         self._owner_was_slow = False
         """Whether silence was the only evidence of the owner's failure when the pre-vote was sent."""
@@ -197,7 +197,7 @@ class Candidate:
         """
         if sender == self._state.node_id or self.phase == "idle" or self._host.retiring:
             return True
-        if self.phase == "pre-voting" and len(self._agreed) >= self.seal_quorum:
+        if self.phase == "pre-voting" and len(self._agreeing_nodes) >= self.seal_quorum:
             return False
         gives_in = sender in self._refusing and sender < self._state.node_id
         if self._rank == 0 and self._failures == 0 and not gives_in:
@@ -288,7 +288,11 @@ class Candidate:
             self._ask_again(now_ms)
         elif self._unsafe_until_ms is not None and self.phase == "sealing" and self._state.node_id in self._promises:
             self._choose_unsafely(now_ms)
-        elif self.phase == "pre-voting" and len(self._agreed) >= self.seal_quorum and self._host.suspects_owner(now_ms):
+        elif (
+            self.phase == "pre-voting"
+            and len(self._agreeing_nodes) >= self.seal_quorum
+            and self._host.suspects_owner(now_ms)
+        ):
             self._seal(now_ms)  # the owner, which was only silent, did not answer in time
         else:
             self._was_undecided |= self._unsafe_until_ms is not None and self.phase == "opening"
@@ -326,7 +330,7 @@ class Candidate:
         active, past = self._state.active, self._state.chain.previous_hash
         phase = self.phase
         for node in active.placement:
-            if phase == "pre-voting" and node not in self._agreed:
+            if phase == "pre-voting" and node not in self._agreeing_nodes:
                 self._send(node, pb.PreVote(attempt=self._attempt, previous_hash=past))
             elif phase == "sealing" and node not in self._promises:
                 self._send(node, pb.Seal(ballot=self._ballot, previous_hash=past))
@@ -334,7 +338,7 @@ class Candidate:
                 self._send(node, pb.OpenEpoch(ballot=self._ballot, value=self._value, holders=self._holders))
         if phase in {"pre-voting", "sealing"} and self._plan is not None:
             for node in self._plan.placement:
-                if node not in active.placement and node not in self._answered:
+                if node not in active.placement and node not in self._answered_nodes:
                     self._send(node, pb.PreVote(attempt=self._attempt, probe=True))
 
     def _send(self, to: str, message: pb.PreVote | pb.Seal | pb.OpenEpoch) -> None:
@@ -347,9 +351,9 @@ class Candidate:
     def _plan_next(self) -> None:
         """Start an attempt: clear the answers, and plan the successor from current liveness."""
         self._attempt += 1
-        self._agreed.clear()
+        self._agreeing_nodes.clear()
         self._refusing.clear()
-        self._answered.clear()
+        self._answered_nodes.clear()
         self._plan = self._state.cluster_hints.plan(self._state.key, self._state.active)
 
     def _pre_vote(self, now_ms: int) -> None:
@@ -364,7 +368,7 @@ class Candidate:
         self._highest_round = max(self._highest_round, reply.promised.round)
         if reply.status != pb.HELD:
             return
-        self._answered.add(sender)
+        self._answered_nodes.add(sender)
         if self.phase == "sealing":
             self._choose(now_ms)
             return
@@ -373,9 +377,9 @@ class Candidate:
             self.consider(now_ms)  # the sender may be the owner
         elif sender in self._state.active.placement:
             self._refusing.discard(sender)
-            self._agreed.add(sender)
+            self._agreeing_nodes.add(sender)
         is_gone = self._host.suspects_owner(now_ms) and not self._host.owner_may_be_slow
-        if is_gone and len(self._agreed) >= self.seal_quorum:
+        if is_gone and len(self._agreeing_nodes) >= self.seal_quorum:
             self._seal(now_ms)
 
     # --- prepare ---------------------------------------------------------------------------------------
@@ -401,7 +405,7 @@ class Candidate:
         if reply.status == pb.FENCED:
             self._back_off(now_ms)
         elif reply.status == pb.HELD:
-            self._answered.add(sender)
+            self._answered_nodes.add(sender)
             self._promises[sender] = Promise(
                 node_id=sender,
                 end_offset=reply.end_offset,
@@ -455,7 +459,7 @@ class Candidate:
         """Return the plan of the next epoch if enough of its nodes have answered to serve writes; None otherwise."""
         plan = self._plan
         assert plan is not None
-        answered = self._answered | {self._state.node_id}
+        answered = self._answered_nodes | {self._state.node_id}
         needed = max(plan.ack_quorum, seal_quorum(len(plan.placement), plan.ack_quorum))
         if len(answered.intersection(plan.placement)) < needed:
             return None

@@ -94,7 +94,7 @@ class CatchUp:
             if fetch.end is not None:
                 fetch.declined(now_ms)
             else:
-                self._fetched(reply.source_end_offset, now_ms)
+                self._finish(reply.source_end_offset, now_ms)
             return
         fetch.answered_tail(now_ms)
         source_end = reply.source_end_offset
@@ -110,11 +110,11 @@ class CatchUp:
                 self.stop()
                 self._reopen(opening, now_ms)
             else:
-                self._fetched(source_end, now_ms)
+                self._finish(source_end, now_ms)
 
         state.append([batch.data for batch in usable], positions, written)
 
-    def _fetched(self, source_end: int, now_ms: int) -> None:
+    def _finish(self, source_end: int, now_ms: int) -> None:
         """Stop, because this copy has what the owner had written, or the owner pushes the rest."""
         self.stop()
         self._state.fetched(source_end)

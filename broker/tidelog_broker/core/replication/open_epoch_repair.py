@@ -39,14 +39,14 @@ class OpenEpochRepair:
         self._followers = followers
         self._end = end
         self._fetch = fetch
-        self._found: tuple[int, str] | None = None
+        self._found_damage: tuple[int, str] | None = None
         """The damaged epoch, and a description of the damage."""
         self._look_ms = 0
 
     @property
     def deadline_ms(self) -> int | None:
         """When `tick` has work; None without damage."""
-        return self._look_ms if self._found is not None else None
+        return self._look_ms if self._found_damage is not None else None
 
     def note(self, epoch: int, reason: str, now_ms: int) -> bool:
         """Record damage in this node's copy of an epoch; return whether this node will end the epoch to repair it.
@@ -56,8 +56,8 @@ class OpenEpochRepair:
         state = self._state
         if epoch != state.active.epoch or state.role != "owner" or len(state.active.placement) == 1:
             return False
-        if self._found is None or self._found[0] != epoch:
-            self._found = (epoch, reason)
+        if self._found_damage is None or self._found_damage[0] != epoch:
+            self._found_damage = (epoch, reason)
             self._look_ms = now_ms
             self.tick(now_ms)
         return True
@@ -68,12 +68,12 @@ class OpenEpochRepair:
 
     def tick(self, now_ms: int) -> None:
         """End the damaged epoch once enough followers keep up, retrying if that fails; fetch it after its end."""
-        if self._found is None or now_ms < self._look_ms:
+        if self._found_damage is None or now_ms < self._look_ms:
             return
-        epoch, reason = self._found
+        epoch, reason = self._found_damage
         self._look_ms = now_ms + self._state.timing.peer_fetch_ms
         if epoch != self._state.active.epoch:
-            self._found = None
+            self._found_damage = None
             self._fetch(epoch, reason, now_ms)
         elif self._others_keep_up(now_ms):
             self._end(now_ms)

@@ -51,7 +51,7 @@ class Ownership:
         self._others_are_asked = others_are_asked
         self._resign_ms = 0
         self._resign_again_ms = state.timing.resend_ms
-        self._informed: set[str] = set()
+        self._informed_nodes: set[str] = set()
         """Nodes that have reported to this resigned owner how its epoch ended."""
         self._pushes: PushWindow | None = None
         self._producers_fetch: PeerFetch | None = None
@@ -74,7 +74,7 @@ class Ownership:
         """Return when `tick` has work; None if it has none."""
         state = self._state
         if self._is_resigning:
-            return self._resign_ms if self._uninformed() else None
+            return self._resign_ms if self._uninformed_nodes() else None
         deadlines = [self._producers_fetch.deadline_ms] if self._producers_fetch is not None else []
         if self._pushes is not None and state.may_acknowledge:
             end, commit = state.tail.queued.offset, state.high_watermark
@@ -122,19 +122,19 @@ class Ownership:
             return
         self._resign_ms = now_ms + self._resign_again_ms
         self._resign_again_ms = min(2 * self._resign_again_ms, state.timing.back_off_ms_max)
-        for node in self._uninformed():
+        for node in self._uninformed_nodes():
             resignation = pb.ReplicationAck(owner_incarnation=state.incarnation, status=pb.IN_LIMBO)
             state.send(node, state.about(resignation, state.active.epoch))
 
-    def _uninformed(self) -> list[str]:
+    def _uninformed_nodes(self) -> list[str]:
         state = self._state
-        return [node for node in state.active.placement if node != state.node_id and node not in self._informed]
+        return [node for node in state.active.placement if node != state.node_id and node not in self._informed_nodes]
 
     def note_end(self, sender: str, update: pb.MetadataUpdate) -> None:
         """Process decisions sent to a halted owner: it stops its announcements to nodes that know the decision."""
         epoch = self._state.active.epoch
         if self._is_resigning and update.first_epoch <= epoch < update.first_epoch + len(update.decisions):
-            self._informed.update({sender}.intersection(self._state.active.placement))
+            self._informed_nodes.update({sender}.intersection(self._state.active.placement))
 
     # --- opening ---------------------------------------------------------------------------------------
 
@@ -142,7 +142,7 @@ class Ownership:
         """Leave the owner role, because the epoch is decided."""
         self._state.owner = self._pushes = self._producers_fetch = self._best_state = None
         self._confirming.clear()
-        self._informed.clear()
+        self._informed_nodes.clear()
         self._resign_ms = 0
         self._resign_again_ms = self._state.timing.resend_ms
 

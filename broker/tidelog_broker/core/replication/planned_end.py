@@ -49,7 +49,7 @@ class PlannedEnd:
         self._round = 0
         """Number of the newest request; unique within a process."""
         self._rounds_left = 0
-        self._answered: set[str] = set()
+        self._answered_nodes: set[str] = set()
         self._began_ms = 0
         self._limit_ms = 0
         self._wake_ms = 0
@@ -117,7 +117,7 @@ class PlannedEnd:
 
     def _answer(self, node: str, attempt: int, now_ms: int) -> None:
         if self._plan is not None and attempt == SYNC_AHEAD | self._round:
-            self._answered.add(node)
+            self._answered_nodes.add(node)
             self._consider(now_ms)
 
     def _consider(self, now_ms: int) -> None:
@@ -125,7 +125,7 @@ class PlannedEnd:
         assert self._plan is not None
         active = self._state.active
         needed = {self._state.node_id, self._plan.owner}.intersection(active.placement)
-        if not needed <= self._answered or len(self._answered) < active.ack_quorum:
+        if not needed <= self._answered_nodes or len(self._answered_nodes) < active.ack_quorum:
             return
         if self._rounds_left and now_ms - self._began_ms > ROUND_MS:
             self._next_round(now_ms)
@@ -136,7 +136,7 @@ class PlannedEnd:
         state = self._state
         self._round += 1
         self._rounds_left -= 1
-        self._answered.clear()
+        self._answered_nodes.clear()
         self._began_ms = now_ms
         self._resend_ms = state.timing.resend_ms
         state.emit(SyncAhead(state.active.epoch, state.node_id, SYNC_AHEAD | self._round, SLACK_BYTES))
@@ -148,7 +148,7 @@ class PlannedEnd:
         self._wake_ms = min(now_ms + self._resend_ms, self._limit_ms)
         self._resend_ms *= 2
         for node in state.active.placement:
-            if node != state.node_id and node not in self._answered:
+            if node != state.node_id and node not in self._answered_nodes:
                 ask = pb.PreVote(attempt=SYNC_AHEAD | self._round, probe=True)
                 state.send(node, state.about(ask, state.active.epoch))
 

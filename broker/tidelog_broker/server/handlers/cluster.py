@@ -66,10 +66,12 @@ async def cluster_status(broker: Broker, request: Request) -> None:
                 broker, all_items(broker.topics, cursor, internal=True, session=request.session), cursor
             )
     if cursor is None:
-        statuses, replies = await asyncio.gather(others_status(broker, others), _told(broker, page, others))
+        statuses, replies = await asyncio.gather(
+            others_status(broker, others), _partition_reports(broker, page, others)
+        )
         reply.nodes.extend(_merged(broker, statuses) if is_client else [broker.status()])
     elif others:
-        replies = await _told(broker, page, others)
+        replies = await _partition_reports(broker, page, others)
     async with broker.bounds.turns.turn(request.connection, request.payer):
         partition_descriptions.merge(broker, page, replies)
         reply.topics.extend(page.infos)
@@ -78,7 +80,7 @@ async def cluster_status(broker: Broker, request: Request) -> None:
         request.reply(pb.Envelope(cluster_status_reply=reply))
 
 
-async def _told(broker: Broker, page: Page, others: Collection[str]) -> list[pb.ClusterStatusReply]:
+async def _partition_reports(broker: Broker, page: Page, others: Collection[str]) -> list[pb.ClusterStatusReply]:
     return await partition_descriptions.reports_of(broker, page.parts, others, timeout_s=STATUS_TIMEOUT_S, as_is=True)
 
 

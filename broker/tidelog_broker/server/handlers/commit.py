@@ -254,7 +254,7 @@ async def _of_entries(
     reply = pb.CommittedReply()
     size_bytes = 0
     hidden = {topic_id for topic_id in {entry.topic_id for entry in message.entries} if hides(topic_id)}
-    for entry in _behind(message.entries, after):
+    for entry in _after_place(message.entries, after):
         await slices.step()
         if size_bytes >= PAGE_BYTES:
             last = reply.results[-1]
@@ -268,7 +268,7 @@ async def _of_entries(
     return reply
 
 
-def _behind(entries: Sequence[pb.CommittedEntry], after: Place | None) -> Iterable[pb.CommittedEntry]:
+def _after_place(entries: Sequence[pb.CommittedEntry], after: Place | None) -> Iterable[pb.CommittedEntry]:
     """Return the entries after the last one of the previous page; none if that is not among them."""
     places = iter(entries)
     if after is not None:

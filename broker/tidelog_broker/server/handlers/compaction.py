@@ -35,14 +35,14 @@ async def compact(broker: Broker, request: Request) -> None:
     reply = pb.CompactReply()
     async for entry in in_slices(broker, request, entries):
         try:
-            answer = await _one(broker, request, entry)
+            answer = await _compact_one(broker, request, entry)
             reply.results.extend(answer.compact_reply.results)
         except ProtocolError as error:
             reply.results.add().error.CopyFrom(error.to_message())
     request.reply(pb.Envelope(compact_reply=reply))
 
 
-async def _one(broker: Broker, request: Request, entry: pb.CompactEntry) -> pb.Envelope:
+async def _compact_one(broker: Broker, request: Request, entry: pb.CompactEntry) -> pb.Envelope:
     broker.topics.with_id(entry.topic_id)
     key = (entry.topic_id, entry.partition)
     local = partial(_compact, broker)

@@ -43,7 +43,15 @@ DROPPED_BYTES_MAX: Final = 256 * KIB
 class PublishInProgress:
     """A PUBLISH with batches that have no result yet."""
 
-    __slots__ = ("_answer_envelope", "_dropped_bytes", "_left", "_metrics", "_request", "_results", "_timer")
+    __slots__ = (
+        "_answer_envelope",
+        "_dropped_bytes",
+        "_metrics",
+        "_request",
+        "_results",
+        "_timer",
+        "_unsettled_entries",
+    )
 
     def __init__(self, broker: Broker, request: Request, entries: int) -> None:
         self._request: Request | None = request
@@ -52,7 +60,7 @@ class PublishInProgress:
         self._results = self._answer_envelope.publish_reply.results
         for _ in range(entries):
             self._results.add()
-        self._left = entries
+        self._unsettled_entries = entries
         self._dropped_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -99,8 +107,8 @@ class PublishInProgress:
             self._settled()
 
     def _settled(self) -> None:
-        self._left -= 1
-        if self._left == 0:
+        self._unsettled_entries -= 1
+        if self._unsettled_entries == 0:
             if self._timer is not None:
                 self._timer.cancel()
             self._answer()
@@ -174,7 +182,7 @@ class Submission:
 
     def drop(self) -> None:
         """Discard the remaining batches: the connection is closed."""
-        self._refuse(ProtocolError(pb.SHUTTING_DOWN, "the connection was closed before this was done"))
+        self._refuse(ProtocolError(pb.SHUTTING_DOWN, "the connection was closed before the batch was settled"))
 
     def _refuse(self, error: ProtocolError) -> None:
         for index in range(self._done, len(self._batches)):
@@ -232,10 +240,10 @@ async def _refuse_unknown(broker: Broker, unknown: list[_Unknown]) -> None:
         current = await broker.meta_freshness.refresh_for(each.key for each in unknown)
     finally:  # this includes a node that is stopping
         for key, settle in unknown:
-            settle(_found(broker, key, current=current), False)
+            settle(_unknown_partition_error(broker, key, current=current), False)
 
 
-def _found(broker: Broker, key: PartitionKey, *, current: bool) -> ProtocolError:
+def _unknown_partition_error(broker: Broker, key: PartitionKey, *, current: bool) -> ProtocolError:
     try:
         broker.partitions.get(*key)
     except ProtocolError as error:

@@ -202,7 +202,7 @@ class Pump:
         return meter is None or meter.may_send(self._connection)
 
     def _send_next(self, key: PartitionKey) -> bool:
-        """Send one event of a partition; return False if there is nothing to send or it has to be read first."""
+        """Send the next event of a partition if it is in memory; return whether it was sent."""
         partition = self._partitions.get(key)
         if partition is None or not self._may_send:
             return False

@@ -142,7 +142,7 @@ class ActiveSegment:
         """Make the header durable, then rename the file; the caller syncs the directory. Thread-safe.
 
         Raises:
-            OSError: the segment must not be used any more.
+            OSError: the disk failed; the segment must not be used any more.
         """
         self.opened.file.pwritev_durably([self.header.pack()], 0)
         self._disk.fs.rename(begun_path(self.path), self.path)

@@ -20,7 +20,7 @@ of the open batches (u32). The blocks begin at the next multiple of 4096: 512 en
 the last block shorter. All numbers are little-endian.
 
 The directory (some 50 KB for two million keys) is read when the file is opened and stays in memory while the segment is
-open; it tells in which block an entry is, so that a lookup reads one page, whose CRC it checks. A file that is missing,
+open; it gives the block of each entry, so that a lookup reads one page, whose CRC it checks. A file that is missing,
 short, damaged, or of another version, segment or end is invalid and rebuilt. It is never synced.
 
 It is read with `pread` rather than mapped: `pread` releases the GIL while it waits for a page, and a truncated file
