@@ -176,7 +176,7 @@ class Cluster:
     def ingestion_owner_plan(
         self, key: PartitionKey, active: pb.EpochDescriptor, *, lagging: Collection[str] = ()
     ) -> Plan | None:
-        """Return the epoch by which an owner that only stores copies gives a partition up."""
+        """Return the epoch that replaces an owner without the ingestion role by a node that has it."""
         return ingestion_owner_plan(key, active, self._entries(), alive=self._available(), lagging=lagging)
 
     @property

@@ -467,7 +467,7 @@ class IncarnationRegistry:
                     self._note_elsewhere(incarnation, is_withdrawn=True)
 
     def _note_elsewhere(self, incarnation: int, *, is_withdrawn: bool) -> None:
-        """Record a start that this directory does not contain."""
+        """Record a start of this directory that only other nodes know, because the directory is an older copy."""
         evicted = self.own.note_elsewhere(incarnation, is_withdrawn=is_withdrawn)
         if evicted is None:
             return

@@ -101,7 +101,7 @@ class CoordinatedGroup:
         try:
             await asyncio.sleep(0)  # requests in one turn of the event loop share a record
             while True:
-                await self._pace()  # so do requests that arrive during the wait
+                await self._pace()  # requests that arrive during the wait share the record, too
                 self.group.decide()
                 await asyncio.sleep(0)
                 if writing.done() or (record := self.group.next_record()) is None:

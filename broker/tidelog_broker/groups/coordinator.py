@@ -135,7 +135,7 @@ class Coordinator:
         self._loads_look_at = 0.0
         self._ticking = False
         self._deleting: set[str] = set()
-        """Groups that are being deleted; a later record would be deleted with them."""
+        """Groups that are being deleted; a record written now would be deleted, too."""
 
     async def ready(self, *, confirmed: bool = False) -> int:
         """Ensure that this node coordinates, starting with the state of the log if it has just become the owner.
@@ -483,7 +483,9 @@ class Coordinator:
     def _count(self) -> None:
         groups, members = self._counted
         self._counted = len(self._groups), len(self._sessions)
-        self._metrics.groups.inc(self._counted[0] - groups)  # differences, since all partitions of `__offsets` share it
+        self._metrics.groups.inc(
+            self._counted[0] - groups
+        )  # by differences: all partitions of `__offsets` share the gauges
         self._metrics.members.inc(self._counted[1] - members)
 
     def _expire(self, who: MemberKey) -> None:

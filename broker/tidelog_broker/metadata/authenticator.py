@@ -85,7 +85,7 @@ class Authenticator:
         if 0 < stored.expires_us <= self._now_us():
             raise ProtocolError(pb.CREDENTIALS_EXPIRED, f"the API key {key.key_id} has expired")
         if not self._registry.vouches_for(KEY + key.key_id, stored.principal):
-            raise ProtocolError(pb.UNAUTHENTICATED, "the API key was revoked")  # during the verification
+            raise ProtocolError(pb.UNAUTHENTICATED, "the API key was revoked")  # it was revoked during the verification
         if permissions.is_admin(
             stored.principal
         ):  # created by an older release, or before `admin` was set to this name

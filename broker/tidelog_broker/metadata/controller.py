@@ -166,7 +166,7 @@ class Controller:
         return min(self._copies_default, max(storing, 1))
 
     async def found_offsets(self, config: pb.TopicConfig, *, is_new: bool) -> None:
-        """Create `__offsets` if it does not exist; that of a node that has joined others gets their number of copies.
+        """Create `__offsets`; if it exists with one copy and `config` has more, change it to have as many.
 
         Args:
             config: of the topic.

@@ -94,7 +94,7 @@ class CredentialWork:
             del self._turns[address]
             turn = turns.popleft()
             if turns:
-                self._turns[address] = turns  # after the other addresses
+                self._turns[address] = turns  # the address goes to the end of the queue
             if not turn.done():
                 turn.set_result(None)
                 return

@@ -80,7 +80,7 @@ class JwtTokens:
         key = await self._jwks.key(_key_id_of(token))
         claims = await self._work.call(address, _verified, token, key, self._rules)
         principal, roles = _principal_of(claims, self._rules), _roles_of(claims, self._rules)
-        if self._jwks.has_ended(BY_JWT + key.fingerprint):  # changed during the verification
+        if self._jwks.has_ended(BY_JWT + key.fingerprint):  # the key was revoked during the verification
             raise _wrong("the token's key is no longer published by its issuer")
         return Session(
             self._permissions,

@@ -27,7 +27,7 @@ from tidelog_broker.metadata.state_log import MetaLog
 JWKS_EVERY_S: Final = 300.0
 """Interval of loading the keys of tokens from a URL, unless a token needs it sooner; see also `JWKS_AGAIN_S`."""
 JWKS_AGAIN_S: Final = 15.0
-"""The same after a failure."""
+"""Interval of loading the key set after a failure."""
 
 
 class NodeSecurity:

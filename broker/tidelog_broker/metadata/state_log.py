@@ -236,7 +236,7 @@ class StateLog:
             self._unsettled -= changes
             self._barring -= bars
             if not isinstance(outcome, ProtocolError):
-                # Applied here and not after the wait: a snapshot that begins in between must include it.
+                # Applied before the wait: a snapshot that begins during the wait must include the record.
                 self._apply_all(values)
                 if self.applied == outcome.base_offset:
                     self.applied = outcome.end_offset

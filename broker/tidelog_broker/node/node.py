@@ -78,7 +78,7 @@ class Node:
     """
 
     broker: Broker
-    """Its components, set by `start`, as is `server`."""
+    """The node's components, set by `start`, as is `server`."""
     server: Server
 
     def __init__(

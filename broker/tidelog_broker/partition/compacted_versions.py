@@ -185,7 +185,7 @@ class CompactedVersions:
         try:
             await self._tools.compactor.call(0, run)
         except (WorkersFullError, RuntimeError):
-            self._passing.clear()  # It has not begun.
+            self._passing.clear()  # The removal has not begun.
             raise
 
     def _may_not_replace(self) -> bool:
@@ -306,7 +306,7 @@ class CompactedVersions:
         try:
             made = await self._tools.compactor.call(0, run)
         except (WorkersFullError, RuntimeError):
-            self._passing.clear()  # It has not begun.
+            self._passing.clear()  # The pass has not begun.
             raise
         if made is None:
             raise PassStoppedError

@@ -116,7 +116,7 @@ class Compaction:
             return
         async with self._busy:
             try:
-                await self.versions.remove_replaced()  # It was replaced by a fetched copy.
+                await self.versions.remove_replaced()  # A fetched copy has replaced the version.
                 await self.versions.converge()
                 if self.is_due():
                     await self._compact(self.horizon_of(await self._last_appends()))
@@ -377,7 +377,9 @@ class Compaction:
 
     def _check_open(self) -> None:
         if self.versions.is_over or self._state.replica.state.halted is not None:
-            raise self._state.refusal or ProtocolError(pb.EPOCH_CHANGING, f"{self._state.name} is being closed")
+            raise self._state.refusal or ProtocolError(
+                pb.EPOCH_CHANGING, f"{self._state.name} is being closed; send again"
+            )
 
     def _check_owner(self) -> None:
         self._check_open()

@@ -403,7 +403,7 @@ class Pipeline:
     def released(self) -> None:
         """Settle publishes that enough replicas hold, and continue."""
         if not (self._uncommitted or self._queue or self._waiting_for_idle or self._waiting):
-            return  # A follower.
+            return  # Nothing is pending, as on a follower.
         high_watermark, owner = self._state.high_watermark, self._state.writer
         while self._uncommitted and self._uncommitted[0][0] <= high_watermark:
             self._uncommitted_bytes -= self._uncommitted.popleft()[1]

@@ -20,7 +20,7 @@ ROLLS: Final = 4
 """
 
 LONG: Final = 2
-"""Multiple of the retention time for which expired records are kept for a replica that lacks them."""
+"""Factor of the retention time after which records are deleted although a replica lacks them."""
 
 
 class RecordAges:
@@ -46,7 +46,7 @@ class RecordAges:
         self.expired_below = 0
         """The offset below which all records have expired; 0 if none has."""
         self.long_expired_below = 0
-        """The same for `LONG` times the retention time."""
+        """As `expired_below`, for `LONG` times the retention time."""
 
     @property
     def _time_us(self) -> int:

@@ -76,7 +76,7 @@ class Scrubber:
                 if one.damage:
                     one = await self._slice(
                         partition, part, ScrubResult(at, 0, is_done=False)
-                    )  # It is read again, to exclude a memory error.
+                    )  # The segment is read again, to exclude a memory error.
             except (OSError, WorkersFullError) as error:
                 if not isinstance(error, FileNotFoundError):
                     log.warning("%s: skipping the scrub of %s: %s", partition.name, part.path, error)

@@ -105,7 +105,7 @@ class UnsafeRecovery:
         return has_owner and not replica.state.promised and not self._is_lost()
 
     def _is_lost(self) -> bool:
-        """Whether too few replicas of the open epoch live to write to it or to end it."""
+        """Whether too few replicas of the open epoch are alive to write to it or to end it."""
         active = self._replica.state.active
         living = sum(map(self._alive, active.placement))
         return living < max(active.ack_quorum, seal_quorum(len(active.placement), active.ack_quorum))

@@ -55,7 +55,7 @@ class PreferredOwner:
         return 2 * self._calm_s
 
     def plan(self, owned: Owned) -> Plan | None:
-        """Return the epoch by which a partition goes to the preferred owner; None to leave it."""
+        """Return the epoch that makes the preferred owner a partition's owner; None if its owner should stay."""
         if self._cluster.version != self._version:
             self._version = self._cluster.version
             self._here.clear()

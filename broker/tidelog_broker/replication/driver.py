@@ -428,7 +428,9 @@ class ReplicaDriver:
         may_be_due = is_owner or self._in_doubt or not ok  # A follower has all records that it requested.
         self._tell(len(group), ok=ok)
         if not is_owner:  # The owner waits for the acknowledgement of this append; the others are not urgent.
-            self._carry_on(soon=not ok, writes=False, may_be_due=may_be_due)  # The next append is reported after this.
+            self._carry_on(
+                soon=not ok, writes=False, may_be_due=may_be_due
+            )  # The next append is reported after this one.
         if ok:
             self._listener.appended(group, seconds=ended - started)
         self._carry_on(soon=not ok, may_be_due=may_be_due)

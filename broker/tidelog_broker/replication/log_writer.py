@@ -205,7 +205,7 @@ def _finish_copy(view: ReplicaLog, effect: FinishPartialCopy) -> None:
             view.store.copies.finish_copy(effect.epoch, effect.decided)
     except NotHeldError as error:
         log.warning("%s: %s", view.store.directory.name, error)
-    except DivergedError as error:  # The core plans again, and fetches it again.
+    except DivergedError as error:  # The core then fetches the epoch again.
         log.warning("%s: %s", view.store.directory.name, error)
         view.store.copies.abandon_copy(effect.epoch)
     view.resume_partial_copies()

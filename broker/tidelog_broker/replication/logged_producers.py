@@ -106,7 +106,7 @@ class LoggedProducers:
         if beginning is not None and beginning[1] == offset:
             return ProducerSnapshot(
                 *beginning, table.snapshot()
-            )  # All committed records are deleted: the next segment's header validates it.
+            )  # All committed records are deleted: the next segment's header validates the snapshot.
         if last is None:
             return None
         return ProducerSnapshot(last.epoch, last.end_offset, last.digest, table.snapshot())
@@ -140,7 +140,7 @@ class LoggedProducers:
                 )
         except StorageFailedError:
             raise
-        except ProtocolError as error:  # No space, or damaged: another node may know it.
+        except ProtocolError as error:  # No space, or damaged: another node may know the state.
             log.warning(
                 "%s: no producer snapshot before a gap; deduplication of retries may be lost: %s",
                 store.directory.name,

@@ -162,7 +162,7 @@ class ReplicaLog:
         for epoch in copies.partial_epochs:
             is_beside = (
                 epoch in copies.partial_epochs
-            )  # It may have been added to the log together with the previous one.
+            )  # The epoch may have been added to the log together with the previous one.
             if is_beside and copies.copy_position(epoch) is None and epoch < self._chain.active.epoch:
                 self._resume_partial_copy(epoch, self._chain.decision(epoch))
 

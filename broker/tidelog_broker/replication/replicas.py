@@ -220,7 +220,7 @@ class Replication:
         assert not driver.is_touched
         driver.is_touched = True
         if driver.scheduled_ms is not None and driver.scheduled_ms <= self._tools.now_ms() + self._timing.heartbeat_ms:
-            return  # Nothing is due before that.
+            return  # The scheduled call is early enough.
         self._touched_replicas.append(driver)
         if self._look_timer is None and not self._closed:
             self._look_timer = self._loop.call_later(LOOK_MS / 1000, self._look)

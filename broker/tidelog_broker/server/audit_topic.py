@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 QUEUE_BYTES_MAX: Final = 4 * 1024 * 1024
 """Limit of the waiting lines, about ten thousand."""
 LINES_MAX: Final = 1_000
-"""Lines in a batch."""
+"""Largest number of audit log lines in one batch."""
 WRITE_S_MAX: Final = 15.0
 AGAIN_S: Final = 1.0
 """Delay between two attempts."""

@@ -65,7 +65,7 @@ class Request:
     def __init__(self, connection: Connection, frame: Frame, size_bytes: int) -> None:
         self.connection = connection
         self.size_bytes = size_bytes
-        """Its share of the budgets."""
+        """The request's share of the budgets."""
         self.work_us = 0
         """Charged event-loop time in microseconds; see `request_work`."""
         self.work_of: Account | None = None
@@ -136,14 +136,14 @@ class Connection(asyncio.BufferedProtocol):
         self.meter: Account | None = None
         """The same account if it has rate quotas."""
         self._held = False
-        """Whether its account has paused it."""
+        """Whether the account has paused this connection."""
         self._own_turn = ReadTurn()
         """Read turn while it has no account; see `read_turns`."""
         self._awaits_turn = self._has_begun = False
         """Whether it waits for its caller's read turn; whether a frame has begun in the data that is being parsed."""
         self._received: Iterator[Frame] | None = None
         """Frames of received data that are parsed when the connection continues."""
-        self.rest = RemainingWork()  # of the last request; the next request is not dispatched before it is done
+        self.rest = RemainingWork()  # work of the last request; the next one is not dispatched before it is done
         self._session_timer: asyncio.TimerHandle | None = None
         self.challenge: Challenge | None = None
         """Set while another node has to prove its identity."""
@@ -573,7 +573,7 @@ class Connection(asyncio.BufferedProtocol):
                 account.made_room()
 
     def _balance_reading(self) -> None:
-        """Pause or resume reading, depending on the room for more requests.
+        """Pause or resume reading, depending on whether the limits allow more requests.
 
         A frame that has begun is received to its end: its memory is allocated, and nothing else would release it.
         """

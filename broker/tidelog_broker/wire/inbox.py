@@ -56,7 +56,7 @@ class _ArrivedMessage:
         self.parts = parts
         self.attachment_bytes = attachment_bytes
         self.size_bytes = attachment_bytes
-        """Its share of the budget."""
+        """The message's share of the budget."""
         self.is_long = attachment_bytes > VERIFY_ON_LOOP_BYTES and not self._has_few()
         """Whether it is verified on a worker."""
         self.outcomes: _Outcomes | None = None

@@ -92,7 +92,7 @@ class Account:
         self.name = name
         self.limits = Limits()
         self.clients: dict[Client, bool] = {}
-        """Its connections, and whether the account counts their requests."""
+        """The caller's connections, and whether the account counts their requests."""
         self.in_flight_bytes = 0
         """Bytes of received and unanswered requests; its connections update it."""
         self.in_flight_bytes_max = in_flight_bytes
@@ -107,7 +107,7 @@ class Account:
         self.reading = asyncio.Lock()
         """Held by the one fetch of this account that reads."""
         self.users = 0
-        """Its requests and subscriptions over connections of gateways."""
+        """The caller's requests and subscriptions over connections of gateways."""
         self._refused_until_s = 0.0
         self._limits_of = limits_of
         self._now_s = now_s

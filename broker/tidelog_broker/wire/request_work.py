@@ -69,7 +69,7 @@ class Working(Protocol):
     account: Account | None
     """The account of a gateway's caller."""
     work_of: Account | None
-    """The account that its work is charged to, if that is not the connection's."""
+    """The account that the request's work is charged to, if that is not the connection's."""
     work_us: int
 
     @property

@@ -31,7 +31,7 @@ SPARE_BYTES_S: Final = 1_000.0
 WAIT_MIN_S: Final = 10.0
 """Initial minimum age of an assignment before a rebalance by load."""
 WAIT_MAX_S: Final = 300.0
-"""Maximum of that age; every rebalance by load doubles it."""
+"""Upper bound of that minimum age, which every rebalance by load doubles."""
 RESET_S: Final = 600.0
 """Time without a rebalance by load after which the minimum age is reset."""
 CHECK_INTERVAL_S: Final = 2.0

@@ -203,7 +203,7 @@ class GroupOffsets:
         return max((record.commit_timestamp_us for record in records), default=0)
 
     def forget_group(self, name: str) -> None:
-        """Drop a group with all its positions, pending ones included."""
+        """Drop a group with all its positions, including pending ones."""
         group = self._groups.pop(name, None)
         if group is None:
             return
@@ -221,7 +221,7 @@ class GroupOffsets:
                 del self._of_topic[topic_id]
 
     def forget_topic(self, topic_id: bytes) -> None:
-        """Drop the positions of a deleted topic, pending ones included."""
+        """Drop the positions of a deleted topic, including pending ones."""
         for name in self._of_topic.pop(topic_id, ()):
             group = self._groups[name]
             first = bisect_left(group.places, (topic_id, 0))

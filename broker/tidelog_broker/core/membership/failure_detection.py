@@ -215,7 +215,7 @@ class Swim:
         if datagram.cluster_id != self._cluster_id:
             return Refusal.FOREIGN_CLUSTER
         if sender == self.me.node_id and incarnation == self.me.incarnation:
-            return Refusal.REPLAYED  # sent by this process itself
+            return Refusal.REPLAYED  # this process has sent the datagram
         if sender == self.me.node_id:
             self._roster.observe_own_id(incarnation)
         known = self.members.get(sender)
@@ -316,7 +316,9 @@ class Swim:
     def _suspect(self, node_id: str, now_ms: int, *, refused: bool = False) -> None:
         if self._roster.suspect(node_id, now_ms, refused=refused):
             member = self.members[node_id]
-            self._send(member.gossip, node_id, Ping(self._next_sequence(), node_id))  # carries the suspicion to it
+            self._send(
+                member.gossip, node_id, Ping(self._next_sequence(), node_id)
+            )  # the ping carries the suspicion to the node
 
     def _end_relays(self, now_ms: int) -> None:
         for sequence, relay in [item for item in self._relays.items() if now_ms >= item[1].until_ms]:

@@ -135,7 +135,7 @@ class Acceptor:
         def held(_ok: bool, _now_ms: int) -> None:
             if state.tail is not tail or not fence.may_accept(ask.ballot, ask.value):
                 return  # decided, or promised to another candidate: the sender learns of it when it asks again
-            if tail.durable.offset >= end_offset:  # otherwise an append failed, and the next request fetches it
+            if tail.durable.offset >= end_offset:  # otherwise an append failed; the next OPEN_EPOCH fetches its records
                 state.write(WriteFences([fence.accept(ask.ballot, ask.value)]), accepted)
 
         promise = fence.promise(ask.ballot)  # written together with the accept, and not announced before

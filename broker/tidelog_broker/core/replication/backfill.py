@@ -407,7 +407,7 @@ class Backfill:
                 return
             if end_offset > state.start_of(older) and not self.versions.is_complete(older):
                 self.incomplete.add(older)
-                return  # copies of older epochs still wait for it
+                return  # copies of older epochs still wait for this one
 
     def _restart_copy(self, fetch: PeerFetch, reason: str) -> None:
         """Discard the partial copy of a sealed epoch and start it again, with another source first."""

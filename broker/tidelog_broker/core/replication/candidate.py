@@ -225,7 +225,7 @@ class Candidate:
         """Start a recovery without a quorum on an operator's request; it has a time limit."""
         assert self._state.node_id in self._state.active.placement
         if self.phase == "accepted":
-            self._decide()  # has a quorum
+            self._decide()  # a quorum has accepted
             return
         self._unsafe_until_ms = now_ms + self._state.timing.unsafe_ms
         self._is_unsafe = self._was_undecided = False

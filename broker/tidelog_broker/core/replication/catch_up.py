@@ -1,4 +1,4 @@
-"""Catch-up: fetching missing records of the open epoch, from its owner or for an end that is to be accepted.
+"""Catch-up: fetching missing records of the open epoch, from its owner or before accepting its end.
 
 Sealed epochs are fetched by `backfill`. At most one `peer_fetch` is active. It ends when this copy has everything that
 its source had written, when the owner pushes the continuation again, when a ballot is promised to another candidate, or

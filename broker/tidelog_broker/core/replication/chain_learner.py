@@ -150,7 +150,7 @@ class ChainLearner:
         entries += [fence.dropped() for fence in (left,) if fence]
 
         def entered(_ok: bool, now_ms: int) -> None:
-            if is_owed:  # after the pending appends, and concurrently with later ones
+            if is_owed:  # the write follows the pending appends, and runs beside later ones
                 state.emit(SyncAhead(old.epoch))
             backfill.go_on(now_ms)
 

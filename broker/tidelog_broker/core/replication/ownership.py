@@ -278,7 +278,7 @@ class Ownership:
         self._confirmations += 1
         self._confirming[self._confirmations] = {state.node_id}
         if len(self._confirming) > CONFIRMATIONS_MAX:
-            del self._confirming[min(self._confirming)]  # the answer to a later question covers it
+            del self._confirming[min(self._confirming)]  # the answer to a later request confirms the earlier one, too
         for node in state.active.placement:
             if node != state.node_id:
                 past = state.chain.previous_hash

@@ -61,7 +61,7 @@ class PeerFetch:
         self.epoch = epoch
         self.end = end
         self.digest_unknown = False
-        """Whether the digest at the start is unknown, because retention has deleted what is before it."""
+        """Whether the digest at the start is unknown, because retention has deleted the batch before it."""
         self.range_bytes = min(first_bytes or timing.peer_fetch_bytes, timing.peer_fetch_bytes)
         """Size of the next range."""
         self._least_bytes = self.range_bytes
@@ -79,7 +79,7 @@ class PeerFetch:
         self._silences = 0
         """Number of timeouts since the last data."""
         self._declined: set[str] = set()
-        """Sources that have answered since the last data that they do not have it."""
+        """Sources that have answered, since data last arrived, that they lack the range."""
         self._step: Step = "resting"
         self._retry_ms: int | None = None
 

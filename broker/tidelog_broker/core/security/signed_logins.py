@@ -48,7 +48,7 @@ class SignedLogins:
             return None
         try:
             state = pb.SealedLogin.FromString(text)
-        except DecodeError:  # signed by another version
+        except DecodeError:  # a node with another version has signed it
             return None
         is_holders = hmac.compare_digest(state.holder.encode(), holder.encode())
         ends_in_us = state.ends_us - now_us

@@ -68,7 +68,7 @@ class Tickets:
             raise ticket_refused("it is not signed by a node of this cluster")
         try:
             content = pb.Ticket.FromString(text)
-        except DecodeError:  # signed by another version
+        except DecodeError:  # a node with another version has signed it
             raise ticket_refused("it cannot be decoded by this version") from None
         if not hmac.compare_digest(content.holder.encode(), holder.encode()):
             raise ticket_refused("it was issued to another principal")

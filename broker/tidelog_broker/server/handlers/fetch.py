@@ -38,7 +38,7 @@ FETCH_BYTES_DEFAULT: Final = 4 * MIB
 
 @dataclass(slots=True)
 class _Gathered:
-    """The answer to a fetch so far."""
+    """The part of a fetch's answer that was read so far."""
 
     reply: pb.FetchReply = field(default_factory=pb.FetchReply)
     attachments: list[memoryview] = field(default_factory=list)

@@ -49,7 +49,7 @@ async def metadata(broker: Broker, request: Request) -> None:
             return
     is_client = request.connection.peer_id is None
     unconfirmed = is_client and message.confirmed and not await is_current(broker)
-    names = list(dict.fromkeys(message.topics))  # without duplicates
+    names = list(dict.fromkeys(message.topics))  # duplicates are removed
 
     def reply(unsure: ProtocolError | None = None) -> None:
         if not request.connection.is_open:

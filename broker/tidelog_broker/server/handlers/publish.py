@@ -171,7 +171,7 @@ class Submission:
             if self._broker.lifecycle.stopping:
                 self._refuse(ProtocolError(pb.SHUTTING_DOWN, "the node is stopping; retry at another node"))
                 return True
-            if self._progress.is_answered:  # timed out
+            if self._progress.is_answered:  # the request has timed out
                 return True
             self._request.connection.took(WORK_BYTES_PER_US * BATCH_US * (stop - first))
         self._queue(range(first, stop))
@@ -238,7 +238,7 @@ async def _refuse_unknown(broker: Broker, unknown: list[_Unknown]) -> None:
     current = False
     try:
         current = await broker.meta_freshness.refresh_for(each.key for each in unknown)
-    finally:  # this includes a node that is stopping
+    finally:  # also if the node is stopping
         for key, settle in unknown:
             settle(_unknown_partition_error(broker, key, current=current), False)
 
@@ -329,5 +329,5 @@ def _verified(data: memoryview, *, keyed: bool) -> BatchHeader:
 
 def _unexpected(error: BaseException) -> ProtocolError:
     if isinstance(error, asyncio.CancelledError):
-        return ProtocolError(pb.SHUTTING_DOWN, "the node is stopping")
+        return ProtocolError(pb.SHUTTING_DOWN, "the node is stopping; retry at another node")
     return ProtocolError(pb.INTERNAL, f"verification failed: {error!r}")

@@ -40,7 +40,7 @@ def kept_part(index: Index, end_offset: int, end_digest: int) -> KeptPart:
     """Return the part of a segment's index that is kept if the log ends at a batch boundary in it."""
     count = index.slots_below(end_offset)
     if count < len(index):
-        # A sync mark before the first removed batch may stay: it covers nothing after it.
+        # A sync mark before the first removed batch may stay: it covers only batches before itself.
         position = index.place(count).position
     elif count:
         last = index.place(count - 1)

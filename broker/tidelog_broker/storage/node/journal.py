@@ -365,7 +365,7 @@ def _parse_header(data: bytes, magic: bytes) -> int:
     if found != magic or crc != crc32c(memoryview(data)[: JOURNAL_HEADER_BYTES - 4]):
         raise LayoutError("journal header has a bad magic or checksum")
     if version != _VERSION:
-        raise LayoutError(f"journal version {version}; this build reads {_VERSION}")
+        raise LayoutError(f"the journal has version {version}; this build reads {_VERSION}")
     return int(nonce)
 
 

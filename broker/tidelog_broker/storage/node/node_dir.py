@@ -328,7 +328,7 @@ def _move_nodes(fs: FileSystem, state: Path, nodes: Collection[pb.NodeRecord]) -
 
 
 def is_new_dir(path: Path, *, fs: FileSystem | None = None) -> bool:
-    """Whether the directory has no node yet, so that `open_node_dir` would create one."""
+    """Whether no node has used the directory yet, so that `open_node_dir` would create one."""
     return not (fs or RealFileSystem()).exists(path / _NODE_JSON)
 
 

@@ -231,7 +231,7 @@ def _verify_partition(fs: FileSystem, path: Path) -> Iterator[SegmentReport]:
     name = parse_partition_dir_name(path.name)
     before: SegmentReport | None = None
     for directory in epoch_dirs(fs, path).values():
-        continued, before = before, None  # Without continuity check after a directory that was removed meanwhile.
+        continued, before = before, None  # After a directory that was removed meanwhile, continuity is not checked.
         for report in _verify_epoch(fs, directory, continued):
             if name is not None and report.partition not in {None, name.partition}:
                 message = f"it is in the directory of partition {name.partition}, but its header has {report.partition}"
@@ -256,12 +256,12 @@ def _verify_epoch(
     try:
         names = [name for name in fs.list_dir(directory) if name.endswith((SEGMENT_SUFFIX, BEGUN_SUFFIX))]
     except FileNotFoundError:
-        return  # The node is running and has replaced it.
+        return  # The node is running and has replaced the directory.
     for name in names:
         try:
             report = inspect_segment(fs, directory / name)
         except FileNotFoundError:
-            before = None  # The node is running and has deleted it.
+            before = None  # The node is running and has deleted the file.
             continue
         report.role = role or report.role
         fault = _seam(before, report)

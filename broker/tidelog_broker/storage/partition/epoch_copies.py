@@ -188,7 +188,7 @@ class EpochCopies:
             if self._held.disk.fs.exists(path):
                 remove_epoch_dir(self._held.disk.fs, path)
         except OSError as error:
-            raise StorageFailedError(f"{path} cannot be removed: {error}") from error
+            raise StorageFailedError(f"{path} cannot be removed: {error}; check the disk") from error
 
     def begin_anew(self, epoch: int, end_offset: int) -> None:
         """Remove the copy of a sealed epoch, to fill another version of it.
@@ -293,7 +293,7 @@ class EpochCopies:
         try:
             demote(self._held.disk.fs, log.directory)
         except OSError as error:
-            raise StorageFailedError(f"{log.directory} cannot be renamed: {error}") from error
+            raise StorageFailedError(f"{log.directory} cannot be renamed: {error}; check the disk") from error
         self._copies[log.epoch] = None
 
     def _fits(self, copy: PartialCopy) -> bool:
@@ -320,7 +320,7 @@ class EpochCopies:
             self._held.disk.fs.rename(copy.log.directory, path)
             self._held.disk.fs.sync_dir(self._held.directory)
         except OSError as error:
-            raise StorageFailedError(f"{copy.log.directory} cannot be renamed: {error}") from error
+            raise StorageFailedError(f"{copy.log.directory} cannot be renamed: {error}; check the disk") from error
         log = EpochLog.open(self._held.disk, path, segment_bytes=self._held.segment_bytes, sealed_end_offset=end_offset)
         assert log.damage is not None or log.end_digest == copy.target.end.digest
         newer = [one for one in self._held.epochs if one.epoch > epoch]

@@ -50,7 +50,9 @@ class EpochRepair:
         try:
             clear_short(self._held.disk.fs, self._held.directory)
         except OSError as error:
-            raise StorageFailedError(f"{self._held.directory}: a marker cannot be removed: {error}") from error
+            raise StorageFailedError(
+                f"{self._held.directory}: a marker cannot be removed: {error}; check the disk"
+            ) from error
 
     def lost_epoch(self, active_epoch: int) -> int | None:
         """Return the newest epoch that has begun on this node, if its directory is missing.

@@ -148,7 +148,7 @@ class HeldEpochs:
             self.disk.fs.rename(made, path)
             self.disk.fs.sync_dir(self.directory)
         except OSError as error:
-            raise StorageFailedError(f"{made} cannot be renamed: {error}") from error
+            raise StorageFailedError(f"{made} cannot be renamed: {error}; check the disk") from error
         new = EpochLog.open(self.disk, path, segment_bytes=self.segment_bytes, sealed_end_offset=end.offset)
         assert new.damage is not None or new.end_digest == end.digest
         self.epochs = tuple(new if one is old else one for one in self.epochs)

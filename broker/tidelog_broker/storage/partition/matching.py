@@ -188,7 +188,7 @@ class MatchingReader:
     def _batches(
         self, extent: OpenExtent, record_filter: RecordFilter, *, newest: bool
     ) -> Iterator[tuple[int, memoryview]]:
-        """Yield the batches that may match with their slots, oldest or newest first.
+        """Yield the batches that may match, with their slots, oldest or newest first.
 
         Raises:
             DamagedError: the disk cannot be read.

@@ -208,7 +208,7 @@ def put_aside(fs: FileSystem, directory: Path, reason: str, *, called: str | Non
         OSError: the directory has one of the two names.
     """
     called = called or directory.name
-    with contextlib.suppress(OSError):  # On a full or failing disk the directory's name must suffice.
+    with contextlib.suppress(OSError):  # On a full or failing disk only the directory's name has the reason.
         if not fs.exists(directory / REASON_NAME):
             with closing(fs.open(directory / REASON_NAME, create=True)) as file:
                 file.pwritev([reason.encode() + b"\n"], 0)

@@ -299,7 +299,9 @@ class PartitionLog:
         try:
             drop_snapshots_behind(self._held.disk.fs, self.directory, end_offset)
         except OSError as error:
-            raise StorageFailedError(f"snapshots in {self.directory} cannot be removed: {error}") from error
+            raise StorageFailedError(
+                f"snapshots in {self.directory} cannot be removed: {error}; check the disk"
+            ) from error
 
     def outdated(self, *, below: int, bytes_max: int, committed: int) -> int:
         """Return the offset below which retention is to delete whole old segments, 0 for none. Thread-safe.
@@ -370,7 +372,7 @@ class PartitionLog:
             fs.sync_dir(trash.parent)
             remove_partition_dir(fs, trash)
         except OSError as error:
-            raise StorageFailedError(f"{self.directory} cannot be deleted: {error}") from error
+            raise StorageFailedError(f"{self.directory} cannot be deleted: {error}; check the disk") from error
 
     def close(self, *, sync: bool = True) -> None:
         """Close every epoch; with `sync` the active one is synced first.
@@ -432,5 +434,5 @@ class PartitionLog:
         try:
             remove_epoch_dir(self._held.disk.fs, oldest.directory)
         except OSError as error:
-            raise StorageFailedError(f"{oldest.directory} cannot be deleted: {error}") from error
+            raise StorageFailedError(f"{oldest.directory} cannot be deleted: {error}; check the disk") from error
         return freed_bytes

@@ -52,7 +52,7 @@ class ActiveFiles:
                 return
             if not oldest.park():
                 with self._lock:
-                    if oldest in self._open:  # It is in use, so it moves to the end of the queue.
+                    if oldest in self._open:  # The file is in use, so its log moves to the end of the queue.
                         del self._open[oldest]
                         self._open[oldest] = None
 

@@ -68,7 +68,7 @@ class OpenSegment:
         self.leases = 0
         self.dropped = False
         self.name: Path | None = None
-        """Its path in the set, now or before."""
+        """The segment's path in the set, now or before."""
 
     def close(self) -> None:
         """Close its files, after the last lease has ended."""

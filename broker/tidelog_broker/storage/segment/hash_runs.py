@@ -39,7 +39,7 @@ class HashRuns:
 
     @property
     def size_bytes(self) -> int:
-        """Its memory."""
+        """The size of the runs in memory."""
         return ENTRY_BYTES * (sum(map(len, self.runs)) + len(self.open_slots))
 
     def with_more(self, found: BatchEntries, covered: int) -> HashRuns:

@@ -126,7 +126,7 @@ class SegmentHeader:
         if crc != crc32c(memoryview(data)[: SEGMENT_HEADER_BYTES - 4]):
             raise LayoutError("the segment header's CRC32C does not match")
         if version != FORMAT_VERSION:
-            raise LayoutError(f"segment version {version}; this build reads {FORMAT_VERSION}")
+            raise LayoutError(f"the segment has version {version}; this build reads {FORMAT_VERSION}")
         return cls(*fields)
 
 
