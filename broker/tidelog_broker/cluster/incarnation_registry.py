@@ -198,7 +198,7 @@ class IncarnationRegistry:
         """Record that this incarnation takes part from now on, so that it is never withdrawn.
 
         Raises:
-            StaleDirectoryError: it must not take part.
+            StaleDirectoryError: the directory is an older copy, so this incarnation must not take part.
         """
         if self.is_refused or self.own.doubted_by:
             raise StaleDirectoryError(pb.FORBIDDEN, self.doubt or "the data directory is an older copy")

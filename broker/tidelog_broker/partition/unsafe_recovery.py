@@ -1,9 +1,9 @@
 """Ending a partition's epoch without a quorum, when an operator gives up its other replicas.
 
-No node can tell lost replicas from unreachable ones, so this node gives the others some time to answer. If a quorum
-answers, nothing is lost and the decision is an ordinary one. Without a quorum this node ends the epoch at the end of
-the longest log among the answers, or at an end that one of them has accepted, and opens the next epoch alone. A working
-partition is not changed: it has an owner and a live quorum, and commits its records. (Live replicas that do not
+No node can distinguish lost replicas from unreachable ones, so this node gives the others some time to answer. If a
+quorum answers, nothing is lost and the decision is an ordinary one. Without a quorum this node ends the epoch at the
+end of the longest log among the answers, or at an end that one of them has accepted, and opens the next epoch alone. A
+working partition is not changed: it has an owner and a live quorum, and commits its records. (Live replicas that do not
 participate, as in LIMBO, are recognised by records that stay uncommitted.)
 """
 

@@ -155,7 +155,7 @@ class ActiveSegment:
 
     @property
     def end_offset(self) -> int:
-        """The offset after its last record."""
+        """The offset after the segment's last record."""
         return self.end.offset
 
     @property
