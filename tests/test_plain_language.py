@@ -101,7 +101,7 @@ BROKER_RULES = {
     ),
     "for good": rule(r"\bfor good\b", "permanently", "the replica is halted for good"),
     "room": rule(
-        r"\b(?:finds? no|(?:is|are|was|were) (?:no )?|makes? |without )room\b(?!s)",
+        r"\b(?:finds? no |(?:is|are|was|were) (?:no )?|makes? |without )room\b(?!s)",
         "name the limit: fits the reply, exceeds the limit, is below the limit, needs the memory",
         "a client that finds no room waits",
     ),
