@@ -15,7 +15,7 @@ from tidelog_broker.core.request_costs import (
     LONG_SLICES,
     LOOK_UP_KEY,
     LOOK_UP_TIME,
-    PIECE_US,
+    SLICE_US,
     SLICE_US_MAX,
 )
 from tidelog_broker.wire.quota_account import WORK_US_MAX
@@ -31,8 +31,8 @@ INTRODUCTION = f"""\
 # What requests cost
 
 A node and a gateway are one event loop each. The cost of a request is computed from its envelope or its body
-before its work starts and charged to the caller, and a request of many entries is processed in pieces of about
-{PIECE_US // 1000} ms. Between two pieces the event loop does other work, and callers take turns
+before its work starts and charged to the caller, and a request of many entries is processed in slices of about
+{SLICE_US // 1000} ms. Between two slices the event loop does other work, and callers take turns
 ([ADR 0127](adr/0127-every-request-kind-has-a-cost-that-is-known-before-its-work-starts.md),
 [ADR 0128](adr/0128-large-json-bodies-are-bounded-by-structure-and-parsed-in-pieces.md)).
 
@@ -114,8 +114,8 @@ def _table(what: str, costs: Mapping[str, RouteCost]) -> list[str]:
 
 
 def _row(name: str, cost: RouteCost) -> str:
-    pieces = ", in pieces" if cost.paced else ""
-    return f"| `{name}` | {cost.largest} | {cost.largest_ms} ms{pieces} | {cost.bound} |"
+    slices = ", in slices" if cost.paced else ""
+    return f"| `{name}` | {cost.largest} | {cost.largest_ms} ms{slices} | {cost.bound} |"
 
 
 if __name__ == "__main__":

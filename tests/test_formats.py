@@ -18,7 +18,7 @@ from tidelog_broker.storage.node.meta_journal import CHAINS
 from tidelog_broker.storage.node.node_dir import open_node_dir
 from tidelog_broker.storage.partition import snapshots
 from tidelog_broker.storage.segment import hash_file, index, layout
-from tidelog_broker.storage.segment.hash_entries import Collected
+from tidelog_broker.storage.segment.hash_entries import BatchEntries
 from tidelog_broker.storage.segment.hash_runs import HashRuns
 from tidelog_proto.batch.header import BatchHeader
 
@@ -125,7 +125,7 @@ def test_an_index() -> None:
 
 def test_an_index_of_keys_and_tags() -> None:
     entries = np.array([(7 << 25) | 1, (9 << 25) | 2], np.uint64)
-    runs = HashRuns().with_more(Collected(entries, [3]), 4)
+    runs = HashRuns().with_more(BatchEntries(entries, [3]), 4)
     pieces = hash_file.pack_hashes(runs, "tag", nonce=5, end=index.SegmentEnd(offset=9, position=896, digest=3))
     data = b"".join(pieces)
     header = read("Index header of keys and tags", data)

@@ -1,7 +1,8 @@
 """Prose is written in reference style: constructions that stop a reader are counted by area, and may only become fewer.
 
 `RULES` lists the constructions and what to write instead. Comments, docstrings, messages, names of tests and pages are
-searched; code blocks are not. `python -m tests.test_plain_language broker/tidelog_broker/wire` lists the places.
+searched; code blocks are not.
+`python -m tests.test_plain_language broker/tidelog_broker/wire` lists the places.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ ROOT = Path(__file__).parents[1]
 LINK_TARGET = re.compile(r"\]\([^)\s]*\)")
 """File names in links: those of decisions stay when their titles change."""
 _SENTENCE = r"(?:\A|(?<=[.:;!] ))"
+_BROKER_SIDE = ("broker/", "proto/")
 _CLIENT_SIDE = ("clients/", "gateway/", "proto/", "loadtest/", "spark/")
 _WITHOUT_WORK = (
     *("clients/tidelog/cluster/", "clients/tidelog/consume/", "clients/tidelog_cli/", "clients/tidelog_pytest/"),
-    *("gateway/", "proto/", "loadtest/", "spark/"),
+    *("broker/", "gateway/", "proto/", "loadtest/", "spark/"),
 )
 """Code that does not explain `Work.piece`."""
 
@@ -147,6 +149,44 @@ RULES = {
         "a piece of columns",
         _WITHOUT_WORK,
     ),
+    "life of a node": rule(
+        r"\b(?:(?:[Oo]ld|[Nn]ew|[Ee]arlier|[Ll]ater|[Ff]ormer|[Nn]ext|[Pp]revious|node's|own|its|same) (?:life|lives)\b"
+        r"|[Ll](?:ife|ives) of )",
+        "incarnation: the period from a start of a node to its end",
+        "a message of an earlier life",
+        _BROKER_SIDE,
+    ),
+    "for good": rule(r"\bfor good\b", "permanently", "the replica is halted for good", _BROKER_SIDE),
+    "room": rule(
+        r"\b(?:finds? no |(?:is|are|was|were) (?:no )?|makes? |without )room\b(?!s)",
+        "name the limit: fits the reply, exceeds the limit, is below the limit, needs the memory",
+        "a client that finds no room waits",
+        _BROKER_SIDE,
+    ),
+    "rot": rule(
+        r"\b[Rr]ot(?:s|ted|ten|ting)?\b", "damage, corruption; damaged, corrupt", "a rotten block", _BROKER_SIDE
+    ),
+    "telling apart": rule(
+        r"\btells? (?:\w+ )*apart\b|\bcannot tell\b",
+        "distinguish, know",
+        "the owner cannot tell them apart",
+        _BROKER_SIDE,
+    ),
+    "look": rule(
+        r"\b(?:[Nn]ext|[Ll]ast|[Ff]irst|[Ee]very|[Ee]ach) look\b", "check, pass", "until the next look", _BROKER_SIDE
+    ),
+    "dying": rule(
+        r"\b(?:node|nodes|owner|owners|process|broker) (?:has |have |had )?(?:dies?|died)\b|\b(?:has|have|had) died\b",
+        "fail, end, stop: whichever it is",
+        "the owner has died",
+        _BROKER_SIDE,
+    ),
+    "standing of a replica": rule(
+        r"\b(?:[Ii]ts|[Tt]he|[Oo]wn|node's|replica's) standing\b",
+        "participation: whether a replica may vote, acknowledge, own",
+        "the replica's standing changes",
+        _BROKER_SIDE,
+    ),
 }
 
 
@@ -255,12 +295,16 @@ def tracked() -> tuple[str, ...]:
     return tuple(name for name in found if not name.endswith("_pb2.py") and name not in own and (ROOT / name).is_file())
 
 
+def _is_under(name: str, paths: Iterable[str]) -> bool:
+    return any(name == path or name.startswith(f"{path}/") for path in paths)
+
+
 def places_in(paths: Iterable[str]) -> list[str]:
     """Return where the files under some paths break a rule: path, line, rule and text."""
     wanted = tuple(paths)
     found: list[str] = []
     for name in tracked():
-        if not any(name == each or name.startswith(f"{each}/") for each in wanted):
+        if not _is_under(name, wanted):
             continue
         for number, line in texts(ROOT / name):
             for title, (pattern, instead, _, folders) in RULES.items():
@@ -277,9 +321,7 @@ def test_each_rule_finds_its_sample(title: str) -> None:
 
 def test_each_file_belongs_to_one_area() -> None:
     for name in tracked():
-        owners = [
-            area for area, (paths, _) in AREAS.items() if any(name == p or name.startswith(f"{p}/") for p in paths)
-        ]
+        owners = [area for area, (paths, _) in AREAS.items() if _is_under(name, paths)]
         assert len(owners) == 1, f"{name}: {owners}"
 
 

@@ -17,12 +17,12 @@ from tidelog_broker.base.bootstrap import roles_named
 from tidelog_broker.base.config import NodeSettings
 from tidelog_broker.base.lifecycle import Lifecycle
 from tidelog_broker.base.metrics import NodeMetrics
+from tidelog_broker.base.node_tls import NodeTls
 from tidelog_broker.base.steady_clock import SteadyClock
 from tidelog_broker.base.tasks import Tasks
 from tidelog_broker.base.threads import Threads
-from tidelog_broker.base.tls import NodeTls
 from tidelog_broker.cluster.cluster_view import Cluster
-from tidelog_broker.cluster.node_lives import NodeLives
+from tidelog_broker.cluster.incarnation_registry import IncarnationRegistry
 from tidelog_broker.cluster.route_watch import RouteNews
 from tidelog_broker.cluster.routes import Route, Routes, route_of
 from tidelog_broker.core.groups.positions import GroupBounds
@@ -68,7 +68,7 @@ from tidelog_broker.storage.io.errors import NodeDirError
 from tidelog_broker.storage.io.filesystem import FileSystem, RealFileSystem
 from tidelog_broker.storage.io.mapping import can_copy, can_populate
 from tidelog_broker.storage.node.fences import FENCES
-from tidelog_broker.storage.node.lives import LIVES
+from tidelog_broker.storage.node.incarnation_journal import INCARNATIONS
 from tidelog_broker.storage.node.meta_journal import CHAINS
 from tidelog_broker.storage.node.meta_snapshot import load_meta_snapshot
 from tidelog_broker.storage.node.node_dir import NodeDir
@@ -99,7 +99,7 @@ class Broker:
     Args:
         settings: the node's settings.
         directory: its data directory, open and locked.
-        life: receives faults after which the node must not continue.
+        lifecycle: receives faults after which the node must not continue.
         nodes_changed: called after a change of the node registry.
         cluster: see `ClusterMaker`.
         fs: the file system.
@@ -111,7 +111,7 @@ class Broker:
         settings: NodeSettings,
         directory: NodeDir,
         *,
-        life: Lifecycle,
+        lifecycle: Lifecycle,
         nodes_changed: Callable[[], None],
         cluster: ClusterMaker,
         fs: FileSystem,
@@ -122,7 +122,7 @@ class Broker:
         self.settings = settings
         self.dir = directory
         self.node_id, self.cluster_id, self.incarnation = directory.node_id, directory.cluster_id, directory.incarnation
-        self.life = life
+        self.lifecycle = lifecycle
         self.metrics = NodeMetrics()
         self.audit = AuditLog()
         self.tasks = Tasks()
@@ -147,7 +147,7 @@ class Broker:
             topics=self.topics,
             nodes=self.nodes,
             info=self.info,
-            fill_bytes_per_s=settings.fill_bytes_per_s,
+            backfill_bytes_per_s=settings.fill_bytes_per_s,
         )
         with contextlib.ExitStack() as opening:
             opening.callback(self._resources.close)
@@ -156,7 +156,7 @@ class Broker:
             self._resources.callback(self.threads.close)
             self.disk = self._open_disk(fs)
             self.replication = self._open_replication()
-            self.lives = self._open_lives()
+            self.incarnations = self._open_incarnations()
             self.security = NodeSecurity(settings, self.threads.secrets, self.metrics)
             self.accounts = self._make_accounts()
             opening.pop_all()
@@ -199,7 +199,7 @@ class Broker:
             meta,
             fences,
             offload=self.threads.journals,
-            failed=lambda error: self.life.storage_failed("the journals", error),
+            failed=lambda error: self.lifecycle.storage_failed("the journals", error),
             full=self._journal_full,
         )
         tools = Tools(
@@ -218,29 +218,29 @@ class Broker:
         self._writes = tools.writes
         return Replication(self.node_id, self.incarnation, tools=tools, rebooted=directory.machine_rebooted)
 
-    def _open_lives(self) -> NodeLives:
-        """Return the known lives of this node and the other nodes.
+    def _open_incarnations(self) -> IncarnationRegistry:
+        """Return the incarnations of this node and the known ones of other nodes.
 
         Raises:
             DamagedError, StorageFailedError: see `TypedJournal.open`.
         """
-        journal = TypedJournal.open(self.disk.fs, self.dir.lives, LIVES)
+        journal = TypedJournal.open(self.disk.fs, self.dir.incarnations, INCARNATIONS)
         self._resources.enter_context(contextlib.closing(journal))
-        return NodeLives(
+        return IncarnationRegistry(
             (self.node_id, self.dir.directory_id),
             self.incarnation,
             journal,
             offload=self.threads.journals,
             writes=lambda: self._writes.value,
-            failed=lambda error: self.life.storage_failed("the journal of lives", error),
+            failed=lambda error: self.lifecycle.storage_failed("the journal of incarnations", error),
             refused=self._refuse_directory,
         )
 
     def _refuse_directory(self, why: str, is_final: bool) -> None:
         """Stop this node: other nodes have proven that its directory is an older copy.
 
-        Later starts are refused too. Unless `is_final`, the journal of lives refuses them only while the directory is
-        in doubt.
+        Later starts are refused too. Unless `is_final`, the journal of incarnations refuses them only while the
+        directory is in doubt.
         """
         self.cluster.withdraw()
         if is_final and self.dir.admitted:
@@ -248,7 +248,7 @@ class Broker:
                 self.dir.mark_refused(why)
             except NodeDirError as error:
                 log.error("cannot store the refusal durably; the next start asks the cluster again: %s", error)  # noqa: TRY400
-        self.life.give_up(why)
+        self.lifecycle.give_up(why)
 
     def _make_idle_poll(self) -> IdlePoll:
         # Polling would take the interpreter lock from a busy worker, so the loop sleeps while a worker is busy.
@@ -282,7 +282,7 @@ class Broker:
             neighbours=self.cluster,
             taken_over=self.taken_over,
             route_news=self.route_news,
-            storage_failed=self.life.storage_failed,
+            storage_failed=self.lifecycle.storage_failed,
         )
 
     def _make_partitions(self) -> Partitions:
@@ -335,7 +335,7 @@ class Broker:
             clock=self.clock,
             metrics=self.metrics,
             node_id=self.node_id,
-            life=self.life,
+            lifecycle=self.lifecycle,
             turns=self.bounds.turns,
         )
 
@@ -355,8 +355,8 @@ class Broker:
     def _make_mover(self) -> Mover:
         cluster, now_ms = self.cluster, self.now_ms
         return Mover(
-            begin_lone=self._begin_lone,
-            owned=self._owned,
+            begin_single_copies=self._begin_single_copies,
+            owned=self._owned_partitions,
             roll_over=self._roll_over,
             cluster=cluster,
             nodes=self.nodes,
@@ -414,7 +414,7 @@ class Broker:
 
     def _end_unsupported(self, why: str) -> None:
         self._unsupported = why
-        self.life.give_up(why)
+        self.lifecycle.give_up(why)
 
     def _refuse_unsupported(self) -> None:
         """Raise UNSUPPORTED_VERSION during a start if this build cannot apply a record of `__meta`."""
@@ -429,8 +429,8 @@ class Broker:
         Raises:
             ProtocolError: see `Controller.found_offsets`.
         """
-        settings, standing = self.settings, self.topics.get(OFFSETS_TOPIC_ID)
-        if standing is None and self.cluster.is_alone and self.partitions.had(OFFSETS_KEY):
+        settings, existing = self.settings, self.topics.get(OFFSETS_TOPIC_ID)
+        if existing is None and self.cluster.is_alone and self.partitions.had(OFFSETS_KEY):
             await self._internal(OFFSETS_TOPIC, OFFSETS_TOPIC_ID)
             return
         config = internal_config(1 if self.cluster.is_alone else settings.replication_factor_default)
@@ -445,7 +445,7 @@ class Broker:
         await self.partitions.follow(record)
 
     def _sweep(self) -> None:
-        """Forget deleted topics at once, and remove their files in the background."""
+        """Drop deleted topics at once, and remove their files in the background."""
         for record in self.topics.deleted():
             self.groups.forget_topic(record.topic_id)
             self.replication.drop(record.topic_id)
@@ -454,10 +454,10 @@ class Broker:
     def log_lost_tails(self) -> None:
         """Log topics that may have lost acknowledged records with the machine's page cache.
 
-        This is the only copy, so it is served as it is.
+        This node has the only copies, so they are served without the lost records.
         """
         for record in self.topics.live():
-            partitions = self.partitions.of_topic(record.topic_id)  # those that may have lost records are open
+            partitions = self.partitions.of_topic(record.topic_id)  # partitions that may have lost records are open
             if not all(partition.state.syncs_every_group for partition in partitions):
                 log.warning(
                     "DATA_LOSS: the machine restarted without a clean stop, and topic %r has flush=%s: records "
@@ -480,14 +480,14 @@ class Broker:
         self.waking.liveness_changed()
 
     def _journal_full(self, error: ProtocolError) -> None:
-        """Fail the operations that wait for a journal without space to begin an epoch; they are retried."""
+        """Fail the operations that wait for a new epoch, because a journal has no disk space; clients retry them."""
         for partition in self.partitions.all():
             partition.no_space_for_fences(error)
 
     async def _follow_topic(self, record: pb.TopicRecord) -> None:
         """Apply a topic's newest record to partitions, positions and routes, if this build supports it."""
         if self.features.fault_of_record(record):
-            return  # the node stops
+            return  # the node is about to stop
         await self.partitions.follow(record)
         if record.deleted:
             self.groups.forget_topic(record.topic_id)
@@ -505,15 +505,15 @@ class Broker:
         newest = self.partitions.known_epoch(key)
         return route_of(newest) if newest is not None else None
 
-    def _begin_lone(self) -> None:
-        """Become owner of partitions that only this node stores and that need more copies, so that they get them."""
+    def _begin_single_copies(self) -> None:
+        """Begin an epoch of each partition that only this node stores and that needs more copies."""
         for partition in self.partitions.all():
             replica = partition.replica
             is_waiting = partition.state.is_alone and not replica.can_append and replica.state.halted is None
             if is_waiting and self.cluster.lacks_copies(partition.driver.key, replica.state.active):
                 partition.driver.want_owner()
 
-    def _owned(self) -> list[Owned]:
+    def _owned_partitions(self) -> list[Owned]:
         return [
             Owned(
                 partition.driver.key,
@@ -552,7 +552,7 @@ class Broker:
 
     def status(self) -> pb.NodeStatus:
         """Return this node's part of CLUSTER_STATUS."""
-        disk, health = os.statvfs(self.dir.path), self.life.health
+        disk, health = os.statvfs(self.dir.path), self.lifecycle.health
         return pb.NodeStatus(
             node=self.info(),
             software=NODE_SOFTWARE,
@@ -575,7 +575,7 @@ async def open_broker(
     settings: NodeSettings,
     directory: NodeDir,
     *,
-    life: Lifecycle,
+    lifecycle: Lifecycle,
     nodes_changed: Callable[[], None] = lambda: None,
     cluster: ClusterMaker = Cluster,
     fs: FileSystem | None = None,
@@ -589,7 +589,7 @@ async def open_broker(
     broker = Broker(
         settings,
         directory,
-        life=life,
+        lifecycle=lifecycle,
         nodes_changed=nodes_changed,
         cluster=cluster,
         fs=fs or RealFileSystem(),

@@ -203,7 +203,7 @@ RES_GROUP: Resource
 RES_CLUSTER: Resource
 
 class Envelope(_message.Message):
-    __slots__ = ("correlation_id", "error", "hello", "hello_reply", "metadata", "metadata_reply", "publish", "publish_reply", "fetch", "fetch_reply", "list_offsets", "list_offsets_reply", "subscribe", "subscribe_reply", "message_event", "credit", "unsubscribe", "unsubscribe_reply", "subscription_ended", "commit", "commit_reply", "committed", "committed_reply", "topic_create", "topic_describe", "topic_list", "topic_alter", "topic_delete", "topic_reply", "cluster_status", "cluster_status_reply", "cluster_change", "cluster_change_reply", "delete_records", "delete_records_reply", "compact", "compact_reply", "producer_begin", "producer_begin_reply", "peer_hello", "peer_hello_reply", "peer_proof", "peer_welcome", "append_batch", "replication_ack", "pre_vote", "pre_vote_reply", "seal", "seal_reply", "open_epoch", "open_epoch_reply", "metadata_update", "epoch_status", "backfill", "backfill_reply", "chain_digests", "node_announce", "node_announce_reply", "lives", "lives_reply", "group_heartbeat", "group_heartbeat_reply", "group_describe", "group_describe_reply", "group_list", "group_list_reply", "group_delete", "group_delete_reply", "security_change", "security_change_reply", "security_list", "security_list_reply", "access_test", "access_test_reply", "hello_challenge", "identify", "identify_reply", "caller", "on_behalf", "throttle_ms", "caller_throttle_ms", "trace_contexts")
+    __slots__ = ("correlation_id", "error", "hello", "hello_reply", "metadata", "metadata_reply", "publish", "publish_reply", "fetch", "fetch_reply", "list_offsets", "list_offsets_reply", "subscribe", "subscribe_reply", "message_event", "credit", "unsubscribe", "unsubscribe_reply", "subscription_ended", "commit", "commit_reply", "committed", "committed_reply", "topic_create", "topic_describe", "topic_list", "topic_alter", "topic_delete", "topic_reply", "cluster_status", "cluster_status_reply", "cluster_change", "cluster_change_reply", "delete_records", "delete_records_reply", "compact", "compact_reply", "producer_begin", "producer_begin_reply", "peer_hello", "peer_hello_reply", "peer_proof", "peer_welcome", "append_batch", "replication_ack", "pre_vote", "pre_vote_reply", "seal", "seal_reply", "open_epoch", "open_epoch_reply", "metadata_update", "epoch_status", "backfill", "backfill_reply", "chain_digests", "node_announce", "node_announce_reply", "incarnations", "incarnations_reply", "group_heartbeat", "group_heartbeat_reply", "group_describe", "group_describe_reply", "group_list", "group_list_reply", "group_delete", "group_delete_reply", "security_change", "security_change_reply", "security_list", "security_list_reply", "access_test", "access_test_reply", "hello_challenge", "identify", "identify_reply", "caller", "on_behalf", "throttle_ms", "caller_throttle_ms", "trace_contexts")
     CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
@@ -262,8 +262,8 @@ class Envelope(_message.Message):
     CHAIN_DIGESTS_FIELD_NUMBER: _ClassVar[int]
     NODE_ANNOUNCE_FIELD_NUMBER: _ClassVar[int]
     NODE_ANNOUNCE_REPLY_FIELD_NUMBER: _ClassVar[int]
-    LIVES_FIELD_NUMBER: _ClassVar[int]
-    LIVES_REPLY_FIELD_NUMBER: _ClassVar[int]
+    INCARNATIONS_FIELD_NUMBER: _ClassVar[int]
+    INCARNATIONS_REPLY_FIELD_NUMBER: _ClassVar[int]
     GROUP_HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     GROUP_HEARTBEAT_REPLY_FIELD_NUMBER: _ClassVar[int]
     GROUP_DESCRIBE_FIELD_NUMBER: _ClassVar[int]
@@ -344,8 +344,8 @@ class Envelope(_message.Message):
     chain_digests: ChainDigests
     node_announce: NodeAnnounce
     node_announce_reply: NodeAnnounceReply
-    lives: Lives
-    lives_reply: LivesReply
+    incarnations: Incarnations
+    incarnations_reply: IncarnationsReply
     group_heartbeat: GroupHeartbeat
     group_heartbeat_reply: GroupHeartbeatReply
     group_describe: GroupDescribe
@@ -368,7 +368,7 @@ class Envelope(_message.Message):
     throttle_ms: int
     caller_throttle_ms: int
     trace_contexts: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, correlation_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., hello_reply: _Optional[_Union[HelloReply, _Mapping]] = ..., metadata: _Optional[_Union[Metadata, _Mapping]] = ..., metadata_reply: _Optional[_Union[MetadataReply, _Mapping]] = ..., publish: _Optional[_Union[Publish, _Mapping]] = ..., publish_reply: _Optional[_Union[PublishReply, _Mapping]] = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ..., fetch_reply: _Optional[_Union[FetchReply, _Mapping]] = ..., list_offsets: _Optional[_Union[ListOffsets, _Mapping]] = ..., list_offsets_reply: _Optional[_Union[ListOffsetsReply, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., subscribe_reply: _Optional[_Union[SubscribeReply, _Mapping]] = ..., message_event: _Optional[_Union[MessageEvent, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., unsubscribe: _Optional[_Union[Unsubscribe, _Mapping]] = ..., unsubscribe_reply: _Optional[_Union[UnsubscribeReply, _Mapping]] = ..., subscription_ended: _Optional[_Union[SubscriptionEnded, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., commit_reply: _Optional[_Union[CommitReply, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., committed_reply: _Optional[_Union[CommittedReply, _Mapping]] = ..., topic_create: _Optional[_Union[TopicCreate, _Mapping]] = ..., topic_describe: _Optional[_Union[TopicDescribe, _Mapping]] = ..., topic_list: _Optional[_Union[TopicList, _Mapping]] = ..., topic_alter: _Optional[_Union[TopicAlter, _Mapping]] = ..., topic_delete: _Optional[_Union[TopicDelete, _Mapping]] = ..., topic_reply: _Optional[_Union[TopicReply, _Mapping]] = ..., cluster_status: _Optional[_Union[ClusterStatus, _Mapping]] = ..., cluster_status_reply: _Optional[_Union[ClusterStatusReply, _Mapping]] = ..., cluster_change: _Optional[_Union[ClusterChange, _Mapping]] = ..., cluster_change_reply: _Optional[_Union[ClusterChangeReply, _Mapping]] = ..., delete_records: _Optional[_Union[DeleteRecords, _Mapping]] = ..., delete_records_reply: _Optional[_Union[DeleteRecordsReply, _Mapping]] = ..., compact: _Optional[_Union[Compact, _Mapping]] = ..., compact_reply: _Optional[_Union[CompactReply, _Mapping]] = ..., producer_begin: _Optional[_Union[ProducerBegin, _Mapping]] = ..., producer_begin_reply: _Optional[_Union[ProducerBeginReply, _Mapping]] = ..., peer_hello: _Optional[_Union[PeerHello, _Mapping]] = ..., peer_hello_reply: _Optional[_Union[PeerHelloReply, _Mapping]] = ..., peer_proof: _Optional[_Union[PeerProof, _Mapping]] = ..., peer_welcome: _Optional[_Union[PeerWelcome, _Mapping]] = ..., append_batch: _Optional[_Union[AppendBatches, _Mapping]] = ..., replication_ack: _Optional[_Union[ReplicationAcks, _Mapping]] = ..., pre_vote: _Optional[_Union[PreVotes, _Mapping]] = ..., pre_vote_reply: _Optional[_Union[PreVoteReplies, _Mapping]] = ..., seal: _Optional[_Union[Seals, _Mapping]] = ..., seal_reply: _Optional[_Union[SealReplies, _Mapping]] = ..., open_epoch: _Optional[_Union[OpenEpochs, _Mapping]] = ..., open_epoch_reply: _Optional[_Union[OpenEpochReplies, _Mapping]] = ..., metadata_update: _Optional[_Union[MetadataUpdates, _Mapping]] = ..., epoch_status: _Optional[_Union[EpochStatuses, _Mapping]] = ..., backfill: _Optional[_Union[Backfills, _Mapping]] = ..., backfill_reply: _Optional[_Union[BackfillReply, _Mapping]] = ..., chain_digests: _Optional[_Union[ChainDigests, _Mapping]] = ..., node_announce: _Optional[_Union[NodeAnnounce, _Mapping]] = ..., node_announce_reply: _Optional[_Union[NodeAnnounceReply, _Mapping]] = ..., lives: _Optional[_Union[Lives, _Mapping]] = ..., lives_reply: _Optional[_Union[LivesReply, _Mapping]] = ..., group_heartbeat: _Optional[_Union[GroupHeartbeat, _Mapping]] = ..., group_heartbeat_reply: _Optional[_Union[GroupHeartbeatReply, _Mapping]] = ..., group_describe: _Optional[_Union[GroupDescribe, _Mapping]] = ..., group_describe_reply: _Optional[_Union[GroupDescribeReply, _Mapping]] = ..., group_list: _Optional[_Union[GroupList, _Mapping]] = ..., group_list_reply: _Optional[_Union[GroupListReply, _Mapping]] = ..., group_delete: _Optional[_Union[GroupDelete, _Mapping]] = ..., group_delete_reply: _Optional[_Union[GroupDeleteReply, _Mapping]] = ..., security_change: _Optional[_Union[SecurityChange, _Mapping]] = ..., security_change_reply: _Optional[_Union[SecurityChangeReply, _Mapping]] = ..., security_list: _Optional[_Union[SecurityList, _Mapping]] = ..., security_list_reply: _Optional[_Union[SecurityListReply, _Mapping]] = ..., access_test: _Optional[_Union[AccessTest, _Mapping]] = ..., access_test_reply: _Optional[_Union[AccessTestReply, _Mapping]] = ..., hello_challenge: _Optional[_Union[HelloChallenge, _Mapping]] = ..., identify: _Optional[_Union[Identify, _Mapping]] = ..., identify_reply: _Optional[_Union[IdentifyReply, _Mapping]] = ..., caller: _Optional[_Union[Caller, _Mapping]] = ..., on_behalf: _Optional[bytes] = ..., throttle_ms: _Optional[int] = ..., caller_throttle_ms: _Optional[int] = ..., trace_contexts: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, correlation_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., hello_reply: _Optional[_Union[HelloReply, _Mapping]] = ..., metadata: _Optional[_Union[Metadata, _Mapping]] = ..., metadata_reply: _Optional[_Union[MetadataReply, _Mapping]] = ..., publish: _Optional[_Union[Publish, _Mapping]] = ..., publish_reply: _Optional[_Union[PublishReply, _Mapping]] = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ..., fetch_reply: _Optional[_Union[FetchReply, _Mapping]] = ..., list_offsets: _Optional[_Union[ListOffsets, _Mapping]] = ..., list_offsets_reply: _Optional[_Union[ListOffsetsReply, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., subscribe_reply: _Optional[_Union[SubscribeReply, _Mapping]] = ..., message_event: _Optional[_Union[MessageEvent, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., unsubscribe: _Optional[_Union[Unsubscribe, _Mapping]] = ..., unsubscribe_reply: _Optional[_Union[UnsubscribeReply, _Mapping]] = ..., subscription_ended: _Optional[_Union[SubscriptionEnded, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., commit_reply: _Optional[_Union[CommitReply, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., committed_reply: _Optional[_Union[CommittedReply, _Mapping]] = ..., topic_create: _Optional[_Union[TopicCreate, _Mapping]] = ..., topic_describe: _Optional[_Union[TopicDescribe, _Mapping]] = ..., topic_list: _Optional[_Union[TopicList, _Mapping]] = ..., topic_alter: _Optional[_Union[TopicAlter, _Mapping]] = ..., topic_delete: _Optional[_Union[TopicDelete, _Mapping]] = ..., topic_reply: _Optional[_Union[TopicReply, _Mapping]] = ..., cluster_status: _Optional[_Union[ClusterStatus, _Mapping]] = ..., cluster_status_reply: _Optional[_Union[ClusterStatusReply, _Mapping]] = ..., cluster_change: _Optional[_Union[ClusterChange, _Mapping]] = ..., cluster_change_reply: _Optional[_Union[ClusterChangeReply, _Mapping]] = ..., delete_records: _Optional[_Union[DeleteRecords, _Mapping]] = ..., delete_records_reply: _Optional[_Union[DeleteRecordsReply, _Mapping]] = ..., compact: _Optional[_Union[Compact, _Mapping]] = ..., compact_reply: _Optional[_Union[CompactReply, _Mapping]] = ..., producer_begin: _Optional[_Union[ProducerBegin, _Mapping]] = ..., producer_begin_reply: _Optional[_Union[ProducerBeginReply, _Mapping]] = ..., peer_hello: _Optional[_Union[PeerHello, _Mapping]] = ..., peer_hello_reply: _Optional[_Union[PeerHelloReply, _Mapping]] = ..., peer_proof: _Optional[_Union[PeerProof, _Mapping]] = ..., peer_welcome: _Optional[_Union[PeerWelcome, _Mapping]] = ..., append_batch: _Optional[_Union[AppendBatches, _Mapping]] = ..., replication_ack: _Optional[_Union[ReplicationAcks, _Mapping]] = ..., pre_vote: _Optional[_Union[PreVotes, _Mapping]] = ..., pre_vote_reply: _Optional[_Union[PreVoteReplies, _Mapping]] = ..., seal: _Optional[_Union[Seals, _Mapping]] = ..., seal_reply: _Optional[_Union[SealReplies, _Mapping]] = ..., open_epoch: _Optional[_Union[OpenEpochs, _Mapping]] = ..., open_epoch_reply: _Optional[_Union[OpenEpochReplies, _Mapping]] = ..., metadata_update: _Optional[_Union[MetadataUpdates, _Mapping]] = ..., epoch_status: _Optional[_Union[EpochStatuses, _Mapping]] = ..., backfill: _Optional[_Union[Backfills, _Mapping]] = ..., backfill_reply: _Optional[_Union[BackfillReply, _Mapping]] = ..., chain_digests: _Optional[_Union[ChainDigests, _Mapping]] = ..., node_announce: _Optional[_Union[NodeAnnounce, _Mapping]] = ..., node_announce_reply: _Optional[_Union[NodeAnnounceReply, _Mapping]] = ..., incarnations: _Optional[_Union[Incarnations, _Mapping]] = ..., incarnations_reply: _Optional[_Union[IncarnationsReply, _Mapping]] = ..., group_heartbeat: _Optional[_Union[GroupHeartbeat, _Mapping]] = ..., group_heartbeat_reply: _Optional[_Union[GroupHeartbeatReply, _Mapping]] = ..., group_describe: _Optional[_Union[GroupDescribe, _Mapping]] = ..., group_describe_reply: _Optional[_Union[GroupDescribeReply, _Mapping]] = ..., group_list: _Optional[_Union[GroupList, _Mapping]] = ..., group_list_reply: _Optional[_Union[GroupListReply, _Mapping]] = ..., group_delete: _Optional[_Union[GroupDelete, _Mapping]] = ..., group_delete_reply: _Optional[_Union[GroupDeleteReply, _Mapping]] = ..., security_change: _Optional[_Union[SecurityChange, _Mapping]] = ..., security_change_reply: _Optional[_Union[SecurityChangeReply, _Mapping]] = ..., security_list: _Optional[_Union[SecurityList, _Mapping]] = ..., security_list_reply: _Optional[_Union[SecurityListReply, _Mapping]] = ..., access_test: _Optional[_Union[AccessTest, _Mapping]] = ..., access_test_reply: _Optional[_Union[AccessTestReply, _Mapping]] = ..., hello_challenge: _Optional[_Union[HelloChallenge, _Mapping]] = ..., identify: _Optional[_Union[Identify, _Mapping]] = ..., identify_reply: _Optional[_Union[IdentifyReply, _Mapping]] = ..., caller: _Optional[_Union[Caller, _Mapping]] = ..., on_behalf: _Optional[bytes] = ..., throttle_ms: _Optional[int] = ..., caller_throttle_ms: _Optional[int] = ..., trace_contexts: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Caller(_message.Message):
     __slots__ = ("principal", "roles", "identity", "expires_us")
@@ -1491,30 +1491,30 @@ class PeerHelloReply(_message.Message):
     def __init__(self, version: _Optional[int] = ..., cluster_id: _Optional[bytes] = ..., node_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., bootstrap_hash: _Optional[bytes] = ..., nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ...) -> None: ...
 
 class PeerProof(_message.Message):
-    __slots__ = ("proof", "life")
+    __slots__ = ("proof", "incarnations")
     PROOF_FIELD_NUMBER: _ClassVar[int]
-    LIFE_FIELD_NUMBER: _ClassVar[int]
+    INCARNATIONS_FIELD_NUMBER: _ClassVar[int]
     proof: bytes
-    life: PeerLife
-    def __init__(self, proof: _Optional[bytes] = ..., life: _Optional[_Union[PeerLife, _Mapping]] = ...) -> None: ...
+    incarnations: PeerIncarnations
+    def __init__(self, proof: _Optional[bytes] = ..., incarnations: _Optional[_Union[PeerIncarnations, _Mapping]] = ...) -> None: ...
 
 class PeerWelcome(_message.Message):
-    __slots__ = ("frame_bytes_max", "removed", "old_life", "in_use", "life", "withdrawn")
+    __slots__ = ("frame_bytes_max", "removed", "later_incarnation", "in_use", "incarnations", "withdrawn")
     FRAME_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
     REMOVED_FIELD_NUMBER: _ClassVar[int]
-    OLD_LIFE_FIELD_NUMBER: _ClassVar[int]
+    LATER_INCARNATION_FIELD_NUMBER: _ClassVar[int]
     IN_USE_FIELD_NUMBER: _ClassVar[int]
-    LIFE_FIELD_NUMBER: _ClassVar[int]
+    INCARNATIONS_FIELD_NUMBER: _ClassVar[int]
     WITHDRAWN_FIELD_NUMBER: _ClassVar[int]
     frame_bytes_max: int
     removed: bool
-    old_life: KnownLife
+    later_incarnation: KnownIncarnation
     in_use: bool
-    life: PeerLife
+    incarnations: PeerIncarnations
     withdrawn: bool
-    def __init__(self, frame_bytes_max: _Optional[int] = ..., removed: _Optional[bool] = ..., old_life: _Optional[_Union[KnownLife, _Mapping]] = ..., in_use: _Optional[bool] = ..., life: _Optional[_Union[PeerLife, _Mapping]] = ..., withdrawn: _Optional[bool] = ...) -> None: ...
+    def __init__(self, frame_bytes_max: _Optional[int] = ..., removed: _Optional[bool] = ..., later_incarnation: _Optional[_Union[KnownIncarnation, _Mapping]] = ..., in_use: _Optional[bool] = ..., incarnations: _Optional[_Union[PeerIncarnations, _Mapping]] = ..., withdrawn: _Optional[bool] = ...) -> None: ...
 
-class PeerLife(_message.Message):
+class PeerIncarnations(_message.Message):
     __slots__ = ("directory_id", "past", "forgotten_below", "tick", "known", "withdrawn")
     DIRECTORY_ID_FIELD_NUMBER: _ClassVar[int]
     PAST_FIELD_NUMBER: _ClassVar[int]
@@ -1523,14 +1523,14 @@ class PeerLife(_message.Message):
     KNOWN_FIELD_NUMBER: _ClassVar[int]
     WITHDRAWN_FIELD_NUMBER: _ClassVar[int]
     directory_id: bytes
-    past: _containers.RepeatedCompositeFieldContainer[Life]
+    past: _containers.RepeatedCompositeFieldContainer[IncarnationTick]
     forgotten_below: int
     tick: int
-    known: _containers.RepeatedCompositeFieldContainer[KnownLife]
+    known: _containers.RepeatedCompositeFieldContainer[KnownIncarnation]
     withdrawn: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, directory_id: _Optional[bytes] = ..., past: _Optional[_Iterable[_Union[Life, _Mapping]]] = ..., forgotten_below: _Optional[int] = ..., tick: _Optional[int] = ..., known: _Optional[_Iterable[_Union[KnownLife, _Mapping]]] = ..., withdrawn: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, directory_id: _Optional[bytes] = ..., past: _Optional[_Iterable[_Union[IncarnationTick, _Mapping]]] = ..., forgotten_below: _Optional[int] = ..., tick: _Optional[int] = ..., known: _Optional[_Iterable[_Union[KnownIncarnation, _Mapping]]] = ..., withdrawn: _Optional[_Iterable[int]] = ...) -> None: ...
 
-class Life(_message.Message):
+class IncarnationTick(_message.Message):
     __slots__ = ("incarnation", "tick")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     TICK_FIELD_NUMBER: _ClassVar[int]
@@ -1538,7 +1538,7 @@ class Life(_message.Message):
     tick: int
     def __init__(self, incarnation: _Optional[int] = ..., tick: _Optional[int] = ...) -> None: ...
 
-class KnownLife(_message.Message):
+class KnownIncarnation(_message.Message):
     __slots__ = ("node_id", "directory_id", "incarnation", "tick", "own", "dropped", "earlier", "withdrawn", "elsewhere")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     DIRECTORY_ID_FIELD_NUMBER: _ClassVar[int]
@@ -1555,22 +1555,22 @@ class KnownLife(_message.Message):
     tick: int
     own: bool
     dropped: bool
-    earlier: _containers.RepeatedCompositeFieldContainer[Life]
+    earlier: _containers.RepeatedCompositeFieldContainer[IncarnationTick]
     withdrawn: _containers.RepeatedScalarFieldContainer[int]
     elsewhere: bool
-    def __init__(self, node_id: _Optional[str] = ..., directory_id: _Optional[bytes] = ..., incarnation: _Optional[int] = ..., tick: _Optional[int] = ..., own: _Optional[bool] = ..., dropped: _Optional[bool] = ..., earlier: _Optional[_Iterable[_Union[Life, _Mapping]]] = ..., withdrawn: _Optional[_Iterable[int]] = ..., elsewhere: _Optional[bool] = ...) -> None: ...
+    def __init__(self, node_id: _Optional[str] = ..., directory_id: _Optional[bytes] = ..., incarnation: _Optional[int] = ..., tick: _Optional[int] = ..., own: _Optional[bool] = ..., dropped: _Optional[bool] = ..., earlier: _Optional[_Iterable[_Union[IncarnationTick, _Mapping]]] = ..., withdrawn: _Optional[_Iterable[int]] = ..., elsewhere: _Optional[bool] = ...) -> None: ...
 
-class Lives(_message.Message):
+class Incarnations(_message.Message):
     __slots__ = ("entries",)
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
-    entries: _containers.RepeatedCompositeFieldContainer[KnownLife]
-    def __init__(self, entries: _Optional[_Iterable[_Union[KnownLife, _Mapping]]] = ...) -> None: ...
+    entries: _containers.RepeatedCompositeFieldContainer[KnownIncarnation]
+    def __init__(self, entries: _Optional[_Iterable[_Union[KnownIncarnation, _Mapping]]] = ...) -> None: ...
 
-class LivesReply(_message.Message):
+class IncarnationsReply(_message.Message):
     __slots__ = ("entries",)
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
-    entries: _containers.RepeatedCompositeFieldContainer[KnownLife]
-    def __init__(self, entries: _Optional[_Iterable[_Union[KnownLife, _Mapping]]] = ...) -> None: ...
+    entries: _containers.RepeatedCompositeFieldContainer[KnownIncarnation]
+    def __init__(self, entries: _Optional[_Iterable[_Union[KnownIncarnation, _Mapping]]] = ...) -> None: ...
 
 class AppendBatch(_message.Message):
     __slots__ = ("topic_id", "partition", "epoch", "owner", "owner_incarnation", "base_offset", "end_offset", "previous_digest", "end_digest", "commit_offset", "log_start_offset", "length", "deleting_below", "deleted_below", "acknowledged_offset")

@@ -14,7 +14,7 @@ from tidelog_gateway.route_costs import HTTP_COSTS, MESSAGE_COSTS
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_proto.wire.frames import FrameDecoder
 
-NODES_ONLY: frozenset[str] = frozenset({"node_announce", "lives"})
+NODES_ONLY: frozenset[str] = frozenset({"node_announce", "incarnations"})
 """Kinds that are refused from clients before their work: their cost is an estimate."""
 UNKNOWN: frozenset[str] = frozenset({"group_heartbeat: joins of a group of 20,000 partitions"})
 """Requests that cost more than the table lists: the number of a group's partitions is not in the request."""

@@ -165,7 +165,7 @@ OWN: dict[str, Any] = {
 GREETINGS = {"hello", "peer_hello", "peer_proof"}
 """Kinds that authenticate: they are tested with HELLO and with nodes."""
 
-NODES = ONE_WAY_KINDS | {"node_announce", "lives"}
+NODES = ONE_WAY_KINDS | {"node_announce", "incarnations"}
 """Kinds that are taken from nodes alone."""
 
 

@@ -170,7 +170,7 @@ class ClusterStand:
     async def stop(self, node_id: str) -> None:
         """Stop a node gracefully."""
         node = self.nodes[node_id]
-        node.life.ask_to_stop()
+        node.lifecycle.ask_to_stop()
         await node.run_until_stopped()
         del self.nodes[node_id]
         self._forget(node_id)
@@ -281,7 +281,7 @@ def bound_windows(stand: ClusterStand, owner: str, window_bytes: int, monkeypatc
 
 
 @asynccontextmanager
-async def standing(path: Path) -> AsyncIterator[ClusterStand]:
+async def started_cluster(path: Path) -> AsyncIterator[ClusterStand]:
     """A stand without nodes, closed in the end."""
     stand = ClusterStand(path)
     try:

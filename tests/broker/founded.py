@@ -103,7 +103,7 @@ class Founded:
 
     async def stop(self, name: str) -> int:
         node = self.nodes.pop(name)
-        node.life.ask_to_stop()
+        node.lifecycle.ask_to_stop()
         code = await node.run_until_stopped()
         self._dirs.pop(name).close()
         return code
@@ -127,7 +127,7 @@ class Founded:
         abort_connections(node)
         await node.broker.tasks.cancel()
         if node.membership is not None:
-            node.life.exit_code = 1  # otherwise it leaves gracefully
+            node.lifecycle.exit_code = 1  # otherwise it leaves gracefully
             await node.membership.close()
         await node.broker.replication.close()
         for partition in node.broker.partitions.all():

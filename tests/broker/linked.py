@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tidelog_broker.base.metrics import NodeMetrics
-from tidelog_broker.base.tls import NodeTls
+from tidelog_broker.base.node_tls import NodeTls
 from tidelog_broker.core.cluster_secrets import ClusterSecrets
 from tidelog_broker.core.peer_auth import Identity
 from tidelog_broker.core.replication.outbox import LinkMessage
@@ -91,7 +91,7 @@ class Eye:
 
 def join(node: Node, received: Callable[[str, LinkMessage, Sequence[Batch]], None], own: Identity) -> Peers:
     """Let a running node belong to a cluster, as `own`."""
-    node.broker.tasks.spawn(node.broker.lives.begin(may_withdraw=True), "beginning a life")
+    node.broker.tasks.spawn(node.broker.incarnations.begin(may_withdraw=True), "recording this incarnation")
     node.broker.peers = Peers(
         own,
         received=received,
@@ -115,7 +115,7 @@ def make_links(
         queue_bytes=queue_bytes,
         metrics=metrics or NodeMetrics(),
         tls=NodeTls(None),
-        lives=None,
+        incarnations=None,
     )
 
 

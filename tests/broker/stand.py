@@ -69,7 +69,7 @@ class Stand:
     async def stop(self) -> int:
         """Stop gracefully; return the exit code."""
         node, self._node = self.node, None
-        node.life.ask_to_stop()
+        node.lifecycle.ask_to_stop()
         code = await node.run_until_stopped()
         self._release()
         return code

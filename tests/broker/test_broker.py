@@ -6,7 +6,7 @@ import asyncio
 import threading
 from pathlib import Path
 
-from tests.broker.cluster_stand import ClusterStand, standing
+from tests.broker.cluster_stand import ClusterStand, started_cluster
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand, settled
 
@@ -50,7 +50,7 @@ def copy_fault(stand: ClusterStand, name: str) -> str:
 
 async def test_truncated_copy_is_reported_until_refetched(tmp_path: Path) -> None:
     values = [bytes([number]) * 1000 for number in range(20)]
-    async with standing(tmp_path) as stand:
+    async with started_cluster(tmp_path) as stand:
         await stand.start()
         await stand.publish(*values)
         await stand.agree(*values)

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.broker.cluster_stand import NODES, TOPIC_ID, ClusterStand, standing
+from tests.broker.cluster_stand import NODES, TOPIC_ID, ClusterStand, started_cluster
 from tests.broker.founded import Founded
 from tests.broker.peer import batch
 from tests.broker.stand import settled
@@ -64,7 +64,7 @@ async def up(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 @pytest.fixture
 async def stand(tmp_path: Path) -> AsyncIterator[ClusterStand]:
-    async with standing(tmp_path) as made:
+    async with started_cluster(tmp_path) as made:
         yield made
 
 
@@ -285,7 +285,7 @@ async def test_an_owner_with_a_failed_sync_stops_and_the_others_continue(
     peer = await stand.peer(first)
     number = peer.post_publish(TOPIC_ID, batch(b"two", producer_id=7))
     node = stand.nodes[first]
-    await settled(lambda: node.life.health.state == "failed", "the node continues with a failed sync")
+    await settled(lambda: node.lifecycle.health.state == "failed", "the node continues with a failed sync")
     (result,) = await peer.published(number)
     # The other two may have had it before the disk failed: then it was committed, and stays.
     committed = not result.HasField("error")
@@ -293,7 +293,7 @@ async def test_an_owner_with_a_failed_sync_stops_and_the_others_continue(
     assert "writing the log failed" in caplog.text
     stand.disks[first].heal()
     await node.run_until_stopped()
-    assert node.life.exit_code == os.EX_IOERR
+    assert node.lifecycle.exit_code == os.EX_IOERR
     await stand.crash(first)
     second = await stand.owner(but=first)
     peer = await stand.peer(second)

@@ -120,7 +120,7 @@ class NodeThread:
     def stop(self) -> None:
         with contextlib.suppress(Exception):
             loop, node = self._ready.result(60)
-            loop.call_soon_threadsafe(node.life.ask_to_stop)
+            loop.call_soon_threadsafe(node.lifecycle.ask_to_stop)
         self._thread.join(60)
         assert not self._thread.is_alive()
 

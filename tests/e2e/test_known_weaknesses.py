@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from tests.broker.cluster_stand import KEY, NODES, TOPIC_ID, ClusterStand, standing
+from tests.broker.cluster_stand import KEY, NODES, TOPIC_ID, ClusterStand, started_cluster
 from tests.broker.founded import Founded
 from tests.broker.peer import batch
 from tests.broker.stand import settled
@@ -134,7 +134,7 @@ def test_the_listed_tests_exist(test: str) -> None:
 
 @pytest.fixture
 async def stand(tmp_path: Path) -> AsyncIterator[ClusterStand]:
-    async with standing(tmp_path) as made:
+    async with started_cluster(tmp_path) as made:
         yield made
 
 

@@ -89,7 +89,7 @@ async def test_every_node_is_replaced_and_nothing_is_missing_at_any_step(founded
             await remove(client, leaving)
             await check(client, values)
             removed = founded.nodes[leaving]
-            await founded.until(lambda removed=removed: removed.life.health.state == "failed", "it did not stop")  # type: ignore[misc]
+            await founded.until(lambda removed=removed: removed.lifecycle.health.state == "failed", "it did not stop")  # type: ignore[misc]
             assert await founded.stop(leaving) == os.EX_CONFIG
             await publish(client, values)
             await check(client, values)

@@ -17,7 +17,7 @@ from tests.faults.identities import Identities
 from tests.faults.nodes import Node
 from tests.faults.producing import TEMPERS, produce
 from tests.faults.reading import SUBSCRIBER, ask, be_member, node_reader, read_from, subscribe
-from tests.faults.reborn import Follower, Standing, write
+from tests.faults.reborn import Follower, Participation, write
 from tests.faults.sharing import Sharing
 from tests.faults.stale import StaleClient
 from tests.faults.trespassing import Stranger
@@ -76,7 +76,7 @@ class Load:
     ) -> None:
         self.history = history
         self.world = World(nodes, keys, history, rng, rate)
-        self.standing = Standing(self.world)
+        self.standing = Participation(self.world)
         self.sharing = Sharing(self.world, self.world.topics, Random(rng.random()), place)
         self.client = Client(self.world.addresses, client_id="faults", request_timeout_s=15)
         shown = None if identities is None else identities.operator
@@ -155,7 +155,7 @@ class Load:
         if self._web_subscriber is not None:
             self._reading.append(self._task(self._web_subscriber.run()))
 
-    def _publish_by_web(self, topic: str, standing: Standing | None) -> None:
+    def _publish_by_web(self, topic: str, standing: Participation | None) -> None:
         rng = Random(self.world.rng.random())
         if self._gateway is not None:
             publisher = WebPublisher(self.world, self._gateway, topic, standing, rng)

@@ -32,7 +32,7 @@ IDLING_S: Final = (3.0, 25.0)
 BURST: Final = 12
 
 
-class Standing:
+class Participation:
     """The topic that a name means. It is valid until a client has begun to delete it."""
 
     def __init__(self, world: World) -> None:
@@ -71,7 +71,7 @@ class Standing:
         return f"records of {NAME}"
 
 
-async def make_again(standing: Standing, client: Client, copies: int, pause_s: float) -> None:
+async def make_again(standing: Participation, client: Client, copies: int, pause_s: float) -> None:
     """Delete the topic, if there is one, and make it, once; that can be tried again when it fails.
 
     Raises:
@@ -95,7 +95,7 @@ async def make_again(standing: Standing, client: Client, copies: int, pause_s: f
     standing.made(made.topic_id)
 
 
-async def write(standing: Standing, client: Client, rng: Random, *, idle: bool) -> None:
+async def write(standing: Participation, client: Client, rng: Random, *, idle: bool) -> None:
     """Write by one producer after the other; each stays as long as it is taken."""
     world = standing.world
     while not world.quiet:
@@ -108,7 +108,7 @@ async def write(standing: Standing, client: Client, rng: Random, *, idle: bool) 
         await asyncio.sleep(PAUSE_S)
 
 
-async def _bind(standing: Standing, producer: Producer) -> str:
+async def _bind(standing: Participation, producer: Producer) -> str:
     """Send a record that binds the producer to a topic; return the topic, empty when it is uncertain."""
     world, times, sure = standing.world, standing.times, not standing.changing
     number = number_of(world.next_producer("first record of a writer"), 0)
@@ -126,7 +126,7 @@ async def _bind(standing: Standing, producer: Producer) -> str:
     return standing.label
 
 
-async def _write_bound(standing: Standing, producer: Producer, label: str, rng: Random, *, idle: bool) -> None:
+async def _write_bound(standing: Participation, producer: Producer, label: str, rng: Random, *, idle: bool) -> None:
     world, producer_number, sequence = (
         standing.world,
         standing.world.next_producer(f"{'idle' if idle else 'busy'} writer"),
@@ -183,7 +183,7 @@ class Follower:
         reader: name of the continuing session.
     """
 
-    def __init__(self, standing: Standing, client: Client) -> None:
+    def __init__(self, standing: Participation, client: Client) -> None:
         self.reader = ""
         self._standing = standing
         self._client = client

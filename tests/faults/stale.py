@@ -16,7 +16,7 @@ from typing import Final
 from tests.faults.history import Key, label_of
 from tests.faults.producing import KEYS, Pending, enqueue, settle
 from tests.faults.reading import numbers_of, told_positions
-from tests.faults.reborn import NAME, Standing
+from tests.faults.reborn import NAME, Participation
 from tests.faults.values import number_of
 from tests.faults.world import World
 
@@ -42,7 +42,7 @@ class StaleClient:
         rng: decides.
     """
 
-    def __init__(self, world: World, standing: Standing, name: str, bootstrap: Sequence[str], rng: Random) -> None:
+    def __init__(self, world: World, standing: Participation, name: str, bootstrap: Sequence[str], rng: Random) -> None:
         self.client = Client(list(bootstrap), client_id=name, request_timeout_s=15)
         self._world = world
         self._standing = standing

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from tests.faults.history import History, Key, label_of
-from tests.faults.reborn import NAME, Session, Standing
+from tests.faults.reborn import NAME, Participation, Session
 from tests.faults.values import CONTROL, number_of
 from tests.faults.world import World
 
@@ -42,7 +42,7 @@ def test_a_session_that_gets_into_a_namesake_is_found() -> None:
 
 def test_the_name_means_one_topic_until_a_client_begins_to_delete_it() -> None:
     shared = world()
-    standing = Standing(shared)
+    standing = Participation(shared)
     assert not standing.since(standing.times)
     standing.made(bytes(16))
     times = standing.times

@@ -16,7 +16,7 @@ from typing import Any, Final
 from tests.faults.gateway import Gateway
 from tests.faults.history import Key
 from tests.faults.producing import KEYS, TEMPERS
-from tests.faults.reborn import NAME, Session, Standing
+from tests.faults.reborn import NAME, Participation, Session
 from tests.faults.values import number_in, number_of, value_of
 from tests.faults.world import World
 from websockets.asyncio.client import ClientConnection
@@ -55,7 +55,7 @@ class WebPublisher:
         rng: decides.
     """
 
-    def __init__(self, world: World, gateway: Gateway, topic: str, standing: Standing | None, rng: Random) -> None:
+    def __init__(self, world: World, gateway: Gateway, topic: str, standing: Participation | None, rng: Random) -> None:
         self._world = world
         self._gateway = gateway
         self._topic = topic
@@ -146,7 +146,7 @@ class WebSubscriber:
         standing: of the topic that is made again.
     """
 
-    def __init__(self, world: World, gateway: Gateway, standing: Standing) -> None:
+    def __init__(self, world: World, gateway: Gateway, standing: Participation) -> None:
         self.reborn_reader = ""
         """Name of its session with the topic that is recreated."""
         self._world = world

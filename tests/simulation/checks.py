@@ -145,7 +145,7 @@ class Checks:
         So a stopped node must know the decision about that epoch, and another replica must continue without it.
         """
         known = self.truth_of(copy).forks.values()
-        return copy.replica.state.halted_for_good and any(
+        return copy.replica.state.halted_permanently and any(
             fork.taken and fork.epoch < copy.replica.state.active.epoch for fork in known
         )
 
@@ -166,7 +166,7 @@ class Checks:
         else:
             self.deletions[copy.key].remembers(copy)
         if not (self._bad(node) or self._world.faults.lied):
-            truth.keeps_what_it_accepted(node, copy.view.fill_position, deleted=copy.replica.state.log_start)
+            truth.keeps_what_it_accepted(node, copy.view.copy_position, deleted=copy.replica.state.log_start)
         always = truth.flush_of(epoch) == pb.ALWAYS
         if always and not self._bad(node) and copy.limbo() is None:
             end = copy.view.epoch_end(epoch)
@@ -257,8 +257,8 @@ class Checks:
         if not done:
             return
         end = None
-        if isinstance(effect, fx.FinishFill):
-            end = copy.view.epoch_end(effect.epoch) or copy.view.fill_position(effect.epoch)
+        if isinstance(effect, fx.FinishPartialCopy):
+            end = copy.view.epoch_end(effect.epoch) or copy.view.copy_position(effect.epoch)
         truth.performed(node, effect, end)
         if isinstance(effect, fx.SetAside):
             known = self._bad(node) or self._world.faults.lied

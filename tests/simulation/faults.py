@@ -410,7 +410,7 @@ def _is_named_twice(machine: Machine, machines: Sequence[Machine]) -> bool:
         for other in machines
         if other.process is not None
         for copy in other.process.partitions.values()
-        if not copy.replica.state.halted_for_good
+        if not copy.replica.state.halted_permanently
         for name in copy.replica.state.active.placement
     )
 

@@ -86,7 +86,9 @@ LISTED = [
     Mutant("fence forgotten on entering the next epoch", vote.fence_dropped_before_decision, mixture="cut entry"),
     Mutant("SEAL of the next epoch answered with the old tail", log.old_tail_in_next_epoch),
     Mutant(
-        "acknowledging and fetching after a promise", log.acknowledges_and_fetches_after_promise, mixture="slow pull"
+        "acknowledging and fetching after a promise",
+        log.acknowledges_and_fetches_after_promise,
+        mixture="slow catch-up",
     ),
     Mutant("a rebooted replica answering SEAL short", driver.reboot_forgotten, mixture="rebooted holder"),
 ]

@@ -23,7 +23,7 @@ from tidelog_broker.storage.epoch.recovery import remove_epoch_dir
 from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.storage.partition import compacted_copies, compaction_pass
 from tidelog_broker.storage.partition.compacted_copies import CompactedCopies
-from tidelog_broker.storage.partition.compaction_pass import Made, Terms
+from tidelog_broker.storage.partition.compaction_pass import FinishedVersion, Terms
 from tidelog_broker.storage.partition.copied_batches import LogPosition
 from tidelog_proto.batch import derived_batch
 from tidelog_proto.batch.canonical_columns import exact_deltas
@@ -61,7 +61,7 @@ def _undigested() -> list[tuple[object, str, object]]:
     """The result of any pass replaces the decided content."""
     put_in_place = CompactedVersions._put_in_place
 
-    async def anyhow(self: CompactedVersions, made: Made, decided: int, end: LogPosition) -> bool:
+    async def anyhow(self: CompactedVersions, made: FinishedVersion, decided: int, end: LogPosition) -> bool:
         return await put_in_place(self, made, decided, made.end)
 
     return [(CompactedVersions, "_put_in_place", anyhow)]
@@ -94,8 +94,8 @@ def only_the_newest_is_given() -> Replacements:
     """A node that lacks an epoch takes only the newest version, and nodes with another one do not offer it."""
     takes = Backfill._takes
 
-    def newest(self: Backfill, pull: Any, end: Any) -> bool:
-        return end == self._state.ends_of(pull.epoch)[-1] and takes(self, pull, end)
+    def newest(self: Backfill, fetch: Any, end: Any) -> bool:
+        return end == self._state.ends_of(fetch.epoch)[-1] and takes(self, fetch, end)
 
     return [(Backfill, "_takes", newest)]
 

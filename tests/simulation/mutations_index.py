@@ -7,7 +7,7 @@ from typing import Any
 
 from tidelog_broker.storage.partition.record_indexes import RecordIndexes
 from tidelog_broker.storage.segment.hash_runs import HashRuns
-from tidelog_broker.storage.segment.segment_hashes import Named, SegmentHashes
+from tidelog_broker.storage.segment.segment_hashes import CandidateBatches, SegmentHashes
 
 Replacements = Sequence[tuple[object, str, object]]
 
@@ -21,7 +21,7 @@ def index_behind_the_watermark() -> Replacements:
         new = [column for column in columns if not self.covered(column)]
         return not new or catch_up(self, new, stop, windows_max=windows_max)
 
-    def indexed(self: SegmentHashes, column: Any, *place: int, newest: bool) -> Named:
+    def indexed(self: SegmentHashes, column: Any, *place: int, newest: bool) -> CandidateBatches:
         key_hash, first, stop, count_max = place
         covered = min(stop, self.covered(column)) if column is not None else stop
         named = find(self, column, key_hash, first, max(first, covered), count_max, newest=newest)

@@ -13,13 +13,13 @@ from tidelog_broker.core.replication.effects import Truncate, WriteChain
 from tidelog_broker.core.replication.epoch_writer import Owner
 from tidelog_broker.core.replication.log_tail import LogTail
 from tidelog_broker.core.replication.ownership import Ownership
+from tidelog_broker.core.replication.peer_fetch import PeerFetch
 from tidelog_broker.core.replication.ports import Batch, Position
 from tidelog_broker.core.replication.producers import ProducerTable
-from tidelog_broker.core.replication.pull import Pull
 from tidelog_broker.core.replication.replica import Replica
 from tidelog_broker.core.replication.replica_state import ReplicaState
 from tidelog_broker.storage.partition.copied_batches import LogPosition
-from tidelog_broker.storage.partition.fill import EpochFill
+from tidelog_broker.storage.partition.partial_copy import PartialCopy
 from tidelog_broker.storage.segment.layout import padded
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import BatchHeader, Buffer
@@ -90,27 +90,27 @@ def _unchecked(batches: Sequence[Batch], *, epoch: int, owner_incarnation: int, 
 
 def backfill_unchecked() -> Replacements:
     """Fetched batches are taken as they come, and a copy that is long enough counts, in the core and on the disk."""
-    filled = Backfill._filled
+    filled = Backfill._add_complete
 
-    def filled_anyhow(self: Backfill, pull: Pull) -> None:
-        assert pull.end is not None
-        self._at = pull.end
-        filled(self, pull)
+    def filled_anyhow(self: Backfill, fetch: PeerFetch) -> None:
+        assert fetch.end is not None
+        self._at = fetch.end
+        filled(self, fetch)
 
-    def append(self: EpochFill, batches: Sequence[Buffer]) -> LogPosition:
+    def append(self: PartialCopy, batches: Sequence[Buffer]) -> LogPosition:
         self.log.ensure_space(sum(padded(len(batch)) for batch in batches))
         self.log.append(batches)
         return self.position
 
-    def is_complete(self: EpochFill) -> bool:
+    def is_complete(self: PartialCopy) -> bool:
         return self.position.offset == self.target.end.offset
 
     return [
         (backfill, "check_run", _unchecked),
         (catch_up, "check_run", _unchecked),
-        (Backfill, "_filled", filled_anyhow),
-        (EpochFill, "append", append),
-        (EpochFill, "is_complete", property(is_complete)),
+        (Backfill, "_add_complete", filled_anyhow),
+        (PartialCopy, "append", append),
+        (PartialCopy, "is_complete", property(is_complete)),
     ]
 
 
@@ -209,7 +209,7 @@ def acknowledges_and_fetches_after_promise() -> Replacements:
 
     original = CatchUp._take
 
-    def take_tail(self: CatchUp, pull: Any, *rest: Any) -> None:
+    def take_tail(self: CatchUp, fetch: Any, *rest: Any) -> None:
         fence = self._state.fence
         kept = pb.Ballot()
         if fence is not None and fence.promised is not None:
@@ -218,7 +218,7 @@ def acknowledges_and_fetches_after_promise() -> Replacements:
                 fence.entry.ClearField("promised")
             else:
                 fence.entry.promised.CopyFrom(self._opening.message.ballot)
-        original(self, pull, *rest)
+        original(self, fetch, *rest)
         if fence is not None and kept.round:
             fence.entry.promised.CopyFrom(kept)
 
@@ -233,12 +233,12 @@ def fill_cut_short() -> Replacements:
     """The fetched part of a sealed epoch counts after the first read."""
     original = Backfill._ask
 
-    def ask(self: Backfill, pull: Pull, now_ms: int) -> None:
+    def ask(self: Backfill, fetch: PeerFetch, now_ms: int) -> None:
         if self._at.digest:
-            self._pull = None
-            self.incomplete.discard(pull.epoch)
+            self._fetch = None
+            self.incomplete.discard(fetch.epoch)
         else:
-            original(self, pull, now_ms)
+            original(self, fetch, now_ms)
 
     return [(Backfill, "_ask", ask)]
 
@@ -311,10 +311,10 @@ def duplicates_unchecked() -> Replacements:
 
 def doubt_ended_by_the_first_answer() -> Replacements:
     """A copy that lost its tail counts again once the owner has answered, although the rest is still on its way."""
-    original = CatchUp._fetched
+    original = CatchUp._finish
 
     def tail_fetched(self: CatchUp, source_end: int, now_ms: int) -> None:
         del source_end
         original(self, 0, now_ms)
 
-    return [(CatchUp, "_fetched", tail_fetched)]
+    return [(CatchUp, "_finish", tail_fetched)]

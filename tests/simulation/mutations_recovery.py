@@ -82,7 +82,7 @@ def who_knows_better_wins() -> Replacements:
             return
         self.send_chain(sender, epoch)
         if here.unsafe or not other.unsafe:
-            self.halt(f"two decisions about epoch {epoch}: the chains fork", for_good=True)
+            self.halt(f"two decisions about epoch {epoch}: the chains fork", permanently=True)
 
     return [(ReplicaState, "differs", differs)]
 
@@ -102,7 +102,7 @@ def parting_not_looked_for() -> Replacements:
 
     def forks(self: ReplicaState, sender: str, epoch: int, reason: str) -> None:
         del sender, epoch
-        self.halt(reason, for_good=True)
+        self.halt(reason, permanently=True)
 
     return [(ReplicaState, "forks", forks)]
 

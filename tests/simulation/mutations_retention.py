@@ -137,7 +137,9 @@ def snapshot_unchecked() -> Replacements:
         for snapshot in store.reader.load_producer_snapshots():
             behind = [header for header in headers if header.base_offset >= snapshot.offset]
             table = ProducerTable.restore(snapshot.payload)
-            return logged_producers._Known(table, last[0] if last else None, min(snapshot.offset, at), iter(behind))
+            return logged_producers.ProducersAt(
+                table, last[0] if last else None, min(snapshot.offset, at), iter(behind)
+            )
         return None
 
     return [(LoggedProducers, "_snapshot_at_most", at_most), (partition_log, "drop_snapshots_behind", lambda *_: None)]

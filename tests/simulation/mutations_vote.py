@@ -180,16 +180,16 @@ def promise_not_checked_after_fetch() -> Replacements:
 
     original = CatchUp._take
 
-    def take_tail(self: CatchUp, pull: Any, *rest: Any) -> None:
+    def take_tail(self: CatchUp, fetch: Any, *rest: Any) -> None:
         fence = self._state.fence
         if fence is None or self._opening is None or fence.promised is None:
-            original(self, pull, *rest)
+            original(self, fetch, *rest)
             return
         kept = pb.Ballot()
         kept.CopyFrom(fence.entry.promised)
         fence.entry.promised.CopyFrom(self._opening.message.ballot)
         try:
-            original(self, pull, *rest)
+            original(self, fetch, *rest)
         finally:
             fence.entry.promised.CopyFrom(kept)
 

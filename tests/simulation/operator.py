@@ -152,7 +152,7 @@ class Operator:
         copies = self._copies(key)
         return (
             len(copies) == len(self._world.machines)
-            and not any(copy.replica.state.halted_for_good or copy.replica.backfill.missing() for copy in copies)
+            and not any(copy.replica.state.halted_permanently or copy.replica.backfill.missing() for copy in copies)
             and not self._lacks(copies)
         )
 
@@ -171,7 +171,9 @@ class Operator:
         """Give a new disk to all nodes that have stopped for good, according to their logs."""
         for machine in self._world.machines:
             process = machine.running
-            if process is not None and any(copy.replica.state.halted_for_good for copy in process.partitions.values()):
+            if process is not None and any(
+                copy.replica.state.halted_permanently for copy in process.partitions.values()
+            ):
                 self._world.faults.replace_disk(machine)
 
     def _rebalance(self, key: PartitionKey) -> None:

@@ -39,7 +39,7 @@ UNSAFE: Final = "unsafe recover"
 its own mixture only, as it gives up the machines that budgets protect."""
 
 SCRIPTS: Final = (
-    *("stale tail", "crossing", "late seal", "late cut", "slow fetch", "slow pull", "cut entry"),
+    *("stale tail", "crossing", "late seal", "late cut", "slow fetch", "slow catch-up", "cut entry"),
     *("wiped holder", "rotten holder", "emptied holder", "rebooted holder", "rebooted follower", "reboot cut short"),
     LIGHTS_OUT,
     UNSAFE,
@@ -130,7 +130,7 @@ class Scenario:
     """Mean delay of a message; a few take a hundred times as long."""
     fifo: bool
     """Messages between two nodes keep their order, as on a connection."""
-    pull_bytes: int
+    peer_fetch_bytes: int
     """How much is fetched at a time, and ..."""
     window_bytes: int
     """... kept for those who lag: little, so that tiny logs are fetched in many steps."""
@@ -220,7 +220,7 @@ def scenario_of(seed: int, mixture: str | None = None) -> Scenario:
         duplication=random.choice([0.0, 0.02, 0.1]),
         delay_ms=random.choice([0.3, 1.0, 5.0, 15.0]),
         fifo=random.choice([True, False]),
-        pull_bytes=random.choice([350, 700, 2000]),
+        peer_fetch_bytes=random.choice([350, 700, 2000]),
         window_bytes=random.choice([350, 1500, 5000]),
         write_ms=random.choice([0.2, 2.0, 10.0]),
         fault_ms=(random.choice([1000, 1500, 3000]) if not scripted else 3000)

@@ -10,7 +10,7 @@ processes may do anyhow, so a script breaks nothing that is right. One script ru
     late seal        the owner, which was only cut off for a while, promises its end; some replicas hear only from it
     late cut         a replica with a tail that no other node has learns the ends of two epochs at once
     slow fetch       the log for one proposal arrives when another ballot is promised
-    slow pull        the log from the owner arrives when the epoch's end is promised to another node
+    slow fetch        the log from the owner arrives when the epoch's end is promised to another node
     cut entry        a replica dies between the writes by which it enters the next epoch
     wiped holder     one of the few that hold what is acknowledged loses its disk ...
     rotten holder    ... or finds it damaged ...
@@ -61,7 +61,7 @@ class Scripts(Recoveries):
             "late seal": self._late_seal,
             "late cut": self._late_cut,
             "slow fetch": self._slow_fetch,
-            "slow pull": self._slow_pull,
+            "slow catch-up": self._slow_catch_up,
             "cut entry": self._cut_entry,
             "wiped holder": partial(self._lost_holder, self._wipe),
             "rotten holder": partial(self._lost_holder, self._rot),
@@ -229,7 +229,7 @@ class Scripts(Recoveries):
             network.release(one.node_id, behind.node_id)
         yield 100
 
-    def _slow_pull(self, cast: Cast) -> Script:
+    def _slow_catch_up(self, cast: Cast) -> Script:
         """A replica that lags pulls from the owner, and the answer arrives after it has promised the end."""
         network, owner, (behind, *rest) = self._world.network, cast.owner, cast.others
         self._part([owner], [behind])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tests.simulation.payload import KEYS, is_sound, keys_of
 
 from tidelog_broker.core.topics import PartitionKey
-from tidelog_broker.storage.partition.matching import Newest, ReadResult, Wanted
+from tidelog_broker.storage.partition.matching import NewestMatch, ReadResult, RecordFilter
 from tidelog_proto.batch.header import unpack_header
 from tidelog_proto.batch.record_batch import RecordBatch
 from tidelog_proto.errors import ProtocolError
@@ -93,7 +93,7 @@ async def _look(copy: Copy, wanted: bytes, share: float) -> Found:
     offset = begin + int(share**0.5 * (end - begin))  # mostly the newest part
     partition.reader.check_offset(offset)
     if share * 10 % 1 < IN_MEMORY:
-        result = await partition.filtered.read(offset, READ_BYTES, Wanted(wanted))
+        result = await partition.filtered.read(offset, READ_BYTES, RecordFilter(wanted))
     else:
         result = await copy.process.readers.call(copy.key[1], _read, copy, wanted, offset, end)
     offsets = [
@@ -111,13 +111,15 @@ async def _look(copy: Copy, wanted: bytes, share: float) -> Found:
 
 
 def _read(copy: Copy, wanted: bytes, offset: int, end: int) -> ReadResult:
-    return copy.log.matching.read(offset, READ_BYTES, limit_offset=end, wanted=Wanted(wanted), work_bytes=SCAN_BYTES)
+    return copy.log.matching.read(
+        offset, READ_BYTES, limit_offset=end, record_filter=RecordFilter(wanted), work_bytes=SCAN_BYTES
+    )
 
 
-def _newest(copy: Copy, wanted: bytes, offset: int, limit_offset: int) -> Newest:
+def _newest(copy: Copy, wanted: bytes, offset: int, limit_offset: int) -> NewestMatch:
     limit = limit_offset
     while True:
-        found = copy.log.matching.newest(limit_offset=limit, wanted=Wanted(wanted), work_bytes=READ_BYTES)
+        found = copy.log.matching.newest(limit_offset=limit, record_filter=RecordFilter(wanted), work_bytes=READ_BYTES)
         if found.offset is not None or found.from_offset <= offset or found.from_offset >= limit:
             return found
         limit = found.from_offset

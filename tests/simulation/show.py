@@ -20,7 +20,7 @@ def show(event: tuple[int, tuple[object, ...]]) -> str:
 def _text(part: object) -> str:
     if isinstance(part, Message):
         return _message(part)
-    if isinstance(part, fx.Append | fx.AppendFill):
+    if isinstance(part, fx.Append | fx.AppendPartialCopy):
         return f"{type(part).__name__}(e{part.epoch} {part.base_offset}..{part.end_offset})"
     return str(part)
 

@@ -30,18 +30,18 @@ class SmallLog:
         """Do a write to the log."""
         if isinstance(effect, fx.Append):
             self._add(self.epochs, effect)
-        elif isinstance(effect, fx.AppendFill):
+        elif isinstance(effect, fx.AppendPartialCopy):
             self._add(self.fills, effect)
         elif isinstance(effect, fx.Truncate):
             stored = self.epochs.get(effect.epoch, [])
             self.epochs[effect.epoch] = [one for one in stored if one.end.offset <= effect.end_offset]
-        elif isinstance(effect, fx.FinishFill):
+        elif isinstance(effect, fx.FinishPartialCopy):
             self.epochs[effect.epoch] = self.fills.pop(effect.epoch)
         elif isinstance(effect, fx.SetAside):
             self.fills.pop(effect.epoch, None)
             self.epochs.pop(effect.epoch, None)
 
-    def _add(self, where: dict[int, list[Stored]], effect: fx.Append | fx.AppendFill) -> None:
+    def _add(self, where: dict[int, list[Stored]], effect: fx.Append | fx.AppendPartialCopy) -> None:
         stored = where.setdefault(effect.epoch, [])
         self.starts[effect.epoch] = effect.start_offset
         end = stored[-1].end if stored else Position(effect.start_offset, 0)
@@ -79,12 +79,12 @@ class SmallLog:
         starts = [self.starts[epoch], *(one.end.offset for one in self.epochs[epoch])]
         return max((start for start in starts[:-1] if start <= offset < starts[-1]), default=None)
 
-    def fill_position(self, epoch: int) -> tuple[int, int] | None:
+    def copy_position(self, epoch: int) -> tuple[int, int] | None:
         stored = self.fills.get(epoch)
         return stored[-1].end if stored else None
 
     def position_beside(self, epoch: int) -> tuple[int, int] | None:
-        return self.fill_position(epoch)
+        return self.copy_position(epoch)
 
     def raise_log_start(self, offset: int) -> None:
         """Nothing is kept by that here."""

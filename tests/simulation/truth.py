@@ -136,7 +136,7 @@ class Truth:
             self.made_durable(node, effect.epoch, effect.end_offset)
         elif isinstance(effect, fx.Truncate):
             self.truncated(node, effect.epoch, effect.end_offset)
-        elif isinstance(effect, fx.FinishFill):
+        elif isinstance(effect, fx.FinishPartialCopy):
             self.filled(node, effect.epoch, end)
 
     def sent(self, node: str, message: fx.PeerMessage) -> None:

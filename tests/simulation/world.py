@@ -50,8 +50,8 @@ class World:
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
         self.timing = Timing(
-            pull_bytes=scenario.pull_bytes,
-            tail_bytes=3 * scenario.pull_bytes,
+            peer_fetch_bytes=scenario.peer_fetch_bytes,
+            tail_bytes=3 * scenario.peer_fetch_bytes,
             backfill_bytes=300,
             window_bytes=scenario.window_bytes,
         )

@@ -314,7 +314,7 @@ class NodeSettings(BaseModel):
         30_000,
         ge=100,
         description="A client that reads nothing for this long, with unsent replies, is closed; earlier if another "
-        "client finds no room.",
+        "client needs the memory.",
     )
     strangers_max: int = Field(
         1024,

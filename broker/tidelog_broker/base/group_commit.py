@@ -1,10 +1,10 @@
 """Group commit: synced appends of many partitions to one journal, with as few syncs as possible.
 
-Entries that are submitted in one turn of the event loop share an append, as do all that gather while an append is in
-progress. So a takeover of a thousand partitions costs a few syncs. Entries keep their order.
+Entries that are submitted in one turn of the event loop share an append, as do all entries that are submitted while an
+append is in progress. So a takeover of a thousand partitions costs a few syncs. Entries keep their order.
 
-A full disk has changed nothing, so the append is retried; a journal that failed is never used again. After a quiet
-moment, the journal records what it has synced.
+An append that found the disk full has changed nothing and is retried; a journal that failed is never used again. After
+a moment without appends, the journal records how far it is synced.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class GroupCommit(Generic[EntryT]):
 
     Args:
         append: makes entries durable; runs on the I/O worker of `key`.
-        mark: called on the same worker after a quiet moment following appends.
+        mark: called on the same worker after a moment without appends.
         offload: the I/O workers.
         key: selects the worker.
         failed: called with the error of a failed disk.
@@ -92,7 +92,7 @@ class GroupCommit(Generic[EntryT]):
 
     def _ended(self, error: BaseException | None) -> None:
         if isinstance(error, DiskFullError) and not self._closed:
-            log.warning("no space for a journal, the append is retried: %s", error)
+            log.warning("no disk space for a journal, retrying the append; free disk space: %s", error)
             self._handle = self._loop.call_later(FULL_RETRY_S, self._begin)
             self._full(error)
             return

@@ -17,7 +17,7 @@ from urllib.parse import SplitResult, urlsplit
 from tidelog_proto.wire.name_resolution import connected_socket
 
 HEAD_BYTES_MAX: Final = 16 * 1024
-_PIECE_BYTES: Final = 64 * 1024
+_CHUNK_BYTES: Final = 64 * 1024
 
 
 def checked_url(text: str) -> SplitResult:
@@ -55,7 +55,7 @@ async def http_get(url: SplitResult, *, tls: ssl.SSLContext, bytes_max: int, tim
     except TimeoutError:
         raise OSError(f"no complete answer within {timeout_s:g} s") from None
     try:
-        response = http.client.HTTPResponse(_Answered(answer))  # type: ignore[arg-type]  # a stand-in for a socket
+        response = http.client.HTTPResponse(_BufferedSocket(answer))  # type: ignore[arg-type]  # a stand-in for a socket
         response.begin()
         document = response.read(bytes_max + 1)
     except (http.client.HTTPException, ValueError) as error:
@@ -78,7 +78,7 @@ async def _exchange(url: SplitResult, tls: ssl.SSLContext, bytes_max: int) -> by
             sock=connected,
             ssl=tls if is_secure else None,
             server_hostname=host if is_secure else None,
-            limit=_PIECE_BYTES,
+            limit=_CHUNK_BYTES,
         )
     except BaseException:
         connected.close()
@@ -88,8 +88,8 @@ async def _exchange(url: SplitResult, tls: ssl.SSLContext, bytes_max: int) -> by
         lines = (f"GET {path} HTTP/1.0", f"Host: {url.netloc}", "Accept: application/json", "Connection: close", "", "")
         writer.write("\r\n".join(lines).encode())
         answer = bytearray()
-        while len(answer) <= bytes_max and (piece := await reader.read(_PIECE_BYTES)):
-            answer += piece
+        while len(answer) <= bytes_max and (chunk := await reader.read(_CHUNK_BYTES)):
+            answer += chunk
         if len(answer) > bytes_max:
             raise OSError(f"the answer is larger than {bytes_max} bytes")
         return bytes(answer)
@@ -97,8 +97,8 @@ async def _exchange(url: SplitResult, tls: ssl.SSLContext, bytes_max: int) -> by
         writer.transport.abort()  # discard further data
 
 
-class _Answered:
-    """A stand-in for a socket in `http.client`, with bytes that were received already."""
+class _BufferedSocket:
+    """A replacement for a socket in `http.client`, with bytes that were received before."""
 
     def __init__(self, answer: bytes) -> None:
         self._answer = answer

@@ -22,7 +22,7 @@ class LineFormatter(logging.Formatter):
 
 
 REPEATED_MAX: Final = 5
-"""Warnings that one line of code may log in a period; the next one states the number of the others."""
+"""Warnings that one line of code may log in a period; the next one states how many were omitted."""
 PERIOD_S: Final = 10.0
 
 

@@ -56,7 +56,7 @@ class Health:
         self.disk_full = False
         """Whether there is no space to append."""
         self.no_quorum: Sequence[str] = ()
-        """Local partitions of which too few replicas are reachable."""
+        """Local partitions without enough reachable replicas for a quorum."""
 
     def beat(self) -> None:
         """Record that the event loop is responsive."""
@@ -73,7 +73,7 @@ class Health:
         return self.is_live and self.state == "running" and not self.disk_full
 
 
-class _Asked(NamedTuple):
+class _ParsedRequest(NamedTuple):
     """The parsed parts of a request."""
 
     method: str
@@ -82,7 +82,7 @@ class _Asked(NamedTuple):
     headers: dict[str, str]
     """By lower-case name; repeated values are joined by commas."""
     hosts: tuple[str, ...]
-    """The hosts that it names: in `Host`, and in its target if that is an absolute URL."""
+    """The hosts that the request names: in `Host`, and in its target if that is an absolute URL."""
 
 
 class Answers:
@@ -112,31 +112,31 @@ class Answers:
         Returns:
             The answer, or a function that makes it on a worker: a page of metrics takes seconds with many partitions.
         """
-        asked = _asked(head)
-        if asked is None:
+        request = _parse_request(head)
+        if request is None:
             return refusal("400 Bad Request", "not a valid HTTP/1 request")
-        refused = self._guard.refusal(asked.headers.get("authorization", "")) or self._misdirected(asked)
-        match asked.path:
-            case "/metrics" if asked.method not in {"GET", "HEAD"}:
+        refused = self._guard.refusal(request.headers.get("authorization", "")) or self._misdirected(request)
+        match request.path:
+            case "/metrics" if request.method not in {"GET", "HEAD"}:
                 return refusal("405 Method Not Allowed", "use GET for /metrics", ("Allow", "GET, HEAD"))
             case "/metrics" if refused is not None:
                 return refusal(refused.status, refused.why, *refused.headers)
             case "/metrics":
-                return partial(self._page, asked)
+                return partial(self._page, request)
             case "/livez":
-                said = _said(self._health.is_live, "live" if self._health.is_live else "stuck")
+                answer_of_health = _health_answer(self._health.is_live, "live" if self._health.is_live else "stuck")
             case "/readyz":
                 health = self._health
                 state = "disk_full" if health.disk_full and health.state == "running" else health.state
-                said = _said(health.is_ready, state, health.no_quorum, are_named=refused is None)
+                answer_of_health = _health_answer(health.is_ready, state, health.no_quorum, are_named=refused is None)
             case _:
-                said = "404 Not Found", {"status": "not found; use /livez, /readyz or /metrics"}
-        return _json(*said, is_head=asked.method == "HEAD")
+                answer_of_health = "404 Not Found", {"status": "not found; use /livez, /readyz or /metrics"}
+        return _json(*answer_of_health, is_head=request.method == "HEAD")
 
-    def _misdirected(self, asked: _Asked) -> MetricsRefusal | None:
+    def _misdirected(self, request: _ParsedRequest) -> MetricsRefusal | None:
         """Return the refusal of a request for a host name that is not the port's; None for other requests."""
         names = self._names
-        strange = None if names is None else next((host for host in asked.hosts if not names.is_own(host)), None)
+        strange = None if names is None else next((host for host in request.hosts if not names.is_own(host)), None)
         if strange is None:
             return None
         return MetricsRefusal(
@@ -145,11 +145,11 @@ class Answers:
             "its address or advertise_host, or set management_token_file",
         )
 
-    def _page(self, asked: _Asked) -> bytes:
-        environ = {"REQUEST_METHOD": "GET", "PATH_INFO": asked.path, "QUERY_STRING": asked.query}
+    def _page(self, request: _ParsedRequest) -> bytes:
+        environ = {"REQUEST_METHOD": "GET", "PATH_INFO": request.path, "QUERY_STRING": request.query}
         for name in ("accept", "accept-encoding"):
-            if name in asked.headers:
-                environ["HTTP_" + name.upper().replace("-", "_")] = asked.headers[name]
+            if name in request.headers:
+                environ["HTTP_" + name.upper().replace("-", "_")] = request.headers[name]
         begun: list[tuple[str, list[tuple[str, str]]]] = []
 
         def start(status: str, headers: list[tuple[str, str]]) -> None:
@@ -157,7 +157,7 @@ class Answers:
 
         page = b"".join(self._metrics(environ, start))
         ((status, headers),) = begun
-        return _response(status, page, *headers, is_head=asked.method == "HEAD")
+        return _response(status, page, *headers, is_head=request.method == "HEAD")
 
 
 def refusal(status: str, why: str, *headers: tuple[str, str]) -> bytes:
@@ -171,7 +171,7 @@ def refusal(status: str, why: str, *headers: tuple[str, str]) -> bytes:
     return _json(status, {"status": why}, *headers)
 
 
-def _asked(head: bytes) -> _Asked | None:
+def _parse_request(head: bytes) -> _ParsedRequest | None:
     """Parse a request head; return None if it is invalid."""
     first, *lines = head.decode("latin-1").removesuffix("\r\n\r\n").split("\r\n")
     if any(map(_NOT_OF_A_HEAD.search, (first, *lines))):  # a line ends in a bare CR or LF
@@ -187,7 +187,7 @@ def _asked(head: bytes) -> _Asked | None:
     if headers is None:
         return None
     hosts = (*filter(None, [target.netloc]), *([headers["host"]] if "host" in headers else []))
-    return _Asked(words[0], target.path, target.query, headers, hosts)
+    return _ParsedRequest(words[0], target.path, target.query, headers, hosts)
 
 
 def _fields(lines: Sequence[str]) -> dict[str, str] | None:
@@ -208,19 +208,21 @@ def _fields(lines: Sequence[str]) -> dict[str, str] | None:
     return headers
 
 
-def _said(
+def _health_answer(
     is_good: bool, state: str, missing: Sequence[str] = (), *, are_named: bool = False
 ) -> tuple[str, dict[str, Any]]:
-    said: dict[str, Any] = {"status": state}
+    fields: dict[str, Any] = {"status": state}
     if missing:
-        said["no_quorum"] = len(missing)
+        fields["no_quorum"] = len(missing)
         if are_named:
-            said["no_quorum_partitions"] = list(missing[:NAMED_MAX])
-    return ("200 OK" if is_good else "503 Service Unavailable"), said
+            fields["no_quorum_partitions"] = list(missing[:NAMED_MAX])
+    return ("200 OK" if is_good else "503 Service Unavailable"), fields
 
 
-def _json(status: str, said: dict[str, Any], *headers: tuple[str, str], is_head: bool = False) -> bytes:
-    return _response(status, json.dumps(said).encode(), ("Content-Type", "application/json"), *headers, is_head=is_head)
+def _json(status: str, fields: dict[str, Any], *headers: tuple[str, str], is_head: bool = False) -> bytes:
+    return _response(
+        status, json.dumps(fields).encode(), ("Content-Type", "application/json"), *headers, is_head=is_head
+    )
 
 
 def _response(status: str, body: bytes, *headers: tuple[str, str], is_head: bool) -> bytes:

@@ -38,7 +38,7 @@ class NodeMetrics:
         self.access_refused = counter("tidelog_access_refused", "Requests refused because no permission allows them")
         self.unauthenticated = counter("tidelog_unauthenticated", "HELLO requests without valid credentials")
         self.jwks_failures = counter("tidelog_jwks_failures", "Failed fetches of the keys that verify tokens (JWKS)")
-        self.audit_dropped = counter("tidelog_audit_dropped", "Lines of the audit log that did not get into __audit")
+        self.audit_dropped = counter("tidelog_audit_dropped", "Lines of the audit log that were not written to __audit")
         self.tls_failed = counter("tidelog_tls_failed", "Failed TLS handshakes")
         self.tls_ends = Gauge(
             "tidelog_tls_ends_timestamp_seconds",
@@ -61,10 +61,10 @@ class NodeMetrics:
         self.peer_bytes_in = self._peer_counter("tidelog_peer_batch_bytes_in", "Bytes of batches received from a node")
         self.peer_bytes_out = self._peer_counter("tidelog_peer_batch_bytes_out", "Bytes of batches sent to a node")
         self.peer_dropped_in = self._peer_counter(
-            "tidelog_peer_dropped_in", "Messages of a node dropped: no memory for their batches, or batches damaged"
+            "tidelog_peer_dropped_in", "Dropped messages of a node: no memory for the batches, or batches damaged"
         )
         self.peer_dropped_out = self._peer_counter(
-            "tidelog_peer_dropped_out", "Messages for a node dropped: no connection, or its queue was full"
+            "tidelog_peer_dropped_out", "Dropped messages for a node: no connection, or its queue was full"
         )
         self.peer_connects = self._peer_counter("tidelog_peer_connects", "Connections established to a node")
         self.append_seconds = Durations(
@@ -80,9 +80,9 @@ class NodeMetrics:
             "tidelog_index_bytes", "Bytes of memory that the indexes of growing segments take"
         )
         self.missing_epochs = self._gauge(
-            "tidelog_missing_epochs", "Sealed epochs that this node should store and lacks in part or as a whole"
+            "tidelog_missing_epochs", "Sealed epochs that this node should store and lacks entirely or in part"
         )
-        self.missing_records = self._gauge("tidelog_missing_records", "Records of those epochs that this node lacks")
+        self.missing_records = self._gauge("tidelog_missing_records", "Records of sealed epochs that this node lacks")
         self._add_scrubbing()
         self.clock_held = self._gauge(
             "tidelog_clock_held",
@@ -90,7 +90,7 @@ class NodeMetrics:
         )
         self.topics = self._gauge("tidelog_topics", "Topics")
         self.groups = self._gauge("tidelog_groups", "Consumer groups with members that this node coordinates")
-        self.members = self._gauge("tidelog_group_members", "Members of those groups")
+        self.members = self._gauge("tidelog_group_members", "Members of the groups that this node coordinates")
         self.members_fenced = counter(
             "tidelog_group_members_fenced", "Members of groups fenced after their session timed out, or by a successor"
         )
@@ -119,7 +119,7 @@ class NodeMetrics:
         """Add metrics that are computed at each scrape, and related counters."""
         self.epochs_begun = self._counter("tidelog_epochs_begun", "Epochs that began with this node as their owner")
         self.owner_changes = self._counter(
-            "tidelog_owner_changes", "Epochs that began with this node as their owner and another one before it"
+            "tidelog_owner_changes", "Epochs that began with this node as their owner after an epoch of another owner"
         )
         self.node = NodeGauges(self.registry, VERSION)
         # Register these before `_Omitted`: collecting them sets the counts that it reads.

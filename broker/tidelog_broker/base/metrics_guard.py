@@ -81,7 +81,7 @@ class MetricsGuard:
             return None if self._is_open else _CLOSED
         scheme, _, shown = authorization.partition(" ")
         shown_bytes = shown.strip().encode("latin-1", "replace")
-        # All tokens are compared, so that the time reveals nothing about them.
+        # All tokens are compared, so that the duration reveals nothing about them.
         are_right = [hmac.compare_digest(shown_bytes, token) for token in self._tokens.value]
         return None if scheme.lower() == "bearer" and any(are_right) else _UNKNOWN
 

@@ -1,8 +1,8 @@
 """Gauges of a node and of the groups that it coordinates, computed at each scrape.
 
-They are not maintained between scrapes, so requests have no cost for them. A scrape runs on a thread outside the event
-loop and only reads. Series per partition or position are limited: `tidelog_metrics_omitted` counts the omitted ones,
-and counts without such labels are always complete.
+The gauges are not maintained between scrapes, so they do not slow down requests. A scrape runs on a thread outside the
+event loop and only reads. Series per partition or position are limited: `tidelog_metrics_omitted` counts the omitted
+ones, and counts without such labels are always complete.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class NodeFigures(NamedTuple):
         disk_full: whether appends find no space.
         partitions: number of local partitions by role.
         under_replicated: number of owned partitions with fewer up-to-date copies than configured.
-        no_quorum: number of local partitions with too few living replicas to take records.
-        no_owner: number of local partitions without a living owner.
+        no_quorum: number of local partitions with too few live replicas to accept records.
+        no_owner: number of local partitions without a live owner.
         failed: number of local partitions whose copy has failed.
         nodes: number of the cluster's nodes by their state in gossip.
-        replica_lag: records that the most lagging copy at each other node lacks, of owned partitions.
+        replica_lag: for each other node, the records that it lacks in the owned partition where it lags most.
     """
 
     node_id: str
@@ -84,27 +84,27 @@ _PLAIN: Final = (
     (
         "under_replicated",
         "tidelog_under_replicated_partitions",
-        "Partitions owned here with fewer up-to-date copies than their topics require",
+        "Partitions owned by this node with fewer up-to-date copies than their topics require",
     ),
     (
         "no_quorum",
         "tidelog_no_quorum_partitions",
-        "Partitions with a copy here and too few living replicas to take records",
+        "Partitions with a copy on this node and too few live replicas to accept records",
     ),
-    ("no_owner", "tidelog_no_owner_partitions", "Partitions with a copy here and no living owner"),
+    ("no_owner", "tidelog_no_owner_partitions", "Partitions with a copy on this node and without a live owner"),
     (
         "failed",
         "tidelog_failed_partitions",
-        "Partitions with a failed copy here: damaged, or its log cannot be written",
+        "Partitions whose copy on this node has failed: it is damaged, or its log cannot be written",
     ),
 )
 _BY_LABEL: Final = (
-    ("partitions", "tidelog_partitions", "Partitions stored here, by the node's role", "role"),
+    ("partitions", "tidelog_partitions", "Partitions with a copy on this node, by the node's role", "role"),
     ("nodes", "tidelog_nodes", "Nodes of the cluster, by their state in this node's gossip", "membership"),
     (
         "replica_lag",
         "tidelog_replica_lag_records",
-        "Records that a node lacks of the partition owned here of which it lacks most",
+        "Records that a node lacks in the partition where it lags most, of those that this node owns",
         "peer",
     ),
 )
@@ -127,10 +127,10 @@ class NodeGauges(Collector):
         what = "Always 1; the labels identify the build"
         yield _info("tidelog_build_info", what, {"version": self._version, "python": platform.python_version()})
         figures = read_beside_loop(self._figures)
-        told = (
+        identity = (
             None if figures is None else {"node": figures.node_id, "zone": figures.zone, "cluster": figures.cluster_id}
         )
-        yield _info("tidelog_node_info", "Always 1; the labels identify the node", told)
+        yield _info("tidelog_node_info", "Always 1; the labels identify the node", identity)
         for field, name, text in _PLAIN:
             yield GaugeMetricFamily(name, text, value=None if figures is None else float(getattr(figures, field)))
         for field, name, text, label in _BY_LABEL:
@@ -183,8 +183,8 @@ class GroupGauges(Collector):
             "The next record that a group reads of a partition, exported by the coordinator of the group",
             labels=["group", "topic", "partition"],
         )
-        told = read_beside_loop(self._read)
-        self.omitted = told.omitted
-        for each in told.positions:
+        exported = read_beside_loop(self._read)
+        self.omitted = exported.omitted
+        for each in exported.positions:
             family.add_metric([each.group, each.topic, str(each.partition)], each.next_offset)
         yield family

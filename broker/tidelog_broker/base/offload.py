@@ -33,14 +33,14 @@ class Offload:
         self._workers = workers
         self._loop = loop
         self.pending = 0
-        """Work in progress. While no work is in progress, the event loop may do a little work itself, in order."""
+        """Number of calls in progress. While it is 0, the event loop may do short work itself, in order."""
 
     async def call(self, key: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `work` on the worker of `key` and return its result or raise its error."""
         future = asyncio.wrap_future(self._workers.submit(key, work, *args, **kwargs), loop=self._loop)
         self.pending += 1
         future.add_done_callback(self._called)
-        # Shielded: work that was handed over runs to its end, even if its caller is cancelled.
+        # Shielded, because submitted work runs to its end even if its caller is cancelled.
         return await asyncio.shield(future)
 
     def _called(self, _: asyncio.Future[Any]) -> None:

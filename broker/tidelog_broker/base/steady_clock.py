@@ -4,7 +4,7 @@ Retention compares the timestamps of appends with the time, so a wall clock that
 everything, and a single record stamped then would keep its segment for a year. So the wall clock is trusted while it
 advances like the monotonic clock. When they differ by more than `TOLERANCE_US`, in either direction, time advances with
 the monotonic clock; the wall clock is trusted again only after it has kept its new time for `settle_s`. The skipped
-time never counts as an age, since records stamped before have not lived through it, as far as this node can know.
+time never counts as an age, because this node cannot know whether it has passed for records that were stamped before.
 
 After a start it is unknown how long the machine was off. The wall clock is trusted for timestamps; for ages, the time
 between a log's newest timestamp and the start counts only after the wall clock has been stable for `settle_s`.
@@ -59,7 +59,7 @@ class SteadyClock:
         self._ahead_us = self.began_us - self._began_ns // 1000
         """Difference of the returned time to the monotonic clock."""
         self._rival: tuple[int, int] | None = None
-        """The difference of the wall clock after a jump, and since when it has had that."""
+        """The wall clock's difference to the monotonic clock after an untrusted jump, and since when."""
         self._gaps: list[tuple[int, int]] = []
         """Jumps that were accepted, oldest first: the time before the jump, and its length."""
 
@@ -70,7 +70,7 @@ class SteadyClock:
         return self._rival is not None
 
     def now_us(self) -> int:
-        """Return the time; it goes back by at most the tolerance, unless a wrong clock is corrected."""
+        """Return the time. It decreases by at most the tolerance, unless a wrong clock is corrected."""
         steady_ns = self._steady_ns()
         steady_us = steady_ns // 1000
         ahead_us = self._wall_ns() // 1000 - steady_us

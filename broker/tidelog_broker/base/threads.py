@@ -1,4 +1,4 @@
-"""A node's thread pools for blocking work, one for each kind of work that must not wait for another.
+"""A node's thread pools for blocking work: one for each kind of work that must not wait for another kind.
 
 ADR 0069 explains their number.
 """
@@ -16,7 +16,7 @@ from tidelog_broker.storage.segment.disk import Disk
 from tidelog_broker.storage.segment.hash_memory import HashMemory
 
 JOURNALS: Final = 3
-"""Journals with a thread each: fences, chains and lives."""
+"""Journals with a thread each: fences, chains and incarnations."""
 
 
 class Threads:

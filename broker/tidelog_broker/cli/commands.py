@@ -130,9 +130,9 @@ async def _serve(settings: NodeSettings, *, replaces: bool) -> int:
         check_exposure(opened.settings)
         node = Node(opened.settings, directory, founding=opened.founding)
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, node.life.ask_to_stop)
+            loop.add_signal_handler(number, node.lifecycle.ask_to_stop)
         if not await _started(node):
-            return _ended(node)
+            return _exit_code(node)
         print(  # noqa: T201 - the ready line is this command's output
             json.dumps(
                 {
@@ -146,20 +146,20 @@ async def _serve(settings: NodeSettings, *, replaces: bool) -> int:
         )
         calm_garbage_collection()
         await node.run_until_stopped()
-        return _ended(node)
+        return _exit_code(node)
 
 
-def _ended(node: Node) -> int:
+def _exit_code(node: Node) -> int:
     """Return the exit code of a stopped node, and print why it stopped by itself, if it did."""
-    if node.life.stop_reason:  # repeated as the last line, since a stop logs much
-        typer.echo(f"tidelog node: {node.life.stop_reason}", err=True)
-    return node.life.exit_code
+    if node.lifecycle.stop_reason:  # repeated as the last line, since a stop logs much
+        typer.echo(f"tidelog node: {node.lifecycle.stop_reason}", err=True)
+    return node.lifecycle.exit_code
 
 
 async def _started(node: Node) -> bool:
     """Start a node; return False if it was asked to stop first (admission may wait for other nodes)."""
     starting = asyncio.ensure_future(node.start())
-    stopping = asyncio.ensure_future(node.life.asked_to_stop())
+    stopping = asyncio.ensure_future(node.lifecycle.asked_to_stop())
     try:
         await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
         if starting.done():

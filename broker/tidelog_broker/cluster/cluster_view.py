@@ -63,7 +63,7 @@ class Cluster:
         topics: the configuration of topics.
         nodes: the registered nodes; empty without a cluster.
         info: returns this node's address for clients.
-        fill_bytes_per_s: the rate of fetching sealed epochs; 0: unlimited.
+        backfill_bytes_per_s: the rate of fetching sealed epochs; 0: unlimited.
     """
 
     def __init__(
@@ -74,23 +74,23 @@ class Cluster:
         topics: TopicRegistry,
         nodes: NodeRegistry,
         info: Callable[[], pb.NodeInfo],
-        fill_bytes_per_s: int = 0,
+        backfill_bytes_per_s: int = 0,
     ) -> None:
         self._node_id = node_id
         self._incarnation = incarnation
         self._topics = topics
         self._registry = nodes
         self._info = info
-        self._backfill_rate = BackfillRate(fill_bytes_per_s, lambda: 1000 * time.monotonic())
+        self._backfill_rate = BackfillRate(backfill_bytes_per_s, lambda: 1000 * time.monotonic())
         self._random = random.Random()  # noqa: S311 - it spreads retries and protects nothing
         self._links: Links | None = None
-        self.send: Sending = _send_to_nobody
+        self.send: Sending = _discard_messages
         self._members = Members(1)
         self._available_at = (-1, -1, -1)
         self._available_then: frozenset[str] = frozenset()
         self._cut_off: frozenset[str] = frozenset()
         self._notes = 0
-        """Version of the local notes: unreachable nodes and nodes that are leaving."""
+        """Version of `_unreachable` and `_leaving`, the changes that only this node knows."""
         self._leaving: dict[str, int] = {}
         """Nodes that have announced their stop, with the incarnation that is stopping."""
 
@@ -99,20 +99,20 @@ class Cluster:
         self._links = links
 
     def take_part(self) -> None:
-        """Let replicas send to other nodes, which have stored this node's life."""
+        """Let replicas send to other nodes, which have stored this node's incarnation."""
         assert self._links is not None
         self.send = self._links.send
 
     def withdraw(self) -> None:
         """Stop replicas from sending: this node must not take part, and is about to stop."""
-        self.send = _send_to_nobody
+        self.send = _discard_messages
 
     def use_members(self, members: Members) -> None:
         """Use the live membership table of gossip."""
         self._members = members
         self._available_at = (-1, -1, -1)
 
-    def note_cut_off(self, nodes: frozenset[str]) -> bool:
+    def set_unreachable(self, nodes: frozenset[str]) -> bool:
         """Record the nodes that are alive but unreachable; return whether they have changed."""
         if nodes == self._cut_off:
             return False
@@ -153,34 +153,38 @@ class Cluster:
 
     # --- plans without a failure -----------------------------------------------------------------------
 
-    def wanted(self, key: PartitionKey, active: pb.EpochDescriptor) -> Plan | None:
+    def placement_plan(self, key: PartitionKey, active: pb.EpochDescriptor) -> Plan | None:
         """Return the placement that a partition should have; None if it has that already, or cannot move now."""
         plan = move_plan(key, active, self._wishes(key, active), self._entries(), alive=self._available())
         return plan if plan is not None and has_live_quorum(plan, alive=self.alive) else None
 
-    def heir(self, key: PartitionKey, active: pb.EpochDescriptor, *, behind: Collection[str] = ()) -> Plan | None:
-        """Return the epoch that transfers a partition of this node to another of its replicas; see `handover_plan`.
+    def handover_plan(
+        self, key: PartitionKey, active: pb.EpochDescriptor, *, lagging: Collection[str] = ()
+    ) -> Plan | None:
+        """Return the epoch that transfers a partition of this node to another of its replicas.
 
         None if no other replica can own it, or too few are alive to decide anything.
         """
         if sum(1 for node in active.placement if self.alive(node)) < active.ack_quorum:
             return None
-        return handover_plan(self._node_id, key, active, self._entries(), alive=self._available(), behind=behind)
+        return handover_plan(self._node_id, key, active, self._entries(), alive=self._available(), lagging=lagging)
 
-    def preferred(self, key: PartitionKey, active: pb.EpochDescriptor) -> Plan | None:
+    def preferred_owner_plan(self, key: PartitionKey, active: pb.EpochDescriptor) -> Plan | None:
         """Return the epoch that the preferred replica of a partition owns; None if it owns the partition already."""
         return preferred_owner_plan(key, active, self._entries(), alive=self._available())
 
-    def relief(self, key: PartitionKey, active: pb.EpochDescriptor, *, behind: Collection[str] = ()) -> Plan | None:
-        """Return the epoch by which a storing-only owner gives a partition up; see `ingestion_owner_plan`."""
-        return ingestion_owner_plan(key, active, self._entries(), alive=self._available(), behind=behind)
+    def ingestion_owner_plan(
+        self, key: PartitionKey, active: pb.EpochDescriptor, *, lagging: Collection[str] = ()
+    ) -> Plan | None:
+        """Return the epoch that replaces an owner without the ingestion role by a node that has it."""
+        return ingestion_owner_plan(key, active, self._entries(), alive=self._available(), lagging=lagging)
 
     @property
     def version(self) -> tuple[int, int, int]:
         """A value that changes with every change of membership, reachability or registration."""
         return self._registry.version, self._members.version, self._notes
 
-    def without(
+    def replacement_plan(
         self, key: PartitionKey, active: pb.EpochDescriptor, replica: str, *, avoid: Collection[str] = ()
     ) -> Plan | None:
         """Return the epoch in which a spare node outside `avoid` replaces a replica; None without a spare node."""
@@ -221,10 +225,10 @@ class Cluster:
         """Send a request to all linked nodes; return the answers that arrive in time."""
 
         async def ask(node_id: str) -> pb.Envelope | None:
-            asked = pb.Envelope()
-            asked.CopyFrom(envelope)
+            request = pb.Envelope()
+            request.CopyFrom(envelope)
             try:
-                return (await self.request(node_id, asked, timeout_s=timeout_s)).envelope
+                return (await self.request(node_id, request, timeout_s=timeout_s)).envelope
             except ProtocolError:  # the node is not reachable or slow
                 return None
 
@@ -235,7 +239,7 @@ class Cluster:
         """Return whether a start of a node is running, as the node proves at its address; None if that is unknown.
 
         It is unknown if the address does not answer in time and gossip reports that start as alive: the node may be
-        slow, or unreachable from here.
+        slow, or unreachable from this node.
         """
         answering = await self._running_incarnation(node_id, timeout_s=timeout_s)
         if answering is not None:
@@ -250,17 +254,19 @@ class Cluster:
             return 0
         return await self._links.running_incarnation(node_id, address, timeout_s=timeout_s)
 
-    async def ask_lives(self, node_id: str, lives: pb.Lives, *, timeout_s: float) -> pb.LivesReply | None:
-        """Send known lives to a node; return the later ones that it knows, None if it does not answer in time.
+    async def exchange_incarnations(
+        self, node_id: str, incarnations: pb.Incarnations, *, timeout_s: float
+    ) -> pb.IncarnationsReply | None:
+        """Send known incarnations to a node; return the later ones that it knows, None if it does not answer in time.
 
-        A node of a build without lives knows none.
+        A node of a build that does not exchange incarnations knows none.
         """
         try:
-            answer = await self.request(node_id, pb.Envelope(lives=lives), timeout_s=timeout_s)
+            answer = await self.request(node_id, pb.Envelope(incarnations=incarnations), timeout_s=timeout_s)
         except ProtocolError as error:
-            log.debug("node %r does not accept the lives of nodes: %s", node_id, error.message)
-            return pb.LivesReply() if error.code == pb.UNKNOWN_KIND else None
-        return answer.envelope.lives_reply
+            log.debug("node %r does not accept the incarnations of nodes: %s", node_id, error.message)
+            return pb.IncarnationsReply() if error.code == pb.UNKNOWN_KIND else None
+        return answer.envelope.incarnations_reply
 
     async def leave(self, *, timeout_s: float) -> None:
         """Announce to all linked nodes that this node is about to stop; return after their answers or the timeout."""
@@ -338,7 +344,7 @@ class Cluster:
         if self.is_alone:
             return frozenset({self._node_id})
         now_at = self.version
-        if now_at != self._available_at:  # cached, since it is needed for each partition of a dead node
+        if now_at != self._available_at:  # cached, because a failed node needs it for each of its partitions
             living = {self._node_id, *(member.node_id for member in self._members.live())}
             living = {node for node in living if self._leaving.get(node) != self.incarnation(node)} - self._cut_off
             self._available_then = self._registry.available(living) or frozenset({self._node_id})
@@ -354,5 +360,5 @@ class Cluster:
         return current_replication_settings(active) if config is None else replication_settings(config)
 
 
-def _send_to_nobody(to: Sequence[str], message: PeerMessage, batches: Sequence[memoryview]) -> None:
-    """Discard messages: this node has no cluster, or no links yet."""
+def _discard_messages(to: Sequence[str], message: PeerMessage, batches: Sequence[memoryview]) -> None:
+    """Discard messages, because this node has no cluster, or no links yet."""

@@ -35,8 +35,8 @@ _LOG_AGAIN_S_MAX: Final = 3600.0
 _FORGED: Final = "not signed with this cluster's secret"
 
 
-class _Again(NamedTuple):
-    """The time of the next log line for a reason, and the interval before it."""
+class _LogBackOff(NamedTuple):
+    """The back-off of a reason: the time of its next log line, and the interval before that."""
 
     at_s: float
     wait_s: float
@@ -90,10 +90,10 @@ class Gossip:
         self._transport: asyncio.DatagramTransport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._resolving: asyncio.Task[None] | None = None
-        self._log_again: dict[str, _Again] = {}
+        self._log_again: dict[str, _LogBackOff] = {}
         self._unlogged: dict[str, int] = {}
 
-    # ------------------------------------------------------------------------------------------ life
+    # ------------------------------------------------------------------------------- start and stop
 
     async def start(self) -> None:
         """Bind the socket and begin to contact the seeds.
@@ -144,7 +144,7 @@ class Gossip:
         if leave:
             for to, payload in self._running.leave(self._now_ms()).outgoing:
                 transport.sendto(self._auth.sign(payload), to)
-        transport.close()  # after sending its buffer
+        transport.close()  # the transport closes after sending its buffer
         dropped = [f"{count} {why.value}" for why, count in self.refusals.items()]
         if self.forged or dropped:
             log.info("gossip dropped datagrams: %s", ", ".join([f"{self.forged} without the secret", *dropped]))
@@ -222,7 +222,7 @@ class Gossip:
     def _log_refusal(self, reason: str, source: Address) -> None:
         """Log a dropped datagram, with an interval per reason that grows from ten seconds to an hour.
 
-        A reason can last for ever: for example, a node at the address of a removed one receives that one's datagrams.
+        A reason can persist: a node at the address of a removed node receives the datagrams for that node forever.
         """
         now_s = self._loop.time()
         again = self._log_again.get(reason)
@@ -230,7 +230,7 @@ class Gossip:
             self._unlogged[reason] = self._unlogged.get(reason, 0) + 1
             return
         wait_s = _LOG_AGAIN_S if again is None else min(4 * again.wait_s, _LOG_AGAIN_S_MAX)
-        self._log_again[reason] = _Again(now_s + wait_s, wait_s)
+        self._log_again[reason] = _LogBackOff(now_s + wait_s, wait_s)
         more = self._unlogged.pop(reason, 0)
         log.warning(
             "dropped a gossip datagram from %s port %d: %s (%d similar messages suppressed)", *source, reason, more
@@ -287,8 +287,8 @@ class _Receiver(asyncio.DatagramProtocol):
 def _log_event(event: Event) -> None:
     if isinstance(event, IdentityConflict):
         log.critical(
-            "another process uses node id %r (incarnation %d, this one has %d); two data directories must not "
-            "share a node id",
+            "another process uses node id %r (incarnation %d, this process has %d): stop it, or give it its own node "
+            "id and data directory",
             event.node_id,
             event.other_incarnation,
             event.incarnation,

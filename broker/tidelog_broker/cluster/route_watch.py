@@ -1,14 +1,14 @@
 """Held METADATA requests that are answered when a partition's owner changes, so that clients learn of it at once.
 
 With polling, a client whose owner has failed would ask less and less often, and on a busy machine the interval would
-grow as long as the takeover itself. So a client sends what it knows, and how long the answer may be held. Held requests
-are registered by topic, and a change wakes only those of its topic.
+grow as long as the takeover itself. So a client sends the epochs that it knows, and how long the answer may be held.
+Held requests are registered by topic, and a change wakes only those of its topic.
 
 Woken requests are processed a few at a time, with a pause of the same duration after each few. Without it, a node that
 takes over a thousand partitions while five hundred clients wait would send each client one answer per partition, and do
 nothing else for a minute; a request that waits for its turn collects several changes. All requests for a topic share
-one view of it, in which only changed partitions are looked up again; each answer contains only what its client does
-not know.
+one view of it, in which only changed partitions are looked up again; each answer contains only partitions that are new
+to its client.
 
 Rejected: pushing every change to every connection (the node would have to store each client's interest, and a thousand
 changes are a thousand messages to clients that use one partition); a version number of this node's view (any change
@@ -32,7 +32,7 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX, KIB, MIB, PARTITIONS_MAX
 
 WAIT_MS_MAX: Final = 10_000
-"""Longest hold of a request, whatever it asks for."""
+"""Longest time for which a request is held."""
 
 KNOWN_PARTITIONS_MAX: Final = 4 * PARTITIONS_MAX
 """Limit of a request's known partitions over all topics; an answer about as many would not fit an envelope."""
@@ -76,7 +76,7 @@ class TopicView(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Held:
+class HeldRequest:
     """A held request.
 
     Attributes:
@@ -89,10 +89,10 @@ class Held:
 
 
 @dataclass(slots=True)
-class _Listened:
-    """A topic that held requests wait for."""
+class _WatchedTopic:
+    """A topic with held requests."""
 
-    waiting: dict[Held, None] = field(default_factory=dict)
+    waiting: dict[HeldRequest, None] = field(default_factory=dict)
     view: TopicView | None = None
     stale: set[int] = field(default_factory=set)
     """Partitions that have changed since the view was made."""
@@ -103,8 +103,8 @@ class RouteNews:
     """Held requests by topic, and the schedule of their checks."""
 
     def __init__(self) -> None:
-        self._topics: dict[bytes, _Listened] = {}
-        self._due: dict[Held, None] = {}
+        self._topics: dict[bytes, _WatchedTopic] = {}
+        self._due_requests: dict[HeldRequest, None] = {}
         """Requests that are to be checked next, in order."""
         self._looking = False
         self._began_at = 0.0
@@ -131,12 +131,12 @@ class RouteNews:
         return 0 < len(known) <= HELD_TOPICS_MAX and self._held_bytes + _size_bytes(known) <= HELD_BYTES_MAX
 
     @contextlib.contextmanager
-    def listening(self, known: Sequence[pb.KnownEpochs], *, wait_s: float) -> Iterator[Held]:
+    def listening(self, known: Sequence[pb.KnownEpochs], *, wait_s: float) -> Iterator[HeldRequest]:
         """Hold a request while the context is open; it is also woken at the start, for a first check."""
-        held, topics, size_bytes = Held(), {each.topic_id for each in known}, _size_bytes(known)
+        held, topics, size_bytes = HeldRequest(), {each.topic_id for each in known}, _size_bytes(known)
         self._held_bytes += size_bytes
         for topic_id in topics:
-            self._topics.setdefault(topic_id, _Listened()).waiting[held] = None
+            self._topics.setdefault(topic_id, _WatchedTopic()).waiting[held] = None
         timer = asyncio.get_running_loop().call_later(wait_s, self._over, held)
         self._let_look({held: None})
         try:
@@ -144,7 +144,7 @@ class RouteNews:
         finally:
             timer.cancel()
             self._held_bytes -= size_bytes
-            self._due.pop(held, None)
+            self._due_requests.pop(held, None)
             for topic_id in topics:
                 waiting = self._topics[topic_id].waiting
                 del waiting[held]
@@ -172,33 +172,33 @@ class RouteNews:
                 view.look_up(index, route_of)
         return view
 
-    def _over(self, held: Held) -> None:
-        """End a hold; requests that began together end together, so they take turns too."""
+    def _over(self, held: HeldRequest) -> None:
+        """Answer a request whose time is over; requests that began together end together, so they take turns, too."""
         held.is_over = True
         self._let_look({held: None})
 
-    def _let_look(self, waiting: dict[Held, None]) -> None:
-        self._due.update(waiting)
-        if self._due and not self._looking:
+    def _let_look(self, waiting: dict[HeldRequest, None]) -> None:
+        self._due_requests.update(waiting)
+        if self._due_requests and not self._looking:
             self._looking = True
             self._look()
 
     def _look(self) -> None:
-        """Wake the next few requests: each is checked without interruption in the loop's next iteration."""
-        if not self._due:
+        """Wake the next few requests, which are checked in the loop's next iteration."""
+        if not self._due_requests:
             self._looking = False
             return
         loop = asyncio.get_running_loop()
         loop.call_soon(self._began, loop)
-        for held in list(islice(self._due, LOOKS_PER_TURN)):
-            del self._due[held]
+        for held in list(islice(self._due_requests, LOOKS_PER_TURN)):
+            del self._due_requests[held]
             held.woken.set()
-        loop.call_soon(self._looked, loop)
+        loop.call_soon(self._schedule_next, loop)
 
     def _began(self, loop: asyncio.AbstractEventLoop) -> None:
         self._began_at = loop.time()
 
-    def _looked(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _schedule_next(self, loop: asyncio.AbstractEventLoop) -> None:
         loop.call_later(min(loop.time() - self._began_at, PAUSE_S_MAX), self._look)
 
 
@@ -239,7 +239,7 @@ def news_of(known: pb.KnownEpochs, view: TopicView) -> list[int]:
 
 
 def check_known(known: Sequence[pb.KnownEpochs]) -> None:
-    """Check the size of what a request states as known.
+    """Check the number of topics and partitions that a request lists as known.
 
     Raises:
         ProtocolError: INVALID_REQUEST if it is too large.

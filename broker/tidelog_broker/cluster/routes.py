@@ -1,8 +1,8 @@
 """Partition owners, as far as this node knows: from its own replicas and from other nodes' metadata.
 
 A replica knows its chain of epochs, so for local partitions the answer is the newest decision that this node has
-learned. For other partitions a node has only their first epoch, from the topic's record; it asks other nodes for the
-rest, by METADATA like a client, and keeps the highest epoch. Routes are hints for addressing requests: the receiver
+learned. For other partitions a node has only their first epoch, from the topic's record; it asks other nodes for later
+epochs, by METADATA like a client, and keeps the highest one. Routes are hints for addressing requests: the receiver
 knows whether it is the owner, and refuses otherwise.
 """
 
@@ -45,11 +45,11 @@ class Routes:
 
     def get(self, key: PartitionKey) -> Route | None:
         """Return the newest known epoch of a partition."""
-        local, told = self._local(key), self._told.get(key)
-        if local is not None and (told is None or told.epoch <= local.epoch):
+        local, reported = self._local(key), self._told.get(key)
+        if local is not None and (reported is None or reported.epoch <= local.epoch):
             return local
-        if told is not None:
-            return told
+        if reported is not None:
+            return reported
         first = self._topics.first_epoch(*key)
         return None if first is None else route_of(first)
 
@@ -63,8 +63,8 @@ class Routes:
         for topic in topics:
             for partition in topic.partitions:
                 key = (topic.topic_id, partition.partition)
-                told = self._told.get(key)
-                if partition.placement and (told is None or partition.epoch > told.epoch):
+                reported = self._told.get(key)
+                if partition.placement and (reported is None or partition.epoch > reported.epoch):
                     self._told[key] = Route(partition.epoch, partition.owner, tuple(partition.placement))
                     self._changed(*key)
 

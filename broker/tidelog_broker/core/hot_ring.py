@@ -75,19 +75,19 @@ class HotRing:
         """
         if offset < self.start_offset:
             return None
-        picked: list[RingEntry] = []
+        entries: list[RingEntry] = []
         size_bytes = records = 0
         first = bisect_right(self._entries, offset, key=lambda entry: entry.end_offset)
         for index in range(first, len(self._entries)):
             entry = self._entries[index]
-            if picked and size_bytes + len(entry.data) > bytes_max:
+            if entries and size_bytes + len(entry.data) > bytes_max:
                 break
-            picked.append(entry)
+            entries.append(entry)
             size_bytes += len(entry.data)
             records += entry.record_count
             if records_max is not None and records >= records_max:
                 break
-        return picked
+        return entries
 
 
 class RingBudget:
@@ -124,7 +124,7 @@ class RingBudget:
         self.size_bytes -= before - ring.size_bytes
 
     def forget(self, ring: HotRing) -> None:
-        """Empty a ring whose partition is gone, or whose next batch does not continue it."""
+        """Empty a ring whose partition was closed, or whose next batch does not continue it."""
         if self._rings.pop(id(ring), None) is not None:
             self.size_bytes -= ring.size_bytes
             ring.shrink(0)

@@ -204,8 +204,8 @@ def _proof(secret: bytes, label: bytes, hello: pb.PeerHello, reply: pb.PeerHello
     return mac.digest()
 
 
-def _side(said: pb.PeerHello | pb.PeerHelloReply) -> tuple[bytes, bytes, bytes]:
-    return said.node_id.encode(), _INCARNATION.pack(said.incarnation), said.nonce
+def _side(message: pb.PeerHello | pb.PeerHelloReply) -> tuple[bytes, bytes, bytes]:
+    return message.node_id.encode(), _INCARNATION.pack(message.incarnation), message.nonce
 
 
 def _wrong_secret(node_id: str) -> ProtocolError:

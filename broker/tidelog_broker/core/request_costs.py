@@ -8,10 +8,10 @@ counts with the part of it that runs on the event loop.
 The pace says how a handler bounds its uninterrupted time on the event loop:
 
 - `AT_ONCE`: not divided; the largest request takes less than 10 ms, or the read turn of a connection bounds its bytes.
-- `PIECES`: the entries are processed in pieces, and other work runs between them
+- `SLICES`: the entries are processed in slices, and other work runs between them
   (`tidelog_proto.process.fair_scheduler`).
 - `PAGES`: an answer is one page; the client requests the next one.
-- `QUEUED`: the entries are accepted in order, in pieces, in the read turns of the connection, and their writes wait in
+- `QUEUED`: the entries are accepted in order, in slices, in the read turns of the connection, and their writes wait in
   a bounded queue, of which the event loop processes a bounded part at a time.
 """
 
@@ -21,7 +21,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final, NamedTuple
 
-from tidelog_broker.core.lives import LIVES_PER_MESSAGE_MAX
+from tidelog_broker.core.rollback_detection import INCARNATIONS_PER_MESSAGE_MAX
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.limits import (
     BATCHES_PER_PUBLISH_MAX,
@@ -31,11 +31,11 @@ from tidelog_proto.limits import (
     PARTITIONS_MAX,
 )
 
-PIECE_US: Final = 2_000
-"""Target duration of one piece."""
+SLICE_US: Final = 2_000
+"""Target duration of one slice."""
 BATCH_US: Final = 25
 """Cost of each batch of a publish, until it is answered, regardless of its size."""
-BATCHES_PER_PIECE: Final = PIECE_US // BATCH_US
+BATCHES_PER_PIECE: Final = SLICE_US // BATCH_US
 SLICE_US_MAX: Final = 10_000
 """Maximum uninterrupted cost of a request, except for `LONG_SLICES`."""
 
@@ -44,7 +44,7 @@ class Pace(Enum):
     """How the work of a request is divided; see the module."""
 
     AT_ONCE = "at once"
-    PIECES = "in pieces"
+    SLICES = "in slices"
     PAGES = "in pages"
     QUEUED = "queued"
 
@@ -90,12 +90,12 @@ class Cost(NamedTuple):
             case Pace.QUEUED:
                 return min(work_us, self.request_us + int(self.entry_us * BATCHES_PER_PIECE))
             case _:
-                return min(work_us, PIECE_US)
+                return min(work_us, SLICE_US)
 
     @property
-    def piece_entries(self) -> int:
-        """Number of entries in a piece."""
-        return max(1, int(PIECE_US / self.entry_us)) if self.entry_us else 1
+    def slice_entries(self) -> int:
+        """Number of entries in a slice."""
+        return max(1, int(SLICE_US / self.entry_us)) if self.entry_us else 1
 
 
 HELD_MAX: Final = 100_000
@@ -113,9 +113,9 @@ JOIN: Final = 250_000
 
 
 def _heartbeat(envelope: pb.Envelope) -> int:
-    asked = envelope.group_heartbeat
-    held = sum(len(topic.partitions) for topic in asked.held)
-    return held + len(asked.loads) + JOIN * asked.HasField("join")
+    heartbeat = envelope.group_heartbeat
+    held = sum(len(topic.partitions) for topic in heartbeat.held)
+    return held + len(heartbeat.loads) + JOIN * heartbeat.HasField("join")
 
 
 def _fetched(envelope: pb.Envelope) -> int:
@@ -145,7 +145,9 @@ COSTS: Final[dict[str, Cost]] = {
     "peer_hello": Cost(200),
     "peer_proof": Cost(200),
     "node_announce": Cost(500),
-    "lives": Cost(100, 3.0, LIVES_PER_MESSAGE_MAX, lambda envelope: len(envelope.lives.entries), "node"),
+    "incarnations": Cost(
+        100, 3.0, INCARNATIONS_PER_MESSAGE_MAX, lambda envelope: len(envelope.incarnations.entries), "node"
+    ),
     "identify": Cost(400),
     "access_test": Cost(100),
     "metadata": Cost(
@@ -166,28 +168,28 @@ COSTS: Final[dict[str, Cost]] = {
         mib_us=600,
     ),
     "producer_begin": Cost(
-        200, 250, _ENTRIES, lambda envelope: len(envelope.producer_begin.entries), "partition", Pace.PIECES
+        200, 250, _ENTRIES, lambda envelope: len(envelope.producer_begin.entries), "partition", Pace.SLICES
     ),
-    "fetch": Cost(100, 25, FILTERED * _ENTRIES, _fetched, "partition", Pace.PIECES),
-    "list_offsets": Cost(100, 30, LOOK_UP_KEY * _ENTRIES, _look_ups, "partition", Pace.PIECES),
-    "compact": Cost(200, 200, _ENTRIES, lambda envelope: len(envelope.compact.entries), "partition", Pace.PIECES),
+    "fetch": Cost(100, 25, FILTERED * _ENTRIES, _fetched, "partition", Pace.SLICES),
+    "list_offsets": Cost(100, 30, LOOK_UP_KEY * _ENTRIES, _look_ups, "partition", Pace.SLICES),
+    "compact": Cost(200, 200, _ENTRIES, lambda envelope: len(envelope.compact.entries), "partition", Pace.SLICES),
     "delete_records": Cost(
-        200, 200, _ENTRIES, lambda envelope: len(envelope.delete_records.entries), "partition", Pace.PIECES
+        200, 200, _ENTRIES, lambda envelope: len(envelope.delete_records.entries), "partition", Pace.SLICES
     ),
-    "subscribe": Cost(200, 25, _ENTRIES, lambda envelope: len(envelope.subscribe.entries), "partition", Pace.PIECES),
+    "subscribe": Cost(200, 25, _ENTRIES, lambda envelope: len(envelope.subscribe.entries), "partition", Pace.SLICES),
     "credit": Cost(20),
     "unsubscribe": Cost(2_000),
-    "commit": Cost(300, 25, _ENTRIES, lambda envelope: len(envelope.commit.entries), "position", Pace.PIECES),
+    "commit": Cost(300, 25, _ENTRIES, lambda envelope: len(envelope.commit.entries), "position", Pace.SLICES),
     "committed": Cost(200, 5, _ENTRIES, lambda envelope: len(envelope.committed.entries), "position", Pace.PAGES),
-    "group_heartbeat": Cost(2_000, 0.08, 2 * HELD_MAX + JOIN, _heartbeat, "partition held or told of", Pace.AT_ONCE),
+    "group_heartbeat": Cost(2_000, 0.08, 2 * HELD_MAX + JOIN, _heartbeat, "held partition or load", Pace.AT_ONCE),
     "group_describe": Cost(2_000, pace=Pace.PAGES),
     "group_list": Cost(2_000, pace=Pace.PAGES),
     "group_delete": Cost(1_000),
     "topic_create": Cost(
-        1_000, 10, PARTITIONS_MAX, lambda envelope: envelope.topic_create.config.partitions, "partition", Pace.PIECES
+        1_000, 10, PARTITIONS_MAX, lambda envelope: envelope.topic_create.config.partitions, "partition", Pace.SLICES
     ),
     "topic_alter": Cost(
-        3_000, 10, PARTITIONS_MAX, lambda envelope: envelope.topic_alter.partitions, "partition", Pace.PIECES
+        3_000, 10, PARTITIONS_MAX, lambda envelope: envelope.topic_alter.partitions, "partition", Pace.SLICES
     ),
     "topic_delete": Cost(1_000),
     "topic_describe": Cost(3_000, pace=Pace.PAGES),

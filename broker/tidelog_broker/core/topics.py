@@ -46,8 +46,8 @@ class TopicRegistry:
 
     def apply(self, record: pb.TopicRecord) -> bool:
         """Apply a durable record; return whether it changed anything."""
-        standing = self._by_id.get(record.topic_id)
-        if standing is not None and (standing.deleted or standing.revision >= record.revision):
+        current = self._by_id.get(record.topic_id)
+        if current is not None and (current.deleted or current.revision >= record.revision):
             return False
         if not record.config.cleanup:
             record = _with_defaults(record)
@@ -164,17 +164,17 @@ def unknown_topic(name: str) -> ProtocolError:
     )
 
 
-def unknown_topic_id(topic_id: bytes, was: str = "does not exist") -> ProtocolError:
+def unknown_topic_id(topic_id: bytes, reason: str = "does not exist") -> ProtocolError:
     """Return the error for a topic id that is unknown, or hidden from the caller."""
-    text = f"the topic with id {topic_id.hex()} {was}; refresh the metadata"
+    text = f"the topic with id {topic_id.hex()} {reason}; refresh the metadata"
     return ProtocolError(pb.UNKNOWN_TOPIC, text, topic_id=topic_id)
 
 
-def complete_config(asked: pb.TopicConfig, *, copies_default: int = 1, copies_max: int = 1) -> pb.TopicConfig:
+def complete_config(requested: pb.TopicConfig, *, copies_default: int = 1, copies_max: int = 1) -> pb.TopicConfig:
     """Fill in the unset fields of a new topic's configuration and validate it.
 
     Args:
-        asked: the requested configuration.
+        requested: the configuration in the request; unset fields get defaults.
         copies_default: default of the replication factor.
         copies_max: maximum of the replication factor; 1 on a standalone node.
 
@@ -182,7 +182,7 @@ def complete_config(asked: pb.TopicConfig, *, copies_default: int = 1, copies_ma
         ProtocolError: INVALID_REQUEST, naming the field and its range.
     """
     config = pb.TopicConfig()
-    config.CopyFrom(asked)
+    config.CopyFrom(requested)
     config.replication_factor = config.replication_factor or min(copies_default, copies_max)
     fill_in_defaults(config)
     check_config(config, copies_max=copies_max)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 
 from tidelog_broker.base.tasks import Tasks
-from tidelog_broker.core.groups.membership import ConsumerGroup
+from tidelog_broker.core.groups.consumer_group import ConsumerGroup
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import NATURE, ProtocolError
 
@@ -18,7 +18,7 @@ class CoordinatedGroup:
         group: the group's state.
         tasks: the node's tasks.
         write: makes a record durable; raises ProtocolError.
-        standing: returns the newest durable record.
+        durable_record: returns the newest durable record.
         restarted: called with the reason after undurable decisions were discarded and the group was reset to its newest
             durable record.
         settled: called when all decisions are durable.
@@ -31,7 +31,7 @@ class CoordinatedGroup:
         *,
         tasks: Tasks,
         write: Callable[[pb.GroupRecord], Awaitable[None]],
-        standing: Callable[[], pb.GroupRecord | None],
+        durable_record: Callable[[], pb.GroupRecord | None],
         restarted: Callable[[ConsumerGroup, ProtocolError], None],
         settled: Callable[[ConsumerGroup], None],
         pace: Callable[[], Awaitable[None]],
@@ -39,7 +39,7 @@ class CoordinatedGroup:
         self.group = group
         self._tasks = tasks
         self._write = write
-        self._standing = standing
+        self._durable_record = durable_record
         self._restarted = restarted
         self._settled = settled
         self._pace = pace
@@ -58,13 +58,13 @@ class CoordinatedGroup:
         return self._writing
 
     async def news(self, member_id: str, *, seen_revision: int, wait_s: float) -> None:
-        """Wait until a member has news that it has not seen, is no longer a member, or `wait_s` is over.
+        """Wait until a member has an assignment that it has not seen, is no longer a member, or `wait_s` is over.
 
         Raises:
             ProtocolError: this node no longer coordinates the group.
         """
-        told = self.group.assignment_of(member_id)
-        if wait_s <= 0 or told is None or told.revision > seen_revision:
+        assignment = self.group.assignment_of(member_id)
+        if wait_s <= 0 or assignment is None or assignment.revision > seen_revision:
             return
         self._wake([member_id])  # end an earlier heartbeat of the same member
         waiter = self._waiting[member_id] = self._tasks.loop.create_future()
@@ -99,9 +99,9 @@ class CoordinatedGroup:
 
     async def _write_on(self, writing: asyncio.Future[None]) -> None:
         try:
-            await asyncio.sleep(0)  # requests of the same moment share a record
+            await asyncio.sleep(0)  # requests in one turn of the event loop share a record
             while True:
-                await self._pace()  # as do requests that arrive during the wait
+                await self._pace()  # requests that arrive during the wait share the record, too
                 self.group.decide()
                 await asyncio.sleep(0)
                 if writing.done() or (record := self.group.next_record()) is None:
@@ -109,7 +109,7 @@ class CoordinatedGroup:
                 await self._make_durable(record)
                 self._wake(self.group.written(record))
         except ProtocolError as error:
-            self.group.restart(self._standing(), in_doubt=not NATURE[error.code].definite)
+            self.group.restart(self._durable_record(), in_doubt=not NATURE[error.code].definite)
             self._restarted(self.group, error)
             self._writing = None
             if not writing.done():
@@ -122,12 +122,12 @@ class CoordinatedGroup:
             self._settled(self.group)
 
     async def _make_durable(self, record: pb.GroupRecord) -> None:
-        """Write a record and check that it is the newest: members get only what every later coordinator finds too.
+        """Write a record and check that it is the newest, so that every later coordinator reads what members got.
 
         A pending record from an earlier epoch of this node may have the same revision and be committed first.
         """
         await self._write(record)
-        if self._standing() != record:
+        if self._durable_record() != record:
             raise ProtocolError(
                 pb.EPOCH_CHANGING,
                 f"another record of group {self.group.name!r} was committed before this one; retry",

@@ -3,10 +3,10 @@
 The partition's owner coordinates. It starts with the state in the log whenever it becomes the owner, and every member
 then gets its whole session timeout. A heartbeat is answered only after a quorum has confirmed the ownership since it
 arrived, so a former owner cannot keep a member alive. The coordinator's timeout starts when the heartbeat arrives, the
-member's own when it was sent, so the member has stopped reading when its partitions are assigned to another.
+member's own when it was sent. So a member has stopped reading before its partitions are assigned to another member.
 
-A member belongs to its caller, and is assigned only partitions that the caller may read. No record names the caller:
-each heartbeat does, and after a takeover the first one does before its member is assigned anything new.
+A member belongs to its caller, and is assigned only partitions that the caller may read. The caller is not stored: each
+heartbeat identifies it, so after a takeover a member gets new partitions only after its first heartbeat.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Final, Protocol
 from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.base.steady_clock import SteadyClock
 from tidelog_broker.base.tasks import Tasks
+from tidelog_broker.core.groups.consumer_group import ConsumerGroup, fenced, keys_of
 from tidelog_broker.core.groups.member_access import MemberAccess
-from tidelog_broker.core.groups.membership import ConsumerGroup, fenced, keys_of
 from tidelog_broker.core.groups.positions import GroupBounds, GroupOffsets
 from tidelog_broker.core.groups.records import GroupRecords
 from tidelog_broker.core.security.permissions import Permissions
@@ -42,14 +42,14 @@ log = logging.getLogger(__name__)
 TICK_S: Final = 0.1
 """Interval of checks for expired sessions, changed topics and lost ownership."""
 RULES_LOOK_S: Final = 0.5
-"""Delay between a change of rules and the check of assignments. All nodes know the rules by then, so a member is not
-assigned a partition that its node still refuses."""
+"""Delay between a change of rules and the check of assignments. All nodes know the rules after this delay, so a member
+is not assigned a partition that a node still refuses to it."""
 LOADS_LOOK_S: Final = 1.0
 """Interval of checks whether measured loads justify a new assignment."""
 WAIT_SHARE: Final = 3
 """An answer is delayed for at most this fraction of the member's session timeout."""
 HELD_BACK_MS_MAX: Final = 10_000
-"""Limit of the delay, since a node that forwards a heartbeat has a timeout too."""
+"""Limit of the delay, because a node that forwards a heartbeat has a timeout, too."""
 
 
 class Holdings(Protocol):
@@ -124,7 +124,7 @@ class Coordinator:
         self._counted = (0, 0)
         self._groups: dict[str, CoordinatedGroup] = {}
         self._sessions = Sessions()
-        self._departed = DepartedMembers()
+        self._departed_members = DepartedMembers()
         self._epoch: int | None = None
         """The epoch that this state belongs to; None while this node coordinates nothing."""
         self._prepared_in: int | None = None
@@ -135,7 +135,7 @@ class Coordinator:
         self._loads_look_at = 0.0
         self._ticking = False
         self._deleting: set[str] = set()
-        """Groups that are being deleted; a later record would be deleted with them."""
+        """Groups that are being deleted; a record written now would be deleted, too."""
 
     async def ready(self, *, confirmed: bool = False) -> int:
         """Ensure that this node coordinates, starting with the state of the log if it has just become the owner.
@@ -161,56 +161,62 @@ class Coordinator:
     # ---------------------------------------------------------------------------------------------- members
 
     async def heartbeat(
-        self, asked: pb.GroupHeartbeat, reader: MemberAccess, *, creator: str = "", counted_in: int | None = None
+        self, request: pb.GroupHeartbeat, reader: MemberAccess, *, creator: str = "", counted_in: int | None = None
     ) -> pb.GroupHeartbeatReply:
         """Process a member's heartbeat; answer when its assignment differs from what it has seen, or after `wait_ms`.
 
         Args:
-            asked: the heartbeat.
+            request: the heartbeat of the member.
             reader: the member's caller.
             creator: the principal that creates the group if it does not exist; empty if unknown.
             counted_in: the epoch in which the creator's groups were counted against its quota; None without a quota.
 
         Raises:
-            ProtocolError: MEMBER_FENCED, also for a member of another caller; INVALID_REQUEST if there is no room for a
-                group, a member or its topics; see `ready` and `StateLog.write`.
+            ProtocolError: MEMBER_FENCED, also for a member of another caller; INVALID_REQUEST if a limit of groups,
+                members or topics is reached; see `ready` and `StateLog.write`.
         """
         epoch = await self.ready()
         if counted_in not in {None, epoch}:
             raise _elsewhere()
-        self.check_caller(asked.group, asked.member_id, reader)
-        if asked.leave or asked.stopped:
-            return await self._leave(asked)
-        who = MemberKey(asked.group, asked.member_id)
+        self.check_caller(request.group, request.member_id, reader)
+        if request.leave or request.stopped:
+            return await self._leave(request)
+        who = MemberKey(request.group, request.member_id)
         known = self._sessions.reader(who)
-        coordinated = self._join(asked, creator, reader) if asked.HasField("join") else self._groups.get(asked.group)
-        member = None if coordinated is None else coordinated.group.member(asked.member_id)
+        coordinated = (
+            self._join(request, creator, reader) if request.HasField("join") else self._groups.get(request.group)
+        )
+        member = None if coordinated is None else coordinated.group.member(request.member_id)
         if coordinated is None or member is None:
-            raise fenced(asked.group)
-        self._hear(asked.group, asked.member_id, member.wish)
+            raise fenced(request.group)
+        self._hear(request.group, request.member_id, member.wish)
         self._sessions.reads_for(who, reader)
         if known is None or known.key != reader.key:
             coordinated.group.check_topics()
             await asyncio.shield(coordinated.settle())
-        if asked.HasField("join"):
+        if request.HasField("join"):
             await asyncio.shield(coordinated.settle())
         else:
-            self._take_report(coordinated, asked)
-        wait_s = min(asked.wait_ms, session_ms(member.wish) // WAIT_SHARE, HELD_BACK_MS_MAX) / 1000
-        await coordinated.news(asked.member_id, seen_revision=asked.seen_revision, wait_s=wait_s)
+            self._take_report(coordinated, request)
+        wait_s = min(request.wait_ms, session_ms(member.wish) // WAIT_SHARE, HELD_BACK_MS_MAX) / 1000
+        await coordinated.news(request.member_id, seen_revision=request.seen_revision, wait_s=wait_s)
         await self.ready(confirmed=True)
-        if self._groups.get(asked.group) is not coordinated:
+        if self._groups.get(request.group) is not coordinated:
             raise _elsewhere()
         if coordinated.group.in_doubt:
             await asyncio.shield(coordinated.settle())
-        told = coordinated.group.assignment_of(asked.member_id)
-        if told is None:
-            raise fenced(asked.group)
-        if told.revision <= asked.seen_revision:
-            reply = pb.GroupHeartbeatReply(revision=asked.seen_revision, generation=told.generation, unchanged=True)
+        assignment = coordinated.group.assignment_of(request.member_id)
+        if assignment is None:
+            raise fenced(request.group)
+        if assignment.revision <= request.seen_revision:
+            reply = pb.GroupHeartbeatReply(
+                revision=request.seen_revision, generation=assignment.generation, unchanged=True
+            )
         else:
-            assigned = self.descriptions.named(told.assigned)
-            reply = pb.GroupHeartbeatReply(revision=told.revision, generation=told.generation, assigned=assigned)
+            assigned = self.descriptions.named(assignment.assigned)
+            reply = pb.GroupHeartbeatReply(
+                revision=assignment.revision, generation=assignment.generation, assigned=assigned
+            )
         reply.wants_loads = coordinated.group.wants_loads
         return reply
 
@@ -229,7 +235,7 @@ class Coordinator:
 
         Raises:
             ProtocolError: see `ConsumerGroup.check_commit`; EPOCH_CHANGING if this node no longer coordinates, or
-                while the group is being deleted; INVALID_REQUEST if there is no room for another group.
+                while the group is being deleted; INVALID_REQUEST if the limit of groups is reached.
         """
         self._coordinating()
         self._check_stays(group)
@@ -263,7 +269,7 @@ class Coordinator:
         self.descriptions.check_known(name)
         self._check_stays(name)
         epoch = self._coordinating()
-        record = (self._groups.get(name) or self._coordinated(name)).group.delete()
+        record = (self._groups.get(name) or self._coordinated_group(name)).group.delete()
         self._deleting.add(name)
         try:
             await self._write(record, epoch)
@@ -273,29 +279,29 @@ class Coordinator:
 
     # -------------------------------------------------------------------------------------------- internals
 
-    def _join(self, asked: pb.GroupHeartbeat, creator: str, reader: MemberAccess) -> CoordinatedGroup:
-        self._check_stays(asked.group)
-        who = MemberKey(asked.group, asked.member_id)
-        if who in self._departed:
-            raise fenced(asked.group)
-        is_new = self.is_new(asked.group)
-        coordinated = self._groups.get(asked.group)
-        if coordinated is None or coordinated.group.member(asked.member_id) is None:
-            self._check_room(asked.group)
+    def _join(self, request: pb.GroupHeartbeat, creator: str, reader: MemberAccess) -> CoordinatedGroup:
+        self._check_stays(request.group)
+        who = MemberKey(request.group, request.member_id)
+        if who in self._departed_members:
+            raise fenced(request.group)
+        is_new = self.is_new(request.group)
+        coordinated = self._groups.get(request.group)
+        if coordinated is None or coordinated.group.member(request.member_id) is None:
+            self._check_room(request.group)
         if coordinated is None:
-            coordinated = self._groups[asked.group] = self._coordinated(asked.group)
+            coordinated = self._groups[request.group] = self._coordinated_group(request.group)
         if is_new:
             coordinated.group.creator = creator
         self._sessions.reads_for(who, reader)
         try:
-            self._subscriptions.try_out(asked.join)
-            replaced = coordinated.group.join(asked.member_id, asked.join, ended=asked.ended_member_id)
+            self._subscriptions.try_out(request.join)
+            replaced = coordinated.group.join(request.member_id, request.join, ended=request.ended_member_id)
         except ProtocolError:
-            if coordinated.group.member(asked.member_id) is None:
+            if coordinated.group.member(request.member_id) is None:
                 self._sessions.forget([who])
             self._drop_if_empty(coordinated.group)
             raise
-        self._sessions.forget(MemberKey(asked.group, other) for other in replaced)
+        self._sessions.forget(MemberKey(request.group, other) for other in replaced)
         self._metrics.members_fenced.inc(len(replaced))
         coordinated.removed(replaced)
         return coordinated
@@ -320,26 +326,28 @@ class Coordinator:
                 "delete unused groups, or raise it on every node",
             )
 
-    async def _leave(self, asked: pb.GroupHeartbeat) -> pb.GroupHeartbeatReply:
+    async def _leave(self, request: pb.GroupHeartbeat) -> pb.GroupHeartbeatReply:
         """Remove a member or, if its target is reserved for its successor, keep it for its session timeout."""
-        coordinated, who = self._groups.get(asked.group), MemberKey(asked.group, asked.member_id)
+        coordinated, who = self._groups.get(request.group), MemberKey(request.group, request.member_id)
         group = None if coordinated is None else coordinated.group
-        is_known = group is not None and (group.stop if asked.stopped else group.remove)(asked.member_id)
-        member = None if group is None else group.member(asked.member_id)
+        is_known = group is not None and (group.stop if request.stopped else group.remove)(request.member_id)
+        member = None if group is None else group.member(request.member_id)
         if member is None:
             self._sessions.forget([who])
-            self._departed.note(who)
+            self._departed_members.note(who)
         else:
-            self._hear(asked.group, asked.member_id, member.wish)
+            self._hear(request.group, request.member_id, member.wish)
         if coordinated is not None and is_known:
-            coordinated.removed([asked.member_id])
+            coordinated.removed([request.member_id])
             await asyncio.shield(coordinated.settle())
         return pb.GroupHeartbeatReply(unchanged=True)
 
-    def _take_report(self, coordinated: CoordinatedGroup, asked: pb.GroupHeartbeat) -> None:
+    def _take_report(self, coordinated: CoordinatedGroup, request: pb.GroupHeartbeat) -> None:
         group = coordinated.group
-        group.note_loads(asked.member_id, {(load.topic_id, load.partition): load.bytes_per_s for load in asked.loads})
-        group.report(asked.member_id, seen_revision=asked.seen_revision, held=keys_of(asked.held))
+        group.note_loads(
+            request.member_id, {(load.topic_id, load.partition): load.bytes_per_s for load in request.loads}
+        )
+        group.report(request.member_id, seen_revision=request.seen_revision, held=keys_of(request.held))
         coordinated.settle()
 
     def _hear(self, group: str, member_id: str, wish: pb.GroupWish) -> None:
@@ -367,18 +375,18 @@ class Coordinator:
         self._rules_look_at = None
         for record in self._records.records():
             if record.members:
-                self._groups[record.group] = self._coordinated(record.group)
+                self._groups[record.group] = self._coordinated_group(record.group)
                 for member in record.members:
                     self._hear(record.group, member.member_id, member.wish)
         if self._groups:
-            log.info("coordinating %d groups with members", len(self._groups))
+            log.info("this node now coordinates %d groups that have members", len(self._groups))
 
     def _end(self) -> None:
         """Stop coordinating: waiting callers are referred to the new coordinator."""
         self._epoch = None
         groups, self._groups = self._groups, {}
         self._sessions = Sessions()
-        self._departed = DepartedMembers()
+        self._departed_members = DepartedMembers()
         self._count()
         for coordinated in groups.values():
             coordinated.fail(_elsewhere())
@@ -393,7 +401,7 @@ class Coordinator:
             raise _elsewhere()
         return self._epoch
 
-    def _coordinated(self, name: str) -> CoordinatedGroup:
+    def _coordinated_group(self, name: str) -> CoordinatedGroup:
         """Return a group with the state of the log; its records are appended in the current epoch or not at all."""
         epoch = self._epoch
         assert epoch is not None, "`ready` has returned"
@@ -405,8 +413,8 @@ class Coordinator:
             group,
             tasks=self._tasks,
             write=lambda record: self._write(record, epoch),
-            standing=lambda: self._records.get(name),
-            restarted=self._restarted,
+            durable_record=lambda: self._records.get(name),
+            restarted=self._restart_sessions,
             settled=self._drop_if_empty,
             pace=lambda: self._turns.next_slice(self, (self, name)),
         )
@@ -416,13 +424,13 @@ class Coordinator:
         if self._coordinating() != epoch:
             raise _elsewhere()
         record.changed_us = self._clock.now_us()
-        standing = self._records.get(record.group)
-        before = 0 if standing is None else standing.generation
+        current = self._records.get(record.group)
+        before = 0 if current is None else current.generation
         await self._offsets_log.write_group(record, epoch=epoch)
         self._metrics.group_generations.inc(max(record.generation - before, 0))
 
-    def _restarted(self, group: ConsumerGroup, error: ProtocolError) -> None:
-        """Restart the sessions of members; some are members again because their removal could not be written."""
+    def _restart_sessions(self, group: ConsumerGroup, error: ProtocolError) -> None:
+        """Restart the sessions of members, including those whose removal could not be written."""
         coordinated = self._groups.get(group.name)
         if coordinated is None or coordinated.group is not group:
             return
@@ -475,7 +483,9 @@ class Coordinator:
     def _count(self) -> None:
         groups, members = self._counted
         self._counted = len(self._groups), len(self._sessions)
-        self._metrics.groups.inc(self._counted[0] - groups)  # differences, since all partitions of `__offsets` share it
+        self._metrics.groups.inc(
+            self._counted[0] - groups
+        )  # by differences: all partitions of `__offsets` share the gauges
         self._metrics.members.inc(self._counted[1] - members)
 
     def _expire(self, who: MemberKey) -> None:

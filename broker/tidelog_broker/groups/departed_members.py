@@ -12,7 +12,7 @@ from typing import Final
 from tidelog_broker.groups.sessions import MemberKey
 
 REMEMBERED_MAX: Final = 1_024
-"""Limit of remembered members; a late join of a forgotten one ends with its session timeout."""
+"""Limit of remembered members; a late join of a forgotten member creates one until its session times out."""
 
 
 class DepartedMembers:

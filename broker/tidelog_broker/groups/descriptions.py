@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from tidelog_broker.core.groups.membership import keys_of, partitions_of
+from tidelog_broker.core.groups.consumer_group import keys_of, partitions_of
 from tidelog_broker.core.groups.positions import GroupOffsets
 from tidelog_broker.core.groups.records import GroupRecords
 from tidelog_broker.core.topics import PartitionKey, TopicRegistry
@@ -48,7 +48,7 @@ class Descriptions:
             )
 
     def describe(self, name: str, may_see: Callable[[str], bool] | None = None) -> pb.GroupDescribeReply:
-        """Return a group's members with their held and target partitions, as far as there is room.
+        """Return a group's members with their held and target partitions, as many as fit a reply.
 
         Args:
             name: the group's name.
@@ -63,7 +63,7 @@ class Descriptions:
         room_bytes = PARTITIONS_BYTES
         for member in self._record(name).members:
             if may_see is not None:
-                member = self._seen(member, may_see)  # noqa: PLW2901 - the visible part of it
+                member = self._visible_part(member, may_see)  # noqa: PLW2901 - the visible part of it
             room_bytes -= member.ByteSize() - member.wish.ByteSize()
             if room_bytes < 0:
                 reply.shortened = True
@@ -73,15 +73,15 @@ class Descriptions:
             ids.update(topic.topic_id for topic in (*member.held, *member.target))
         room_bytes = PAGE_BYTES
         for topic_id in sorted(ids):
-            told = pb.TopicName(topic_id=topic_id, name=self._name_of(topic_id))
-            room_bytes -= told.ByteSize()
+            topic_name = pb.TopicName(topic_id=topic_id, name=self._name_of(topic_id))
+            room_bytes -= topic_name.ByteSize()
             if room_bytes < 0:
                 reply.shortened = True
                 break
-            reply.topics.append(told)
+            reply.topics.append(topic_name)
         return reply
 
-    def _seen(self, member: pb.GroupMember, may_see: Callable[[str], bool]) -> pb.GroupMember:
+    def _visible_part(self, member: pb.GroupMember, may_see: Callable[[str], bool]) -> pb.GroupMember:
         """Return a member without the topics that the caller may not see."""
         seen = pb.GroupMember()
         seen.CopyFrom(member)

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 LOOK_S: Final = 60.0
 _AT_ONCE: Final = 2_000
-"""Positions that are checked before the event loop serves other work."""
+"""Number of positions that are checked before the event loop serves other work."""
 
 
 class GroupExpiry:
@@ -64,7 +64,7 @@ class GroupExpiry:
         if not shard.coordinator.owns_log:
             return
         await shard.coordinator.ready(confirmed=True)
-        used = await _used(shard)
+        used = await _last_used_times(shard)
         newest_us = self._newest_at_first_us.setdefault(shard.key, max(used.values(), default=0))
         before_us = self._clock.stamped_before_us(self._retention_us, newest_us)
         for name, at_us in used.items():
@@ -81,7 +81,7 @@ def _is_unused(shard: GroupShard, name: str, before_us: int) -> bool:
     return 0 < _used_us(shard, name) <= before_us
 
 
-async def _used(shard: GroupShard) -> dict[str, int]:
+async def _last_used_times(shard: GroupShard) -> dict[str, int]:
     """Return when each group was last used."""
     found: dict[str, int] = {}
     looked = 0

@@ -1,6 +1,6 @@
 """Session deadlines of group members, and the caller of each member.
 
-Has no clock of its own; times are seconds of any monotonic clock.
+Times are arguments, in seconds of any monotonic clock.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from tidelog_broker.core.groups.member_access import MemberAccess
 
 GAP_S: Final = 1.0
-"""A gap between two checks from which on the process is considered to have been stopped, and unable to hear members."""
+"""Gap between two checks from which on the process counts as paused, so that it may have missed heartbeats."""
 
 
 class MemberKey(NamedTuple):
@@ -23,7 +23,7 @@ class MemberKey(NamedTuple):
 
 
 class Sessions:
-    """Deadlines by member. `expired` has to be called regularly; a gap between two calls extends all deadlines."""
+    """Deadlines by member. `expired` has to be called regularly; a long gap between two calls extends all deadlines."""
 
     def __init__(self) -> None:
         self._deadlines: dict[MemberKey, float] = {}
@@ -39,7 +39,7 @@ class Sessions:
         return who in self._deadlines
 
     def begin(self, now: float) -> None:
-        """Start regular checks: the time before does not count as a gap."""
+        """Start regular checks; the time before them does not count as a gap."""
         self._looked_at = now
 
     def heard(self, who: MemberKey, *, until: float) -> None:

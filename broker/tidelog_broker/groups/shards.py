@@ -52,7 +52,7 @@ class GroupShards:
         clock: the clock for timestamps.
         metrics: counts groups, members and generations.
         node_id: this node.
-        life: reports whether the node is stopping.
+        lifecycle: reports whether the node is stopping.
         turns: turns of the event loop for long work.
     """
 
@@ -67,7 +67,7 @@ class GroupShards:
         clock: SteadyClock,
         metrics: NodeMetrics,
         node_id: str,
-        life: Lifecycle,
+        lifecycle: Lifecycle,
         turns: Turns,
     ) -> None:
         self.claims = GroupReservations()
@@ -79,7 +79,7 @@ class GroupShards:
         self._clock = clock
         self._metrics = metrics
         self._node_id = node_id
-        self._life = life
+        self._lifecycle = lifecycle
         self._turns = turns
         self._subscriptions = Subscriptions(topics)
         self._totals = GroupTotals()
@@ -90,14 +90,14 @@ class GroupShards:
         yield from list(self._shards.values())
 
     def is_founded(self) -> bool:
-        """Return whether the partition count is known here."""
+        """Return whether this node knows the partition count."""
         return self._topics.get(OFFSETS_TOPIC_ID) is not None
 
     def all_keys(self) -> list[PartitionKey]:
         """Return all partitions of `__offsets`.
 
         Raises:
-            ProtocolError: EPOCH_CHANGING: `__offsets` is not known here yet.
+            ProtocolError: EPOCH_CHANGING: this node does not know `__offsets` yet.
         """
         return [(OFFSETS_TOPIC_ID, index) for index in range(self._count())]
 
@@ -128,7 +128,7 @@ class GroupShards:
             count = self._count()
             if not 0 <= index < count:
                 raise ProtocolError(pb.UNKNOWN_PARTITION, f"__offsets has partitions 0 to {count - 1}, got {index}")
-            shard = self._shards[index] = self._made((OFFSETS_TOPIC_ID, index))
+            shard = self._shards[index] = self._new_shard((OFFSETS_TOPIC_ID, index))
         return shard
 
     def forget_topic(self, topic_id: bytes) -> None:
@@ -137,7 +137,7 @@ class GroupShards:
             shard.positions.forget_topic(topic_id)
 
     def group_count(self) -> int:
-        """Return the number of groups that are known here."""
+        """Return the number of groups that this node knows."""
         return sum(len(shard.coordinator.descriptions.names()) for shard in self)
 
     def size_bytes(self) -> int:
@@ -150,7 +150,7 @@ class GroupShards:
             raise ProtocolError(pb.EPOCH_CHANGING, "__offsets is not known at this node yet; retry")
         return record.config.partitions
 
-    def _made(self, key: PartitionKey) -> GroupShard:
+    def _new_shard(self, key: PartitionKey) -> GroupShard:
         partitions, topics = self._partitions, self._topics
         positions, records = GroupOffsets(self._bounds, self._totals), GroupRecords()
         log = OffsetsLog(
@@ -171,7 +171,7 @@ class GroupShards:
             descriptions=Descriptions(groups=records, positions=positions, topics=topics, node_id=self._node_id),
             clock=self._clock,
             metrics=self._metrics,
-            is_stopping=lambda: self._life.stopping,
+            is_stopping=lambda: self._lifecycle.stopping,
             turns=self._turns,
         )
         return GroupShard(key, positions, records, log, coordinator)

@@ -36,15 +36,15 @@ _NAMES_AT_ONCE: Final = 50
 _REPETITION: Final = re.compile(r"\{(\d+)(?:,(\d*))?\}")
 
 
-class _Found(NamedTuple):
-    """The names that match a pattern, as of a change of the topics."""
+class _MatchingNames(NamedTuple):
+    """The names that match a pattern, with the number of topic changes applied so far."""
 
     changes: int
     names: list[str]
 
 
 class _Readable(NamedTuple):
-    """The names that match a pattern and that a caller may read, as of a change of the topics and of the rules."""
+    """The names that match a pattern and that a caller may read, with the applied changes of topics and rules."""
 
     changes: int
     rules: int | None
@@ -57,9 +57,9 @@ class Subscriptions:
     def __init__(self, topics: TopicRegistry) -> None:
         self._topics = topics
         self._since: dict[str, int] = {}
-        """Name of an existing topic -> the change with which it was first seen here."""
+        """Name of an existing topic -> the number of the change with which this node first saw it."""
         self._seen = -1
-        self._found: dict[str, _Found] = {}
+        self._matching: dict[str, _MatchingNames] = {}
         self._readable: dict[tuple[str, tuple[str, frozenset[str]]], _Readable] = {}
         """By pattern and the caller's name and roles, the least recently used first."""
 
@@ -80,14 +80,14 @@ class Subscriptions:
         """Check that matching a subscription's pattern against the existing topics does not take too long.
 
         Raises:
-            ProtocolError: INVALID_REQUEST: it does.
+            ProtocolError: INVALID_REQUEST: it takes too long.
         """
-        if wish.pattern and wish.pattern not in self._found:
-            self._matched(wish.pattern, time_s=PATTERN_S_MAX)
+        if wish.pattern and wish.pattern not in self._matching:
+            self._matching_topics(wish.pattern, time_s=PATTERN_S_MAX)
 
     def _read_of(self, pattern: str, reader: MemberAccess) -> Iterable[str]:
         """Return the matching names that a caller may read; rules are evaluated only for new names."""
-        matched = self._matched(pattern)
+        matched = self._matching_topics(pattern)
         rules = reader.rules_version
         if rules is None:
             return matched
@@ -106,15 +106,15 @@ class Subscriptions:
             del self._readable[next(iter(self._readable))]
         return before.names
 
-    def _matched(self, pattern: str, time_s: float = inf) -> list[str]:
+    def _matching_topics(self, pattern: str, time_s: float = inf) -> list[str]:
         self._look()
-        before = self._found.get(pattern, _Found(-1, []))
+        before = self._matching.get(pattern, _MatchingNames(-1, []))
         if before.changes == self._seen:
             return before.names
         names = [name for name in before.names if name in self._since]
         names += _matches(pattern, [name for name, at in self._since.items() if at > before.changes], time_s)
-        if pattern in self._found or len(self._found) < KEPT_MAX:
-            self._found[pattern] = _Found(self._seen, names)
+        if pattern in self._matching or len(self._matching) < KEPT_MAX:
+            self._matching[pattern] = _MatchingNames(self._seen, names)
         return names
 
     def _look(self) -> None:
@@ -135,7 +135,7 @@ def check_wish(wish: pb.GroupWish) -> None:
         ProtocolError: INVALID_REQUEST or INVALID_TOPIC.
     """
     if not wish.topics and not wish.pattern:
-        raise ProtocolError(pb.INVALID_REQUEST, "a member must name topics or a pattern for topic names")
+        raise ProtocolError(pb.INVALID_REQUEST, "a member must name topics or a pattern for topic names, got neither")
     if len(wish.topics) > TOPICS_MAX:
         raise ProtocolError(
             pb.INVALID_REQUEST,

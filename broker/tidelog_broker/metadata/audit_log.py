@@ -66,29 +66,29 @@ class AuditLog:
         self._left_out = 0
         self._acts = 0
 
-    def asked(self, kind: str, session: Session, envelope: pb.Envelope, about: About = NOTHING) -> int:
+    def begin(self, kind: str, session: Session, envelope: pb.Envelope, about: About = NOTHING) -> int:
         """Log an allowed operation before it begins; return its number for `answered`."""
         self._acts += 1
-        what = json.dumps(MessageToDict(_told(kind, envelope)))
-        self._write(event="asked", act=self._acts, **_who(kind, session, about), asked=what)
+        what = json.dumps(MessageToDict(_without_secrets(kind, envelope)))
+        self._write(event="asked", act=self._acts, **_caller_fields(kind, session, about), asked=what)
         return self._acts
 
     def answered(self, act: int, kind: str, session: Session, about: About, error: pb.Error | None) -> None:
         """Log the outcome of an operation: done, or failed with an error."""
         if error is None:
-            self._write(event="done", act=act, **_who(kind, session, about))
+            self._write(event="done", act=act, **_caller_fields(kind, session, about))
         else:
-            self._write(event="failed", act=act, **_who(kind, session, about), why=error.message)
+            self._write(event="failed", act=act, **_caller_fields(kind, session, about), why=error.message)
 
     def refused(self, kind: str, session: Session, error: ProtocolError, about: About = NOTHING) -> None:
         """Log a refused request; beyond a rate only their number."""
         if self._has_room():
-            self._write(event="refused", **_who(kind, session, about), why=error.message)
+            self._write(event="refused", **_caller_fields(kind, session, about), why=error.message)
 
     def unknown(self, why: str, client_id: str, about: About = NOTHING) -> None:
         """Log a failed authentication; beyond a rate only their number."""
         if self._has_room():
-            self._write(event="not authenticated", client_id=client_id, why=why, **_filled(about))
+            self._write(event="not authenticated", client_id=client_id, why=why, **_without_empty(about))
 
     def _has_room(self) -> bool:
         second = int(time.monotonic())
@@ -109,27 +109,27 @@ class AuditLog:
         self.also(line)
 
 
-def _filled(about: About) -> dict[str, object]:
+def _without_empty(about: About) -> dict[str, object]:
     return {name: value for name, value in about._asdict().items() if value}
 
 
-def _who(kind: str, session: Session, about: About) -> dict[str, object]:
-    return {"kind": kind, "principal": session.principal, "identity": session.identity} | _filled(about)
+def _caller_fields(kind: str, session: Session, about: About) -> dict[str, object]:
+    return {"kind": kind, "principal": session.principal, "identity": session.identity} | _without_empty(about)
 
 
-def _told(kind: str, envelope: pb.Envelope) -> Message:
+def _without_secrets(kind: str, envelope: pb.Envelope) -> Message:
     """Return a request without secrets."""
     if kind != "security_change":
-        asked: Message = getattr(envelope, kind)
-        return _shortened(asked)
-    told = pb.SecurityChange()
-    told.CopyFrom(envelope.security_change)
-    match told.WhichOneof("change"):
+        message: Message = getattr(envelope, kind)
+        return _shortened(message)
+    without_secrets = pb.SecurityChange()
+    without_secrets.CopyFrom(envelope.security_change)
+    match without_secrets.WhichOneof("change"):
         case "create_user":
-            told.create_user.CopyFrom(without_verifier(told.create_user))
+            without_secrets.create_user.CopyFrom(without_verifier(without_secrets.create_user))
         case "set_password":
-            told.set_password.CopyFrom(without_verifier(told.set_password))
-    return _shortened(told)
+            without_secrets.set_password.CopyFrom(without_verifier(without_secrets.set_password))
+    return _shortened(without_secrets)
 
 
 def _shortened(message: MessageT) -> MessageT:

@@ -48,7 +48,7 @@ class Authenticator:
         self._now_us = now_us
         self.logins = ScramLogins(registry)
         """Password logins, which take two messages."""
-        self._known = VerifiedSecrets(secrets.token_bytes(32))
+        self._verified_secrets = VerifiedSecrets(secrets.token_bytes(32))
 
     async def session_of(self, credentials: pb.Credentials, *, address: str) -> Session:
         """Return the session for credentials that were presented from an address (see `counted_address`).
@@ -79,28 +79,30 @@ class Authenticator:
         of_admin = self._admin_keys.secret_of(key.key_id)
         if of_admin is not None and hmac.compare_digest(of_admin, key.secret):
             return Session(permissions, self._admin, identity=IN_FILE + key.key_id)
-        kept = self._registry.key(key.key_id)
-        if kept is None or not await self._is_right(key, kept, address):
+        stored = self._registry.key(key.key_id)
+        if stored is None or not await self._is_right(key, stored, address):
             raise ProtocolError(pb.UNAUTHENTICATED, "the API key is unknown or was revoked")
-        if 0 < kept.expires_us <= self._now_us():
+        if 0 < stored.expires_us <= self._now_us():
             raise ProtocolError(pb.CREDENTIALS_EXPIRED, f"the API key {key.key_id} has expired")
-        if not self._registry.vouches_for(KEY + key.key_id, kept.principal):
-            raise ProtocolError(pb.UNAUTHENTICATED, "the API key was revoked")  # during the verification
-        if permissions.is_admin(kept.principal):  # created by an older release, or before `admin` was set to this name
+        if not self._registry.vouches_for(KEY + key.key_id, stored.principal):
+            raise ProtocolError(pb.UNAUTHENTICATED, "the API key was revoked")  # it was revoked during the verification
+        if permissions.is_admin(
+            stored.principal
+        ):  # created by an older release, or before `admin` was set to this name
             raise ProtocolError(pb.UNAUTHENTICATED, ADMIN_BY_RECORD)
         return Session(
             permissions,
-            kept.principal,
-            frozenset(kept.roles),
+            stored.principal,
+            frozenset(stored.roles),
             identity=KEY + key.key_id,
-            expires_us=kept.expires_us,
+            expires_us=stored.expires_us,
         )
 
-    async def _is_right(self, key: Key, kept: pb.ApiKey, address: str) -> bool:
-        if self._known.knows(key, kept.secret_hash):
+    async def _is_right(self, key: Key, stored: pb.ApiKey, address: str) -> bool:
+        if self._verified_secrets.knows(key, stored.secret_hash):
             return True
-        shown = await self._work.call(address, slow_hash, key.secret, kept.salt)
-        if not hmac.compare_digest(shown, kept.secret_hash):
+        presented_hash = await self._work.call(address, slow_hash, key.secret, stored.salt)
+        if not hmac.compare_digest(presented_hash, stored.secret_hash):
             return False
-        self._known.learn(key, kept.secret_hash)
+        self._verified_secrets.learn(key, stored.secret_hash)
         return True

@@ -94,18 +94,18 @@ class Certificates:
         self._permissions = permissions
         self._admin = admin
 
-    def session_of(self, shown: Mapping[str, Any] | None) -> Session | None:
+    def session_of(self, certificate: Mapping[str, Any] | None) -> Session | None:
         """Return the session for a verified certificate; None if no rule matches. It ends with the certificate.
 
-        `shown` is the result of `ssl.SSLObject.getpeercert`; None if the client has no certificate.
+        `certificate` is the result of `ssl.SSLObject.getpeercert`; None if the client has no certificate.
 
         Raises:
             ProtocolError: UNAUTHENTICATED, the certificate names the administrator.
         """
-        if not shown:
+        if not certificate:
             return None
         for rule in self._rules:
-            for name in _names(shown, rule.kind):
+            for name in _names(certificate, rule.kind):
                 principal = rule.principal_of(name)
                 if principal is None or not _may_be(principal):
                     continue
@@ -115,16 +115,16 @@ class Certificates:
                         "a certificate cannot name the administrator of the settings; grant rights to another "
                         "principal, or use a key of admin_key_file as the administrator",
                     )
-                ends_us = int(ssl.cert_time_to_seconds(shown["notAfter"])) * 1_000_000
+                ends_us = int(ssl.cert_time_to_seconds(certificate["notAfter"])) * 1_000_000
                 return Session(self._permissions, principal, expires_us=ends_us)
         return None
 
 
-def _names(shown: Mapping[str, Any], kind: str) -> Iterator[str]:
+def _names(certificate: Mapping[str, Any], kind: str) -> Iterator[str]:
     if kind == "cn":
-        yield from (value for part in shown.get("subject", ()) for name, value in part if name == "commonName")
+        yield from (value for part in certificate.get("subject", ()) for name, value in part if name == "commonName")
     else:
-        yield from (value for of, value in shown.get("subjectAltName", ()) if of == _ALTERNATIVES[kind])
+        yield from (value for of, value in certificate.get("subjectAltName", ()) if of == _ALTERNATIVES[kind])
 
 
 def _may_be(principal: str) -> bool:

@@ -2,7 +2,7 @@
 
 A change is a record of `__meta`: durable on its replicas before it is applied, and applied before the reply. Each is
 computed from a state that contains every earlier commit (`StateLog.ready`), and bound to the epoch of that state: a
-former owner that does not know its successor may read an old state here, but no change computed from it can be
+former owner that does not know its successor may read an old state, but no change computed from it can be
 committed, not even after it has become the owner again.
 """
 
@@ -87,24 +87,24 @@ class Controller:
 
     # --- topics ----------------------------------------------------------------------------------------
 
-    async def create_topic(self, asked: pb.TopicCreate, caller: pb.Caller = UNAUTHENTICATED) -> pb.TopicRecord:
+    async def create_topic(self, request: pb.TopicCreate, caller: pb.Caller = UNAUTHENTICATED) -> pb.TopicRecord:
         """Create a topic with its id, configuration, creator, and the first epoch of each partition.
 
         Raises:
             ProtocolError: INVALID_TOPIC, TOPIC_EXISTS, INVALID_REQUEST, QUOTA_EXCEEDED, or the error of the write.
         """
-        check_topic_name(asked.name)
-        refuse_unknown_fields(asked)
-        config = complete_config(asked.config, copies_default=self._usual_copies(), copies_max=self._copies_max)
+        check_topic_name(request.name)
+        refuse_unknown_fields(request)
+        config = complete_config(request.config, copies_default=self._usual_copies(), copies_max=self._copies_max)
         async with self._changing:
             epoch = await self._meta_log.ready_to_change()
-            if self._topics.exists(asked.name):
+            if self._topics.exists(request.name):
                 epoch = await self._meta_log.ready_to_change(confirmed=True)
-            if self._topics.exists(asked.name):
-                raise ProtocolError(pb.TOPIC_EXISTS, f"topic {asked.name!r} already exists")
+            if self._topics.exists(request.name):
+                raise ProtocolError(pb.TOPIC_EXISTS, f"topic {request.name!r} already exists")
             self._refuse_too_many(config.partitions)
             self._quotas.check(caller.principal, caller, topics=1, partitions=config.partitions)
-            return await self._write_new(asked.name, uuid.uuid4().bytes, config, caller.principal, epoch=epoch)
+            return await self._write_new(request.name, uuid.uuid4().bytes, config, caller.principal, epoch=epoch)
 
     async def alter_topic(self, change: pb.TopicAlter, caller: pb.Caller = UNAUTHENTICATED) -> pb.TopicRecord:
         """Change a topic; new partitions get their first epochs, and count towards its creator's quota.
@@ -115,9 +115,9 @@ class Controller:
         refuse_unknown_fields(change)
         async with self._changing:
             epoch = await self._ready_for(change.name)
-            standing = self._topics.named(change.name)
-            record = altered(standing, change, copies_max=self._copies_max)
-            first = standing.config.partitions
+            current = self._topics.named(change.name)
+            record = altered(current, change, copies_max=self._copies_max)
+            first = current.config.partitions
             self._refuse_too_many(record.config.partitions - first)
             self._quotas.check(record.creator, caller, topics=0, partitions=record.config.partitions - first)
             record.first_epochs.extend(await self._first_epochs(record.topic_id, record.config, first))
@@ -148,13 +148,13 @@ class Controller:
             record.ClearField("first_epochs")  # records of deleted topics are kept for ever
             await self._meta_log.write_topic(record, epoch=epoch)
 
-    async def found_audit(self, asked: pb.TopicConfig) -> None:
+    async def found_audit(self, requested: pb.TopicConfig) -> None:
         """Create `__audit` if it does not exist.
 
         Raises:
             ProtocolError: INVALID_REQUEST, or the error of the write.
         """
-        config = complete_config(asked, copies_default=self._usual_copies(), copies_max=self._copies_max)
+        config = complete_config(requested, copies_default=self._usual_copies(), copies_max=self._copies_max)
         async with self._changing:
             epoch = await self._meta_log.ready_to_change()
             if not self._topics.exists(AUDIT_TOPIC):
@@ -166,7 +166,7 @@ class Controller:
         return min(self._copies_default, max(storing, 1))
 
     async def found_offsets(self, config: pb.TopicConfig, *, is_new: bool) -> None:
-        """Create `__offsets` if it does not exist; that of a node that has joined others gets their number of copies.
+        """Create `__offsets`; if it exists with one copy and `config` has more, change it to have as many.
 
         Args:
             config: of the topic.
@@ -179,29 +179,29 @@ class Controller:
             return
         async with self._changing:
             epoch = await self._meta_log.ready_to_change()
-            standing = self._topics.get(OFFSETS_TOPIC_ID)
-            if standing is None:
+            existing = self._topics.get(OFFSETS_TOPIC_ID)
+            if existing is None:
                 level = self._features.founding_level() if is_new else None
                 await self._write_new(OFFSETS_TOPIC, OFFSETS_TOPIC_ID, config, epoch=epoch, level=level)
                 log.info("created %s with %d partitions", OFFSETS_TOPIC, config.partitions)
             elif not self._has_offsets(config):
                 record = pb.TopicRecord()
-                record.CopyFrom(standing)
+                record.CopyFrom(existing)
                 record.revision += 1
                 record.config.replication_factor = config.replication_factor
                 await self._meta_log.write_topic(record, epoch=epoch)
 
     def _has_offsets(self, config: pb.TopicConfig) -> bool:
-        standing = self._topics.get(OFFSETS_TOPIC_ID)
-        if standing is None:
+        existing = self._topics.get(OFFSETS_TOPIC_ID)
+        if existing is None:
             return False
-        return standing.config.replication_factor > 1 or config.replication_factor == 1
+        return existing.config.replication_factor > 1 or config.replication_factor == 1
 
     async def _ready_for(self, name: str, topic_id: bytes = b"") -> int:
         """Apply all commits and return the epoch of the state, see `StateLog.ready`.
 
         If the topic does not exist then, the state is confirmed by the replicas first: a write confirms the state that
-        it is based on, but a refusal does not, and a former owner may have an old state.
+        it is based on, but a refusal does not, and a former owner may have an outdated state.
         """
         epoch = await self._meta_log.ready_to_change()
         if not self._topics.exists(name) or (topic_id and self._topics.named(name).topic_id != topic_id):
@@ -235,12 +235,12 @@ class Controller:
         return record
 
     def _refuse_too_many(self, added: int) -> None:
-        there = sum(record.config.partitions for record in self._topics.live())
-        if added and there + added > self._partitions_max:
+        existing = sum(record.config.partitions for record in self._topics.live())
+        if added and existing + added > self._partitions_max:
             raise ProtocolError(
                 pb.INVALID_REQUEST,
                 f"the cluster's limit of {self._partitions_max} partitions (partitions_max) does not allow {added} "
-                f"more, it has {there}; delete topics, or raise the limit on every node",
+                f"more, it has {existing}; delete topics, or raise the limit on every node",
             )
 
     async def _first_epochs(self, topic_id: bytes, config: pb.TopicConfig, first: int) -> list[pb.EpochDescriptor]:
@@ -265,25 +265,25 @@ class Controller:
         """Register a node, or a change of its record.
 
         Registration admits a new node, so it is answered only by a confirmed owner of `__meta`. A new node may not use
-        a founder's id, because the directory of a founder that is not registered yet is unknown here.
+        a founder's id, because this node does not know the directory of a founder that is not registered yet.
 
         Raises:
             ProtocolError: FORBIDDEN if the id belongs to another node or the node lacks a feature in use,
                 INVALID_REQUEST, or the error of the write.
         """
-        said = announce.node
+        announced = announce.node
         async with self._changing:
             epoch = await self._meta_log.ready_to_change(confirmed=announce.is_new)
-            known = self._nodes.get(said.node_id)
+            known = self._nodes.get(announced.node_id)
             fault = identity_fault(
-                said.node_id, said.incarnation, said.directory_id, is_new=announce.is_new, known=known
+                announced.node_id, announced.incarnation, announced.directory_id, is_new=announce.is_new, known=known
             )
-            fault = fault or self._features.fault_of(said)
-            if announce.is_new and not fault and self._is_unregistered_founder(said.node_id, known):
-                fault = f"{said.node_id!r} is a founder; start it with the bootstrap file, or choose another id"
+            fault = fault or self._features.fault_of(announced)
+            if announce.is_new and not fault and self._is_unregistered_founder(announced.node_id, known):
+                fault = f"{announced.node_id!r} is a founder; start it with the bootstrap file, or choose another id"
             if fault:
                 raise ProtocolError(pb.FORBIDDEN, fault)
-            record = self._nodes.announced(said)
+            record = self._nodes.announced(announced)
             if record is not None:
                 await self._meta_log.write_node(record, epoch=epoch)
                 log.info("registered the node %r at %s:%d", record.node_id, record.host, record.port)
@@ -292,7 +292,7 @@ class Controller:
         """Return whether an id is that of a founder without a registered directory."""
         if known is not None:
             return known.incarnation == 0
-        meta = self._topics.get(META_TOPIC_ID)  # includes founders that a joining node has not learned of
+        meta = self._topics.get(META_TOPIC_ID)  # includes founders that are unknown to a joining node
         return meta is not None and node_id in meta.first_epoch.placement
 
     async def change_node(self, change: pb.ClusterChange) -> None:
@@ -315,7 +315,9 @@ class Controller:
                     self.refuse_while_it_stores(change.remove, accept_data_loss=change.accept_data_loss)
                     record = self._nodes.removed(change.remove)
                 case _:
-                    raise ProtocolError(pb.INVALID_REQUEST, "a node to drain, undrain or remove is required")
+                    raise ProtocolError(
+                        pb.INVALID_REQUEST, "a cluster change must name a node to drain, undrain or remove, got none"
+                    )
             await self._meta_log.write_node(record, epoch=epoch)
 
     async def finalize(self) -> int:
@@ -338,13 +340,13 @@ class Controller:
         return record is not None and record.removed
 
     def _is_there(self, node_id: str) -> bool:
-        """Return whether a node is alive and not removed."""
+        """Return whether a node is registered and alive."""
         return self._cluster.alive(node_id) and not self.is_removed(node_id)
 
     def refuse_while_it_stores(self, node_id: str, *, accept_data_loss: bool = False) -> None:
         """Refuse to remove a node that stores partitions; it has to be drained first, if other nodes can store them.
 
-        With `accept_data_loss` a drained node that is gone may be removed with partitions that only it stored.
+        With `accept_data_loss` a drained node that is down may be removed with partitions that only it stored.
 
         Raises:
             ProtocolError: INVALID_REQUEST.
@@ -360,20 +362,21 @@ class Controller:
                 route = self._routes.get((record.topic_id, index))
                 if route is None or node_id not in route.placement:
                     continue
-                draining = (standing := self._nodes.get(node_id)) is not None and standing.draining
+                draining = (record_of_node := self._nodes.get(node_id)) is not None and record_of_node.draining
                 if accept_data_loss and draining and is_gone and route.placement == (node_id,):
-                    continue  # no node can copy it: its data is lost with the node, which the operator accepts
+                    continue  # no other node has the data: it is lost with the node, which the operator accepts
                 if not draining or others >= record.config.replication_factor or route.owner == node_id:
                     raise ProtocolError(
                         pb.INVALID_REQUEST,
-                        f"node {node_id!r} still stores {record.name}/{index}; drain it and wait",
+                        f"node {node_id!r} still stores {record.name}/{index}; drain the node and wait until it "
+                        "stores nothing",
                     )
                 needed = max(record.config.ack_quorum, len(route.placement) // 2 + 1)
-                left = sum(1 for node in route.placement if node != node_id and self._is_there(node))
-                if left < needed:
+                live_replicas = sum(1 for node in route.placement if node != node_id and self._is_there(node))
+                if live_replicas < needed:
                     raise ProtocolError(
                         pb.INVALID_REQUEST,
-                        f"without node {node_id!r} only {left} of {len(route.placement)} replicas of "
+                        f"without node {node_id!r} only {live_replicas} of {len(route.placement)} replicas of "
                         f"{record.name}/{index} would be alive, and writes need {needed}; let another node join first",
                     )
 

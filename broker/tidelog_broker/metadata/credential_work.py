@@ -22,7 +22,7 @@ T = TypeVar("T")
 WORK_MAX: Final = 64
 """Limit of waiting callers: about half a second of slow hashes."""
 _HANDED_OVER: Final = 2
-"""Calls handed to the thread at a time, so that it always finds the next one."""
+"""Number of calls submitted to the thread at a time, so that it never waits for the next one."""
 
 
 class CredentialWork:
@@ -68,7 +68,7 @@ class CredentialWork:
         self._waiting += 1
         try:
             await turn
-        except asyncio.CancelledError:  # possibly after the turn was given
+        except asyncio.CancelledError:  # the caller may have been cancelled after its turn began
             if turn.done() and not turn.cancelled() and turn.exception() is None:
                 self._pass_on()
             raise
@@ -79,7 +79,7 @@ class CredentialWork:
         """Refuse the last waiting caller of the address that has most.
 
         Raises:
-            ProtocolError: OVERLOADED, it is the new caller's address.
+            ProtocolError: OVERLOADED, the new caller has this address.
         """
         crowd = max(self._turns.values(), key=len)
         if len(self._turns.get(address, ())) + 1 >= len(crowd):
@@ -94,7 +94,7 @@ class CredentialWork:
             del self._turns[address]
             turn = turns.popleft()
             if turns:
-                self._turns[address] = turns  # after the other addresses
+                self._turns[address] = turns  # the address goes to the end of the queue
             if not turn.done():
                 turn.set_result(None)
                 return

@@ -1,8 +1,9 @@
 """Features of topic and security records, by which nodes of different builds know which records they can apply.
 
-A feature is a setting, or a value of one, that an older build would ignore: for example, it would own a partition and
-keep duplicates. Each node announces the features that it supports in its record; a build that announces none supports
-the base set, whose features have no names. A record of `__meta` lists the features that a node needs to apply it.
+A feature is a setting, or a value of one, that an older build would ignore: for example, an older build would own a
+partition and keep duplicates. Each node announces the features that it supports in its record; a build that announces
+none supports the base set, whose features have no names. A record of `__meta` lists the features that a node needs to
+apply it.
 
 - The owner of `__meta` refuses a record that needs a feature which a registered node lacks.
 - It refuses to register a node that lacks a feature which existing records need.
@@ -104,7 +105,7 @@ class FeatureGate:
     def in_use(self) -> dict[str, str]:
         """Return the features that existing records need, each with one of the records, for messages."""
         used = dict.fromkeys(self.level.record.features, f"feature level {self.level.number}")
-        for record in self._standing():
+        for record in self._existing_records():
             for name in sorted(needed_by(record)):
                 used.setdefault(name, called(record))
         return used
@@ -130,15 +131,15 @@ class FeatureGate:
                 registered yet.
         """
         needed = needed_by(record)
-        standing = self._revision_before(record)
-        added = needed if standing is None else needed - needed_by(standing)
+        current = self._revision_before(record)
+        added = needed if current is None else needed - needed_by(current)
         if not added:
             return
         self._refuse_unsupported(added, called(record))
         self._refuse_above_level(added, called(record))
 
     def finalized(self) -> pb.ClusterLevel | None:
-        """Return the record that raises the level to the highest of this build; None where it is that already.
+        """Return the record that raises the level to the highest of this build; None if the level is that already.
 
         Raises:
             ProtocolError: as `check`, about a node that does not support that level.
@@ -155,15 +156,15 @@ class FeatureGate:
         return self.level.raised_to(number) if number > self.level.number else None
 
     def _refuse_above_level(self, added: frozenset[str], what: str) -> None:
-        """Refuse features of a higher level than the cluster's, unless a standing record needs them already."""
+        """Refuse features of a higher level than the cluster's, unless an existing record needs them already."""
         above = {name: each.number for each in LEVELS if each.number > self.level.number for name in each.features}
-        held = (added & above.keys()) - self.in_use().keys()
-        if held:
+        refused = (added & above.keys()) - self.in_use().keys()
+        if refused:
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                f"{what} needs {_listed(held)} of feature level {max(above[name] for name in held)}, and the cluster "
-                f"is at level {self.level.number}: run `tidelog cluster finalize`; nodes cannot go back to an earlier "
-                "build after that",
+                f"{what} needs {_joined(refused)} of feature level {max(above[name] for name in refused)}, and the "
+                f"cluster is at level {self.level.number}: run `tidelog cluster finalize`; nodes cannot go back to an "
+                "earlier build after that",
             )
 
     def _refuse_unsupported(self, added: frozenset[str], what: str) -> None:
@@ -175,23 +176,23 @@ class FeatureGate:
             if node.incarnation == 0:
                 raise ProtocolError(
                     pb.EPOCH_CHANGING,
-                    f"{what} needs {_listed(lacked)}, and founder {node.node_id!r} has not announced its "
+                    f"{what} needs {_joined(lacked)}, and founder {node.node_id!r} has not announced its "
                     "features yet; start it, or remove it from the cluster",
                 )
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                f"{what} needs {_listed(lacked)}, which node {node.node_id!r} ({_software(node)}) does "
+                f"{what} needs {_joined(lacked)}, which node {node.node_id!r} ({_software(node)}) does "
                 "not support and would ignore; upgrade that node, or drain and remove it from the cluster",
             )
 
-    def fault_of(self, said: pb.NodeRecord) -> str:
+    def fault_of(self, announced: pb.NodeRecord) -> str:
         """Return why a node must not be registered, for its operator; empty if it supports the features in use."""
         in_use = self.in_use()
-        lacked = in_use.keys() - said.features
+        lacked = in_use.keys() - announced.features
         if not lacked:
             return ""
         return (
-            f"node {said.node_id!r} ({_software(said)}) does not support {_listed(lacked)}, in use by "
+            f"node {announced.node_id!r} ({_software(announced)}) does not support {_joined(lacked)}, in use by "
             f"{in_use[min(lacked)]}; start it with a newer build"
         )
 
@@ -201,7 +202,7 @@ class FeatureGate:
         if not lacked:
             return ""
         return (
-            f"the cluster uses {_listed(lacked)}, which this build does not support; start the node with a newer build"
+            f"the cluster uses {_joined(lacked)}, which this build does not support; start the node with a newer build"
         )
 
     def fault_of_record(self, record: Record) -> str:
@@ -210,7 +211,7 @@ class FeatureGate:
         if not lacked:
             return ""
         return (
-            f"{called(record)} needs {_listed(lacked)}, which this build does not support; start the node with a newer "
+            f"{called(record)} needs {_joined(lacked)}, which this build does not support; start the node with a newer "
             "build"
         )
 
@@ -221,11 +222,11 @@ class FeatureGate:
         if not lacked:
             return ""
         return (
-            f"the cluster is at feature level {record.level}, which needs {_listed(lacked)}, and this build does not "
+            f"the cluster is at feature level {record.level}, which needs {_joined(lacked)}, and this build does not "
             "support that; start the node with a newer build"
         )
 
-    def _standing(self) -> Iterator[Record]:
+    def _existing_records(self) -> Iterator[Record]:
         yield from self._topics.live()
         yield from self._security.records()
 
@@ -244,5 +245,5 @@ def _software(node: pb.NodeRecord) -> str:
     return node.software or "an older build without a version"
 
 
-def _listed(names: Collection[str]) -> str:
+def _joined(names: Collection[str]) -> str:
     return ", ".join(sorted(names))

@@ -17,8 +17,8 @@ META_COPIES: Final = 5
 
 def internal_config(copies: int = 1) -> pb.TopicConfig:
     """Return the configuration of an internal topic."""
-    asked = pb.TopicConfig(segment_bytes=INTERNAL_SEGMENT_BYTES, replication_factor=copies)
-    return complete_config(asked, copies_max=1 if copies == 1 else REPLICATION_FACTOR_MAX)
+    config = pb.TopicConfig(segment_bytes=INTERNAL_SEGMENT_BYTES, replication_factor=copies)
+    return complete_config(config, copies_max=1 if copies == 1 else REPLICATION_FACTOR_MAX)
 
 
 def meta_record(genesis: pb.EpochDescriptor) -> pb.TopicRecord:

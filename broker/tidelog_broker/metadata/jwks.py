@@ -29,7 +29,7 @@ WAITING_MAX: Final = 64
 """Limit of callers that wait for a load; others are refused with a retry."""
 FETCH_S_MAX: Final = 4.0
 APART_S: Final = 3.0
-"""Minimum interval between the starts of two loads. Both limits together are less than a client waits for HELLO."""
+"""Minimum interval between the starts of two loads. With `FETCH_S_MAX` it is less than a client waits for HELLO."""
 
 
 class _Waiting(NamedTuple):
@@ -71,7 +71,7 @@ class Jwks:
         self._changed = changed
         self._apart_s = apart_s
         self._waiting: list[_Waiting] = []
-        self._wanted = asyncio.Event()
+        self._load_requested = asyncio.Event()
         self._problem = ""
         self._document = b""
         self._keys: KeySet | None = None
@@ -105,9 +105,11 @@ class Jwks:
             what = "this node cannot load the keys of tokens (see its log); retry, or use another node"
             raise ProtocolError(pb.EPOCH_CHANGING, what, retry_after_ms=1000)
         if key_id is None:
-            what = "the token does not name its key (kid), and the issuer has several"
+            what = "the token does not name its key (kid), and the issuer has several; use a token with a kid"
             raise ProtocolError(pb.UNAUTHENTICATED, what)
-        raise ProtocolError(pb.UNAUTHENTICATED, "the token's key is not published by its issuer")
+        raise ProtocolError(
+            pb.UNAUTHENTICATED, f"the token's key {key_id!r} is not published by its issuer; get a new token"
+        )
 
     async def follow(self, *, every_s: float, again_s: float) -> None:
         """Load the keys repeatedly until cancelled.
@@ -119,14 +121,13 @@ class Jwks:
         loop = asyncio.get_running_loop()
         while True:
             began_s = loop.time()
-            self._wanted.clear()
+            self._load_requested.clear()
             waiting, self._waiting = self._waiting, []
             had_none = self._keys is None
             await self._look()
             came, self._waiting = self._waiting, []
-            for (
-                each
-            ) in came:  # arrived during the load: wait for the next one, unless the key was found or none existed
+            # tokens that arrived during the load wait for the next one, unless their key was found or no keys existed
+            for each in came:
                 is_answered = had_none or (self._keys is not None and self._keys.find(each.key_id) is not None)
                 (waiting if is_answered else self._waiting).append(each)
             for each in waiting:
@@ -135,16 +136,16 @@ class Jwks:
             await asyncio.sleep(max(0.0, began_s + self._apart_s - loop.time()))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(again_s if self._problem else every_s):
-                    await self._wanted.wait()
+                    await self._load_requested.wait()
 
     async def _looked_again(self, key_id: str | None) -> None:
         """Wait for a load that begins from now on, or one that finds the key."""
         if len(self._waiting) >= WAITING_MAX:
             raise ProtocolError(pb.OVERLOADED, "too many tokens wait for their keys; retry", retry_after_ms=1000)
-        looked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(key_id, looked))
-        self._wanted.set()
-        await looked
+        loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Waiting(key_id, loaded))
+        self._load_requested.set()
+        await loaded
 
     async def _look(self) -> None:
         try:

@@ -80,7 +80,7 @@ class JwtTokens:
         key = await self._jwks.key(_key_id_of(token))
         claims = await self._work.call(address, _verified, token, key, self._rules)
         principal, roles = _principal_of(claims, self._rules), _roles_of(claims, self._rules)
-        if self._jwks.has_ended(BY_JWT + key.fingerprint):  # changed during the verification
+        if self._jwks.has_ended(BY_JWT + key.fingerprint):  # the key was revoked during the verification
             raise _wrong("the token's key is no longer published by its issuer")
         return Session(
             self._permissions,
@@ -127,8 +127,8 @@ def _verified(token: str, key: SigningKey, rules: TokenRules) -> dict[str, Any]:
 def _check_times(claims: dict[str, Any]) -> None:
     """Refuse times that are not numbers (RFC 7519, 2: NumericDate); the library also accepts text and booleans."""
     for claim in ("exp", "nbf", "iat"):
-        said = claims.get(claim, 0)
-        if type(said) not in {int, float} or not 0 <= said <= EXPIRES_S_MAX:  # of the exact type: True is an int
+        value = claims.get(claim, 0)
+        if type(value) not in {int, float} or not 0 <= value <= EXPIRES_S_MAX:  # of the exact type: True is an int
             raise _wrong(f"the token's claim {claim!r} must be a number of seconds since 1970, up to {EXPIRES_S_MAX}")
 
 

@@ -51,7 +51,7 @@ def supported_by(features: Collection[str]) -> int:
 
 
 class LevelState:
-    """The level of the cluster, as its record says."""
+    """The level of the cluster, from its record."""
 
     def __init__(self) -> None:
         self.record = pb.ClusterLevel()
@@ -63,7 +63,7 @@ class LevelState:
         return max(self.record.level, LEVELS[0].number)
 
     def apply(self, record: pb.ClusterLevel) -> bool:
-        """Take a record that was read; return whether it is newer than the one before."""
+        """Apply a record; return whether it is newer than the applied one."""
         if record.revision <= self.record.revision:
             return False
         self.record = record

@@ -1,15 +1,15 @@
-"""Confirmation that a topic does not exist, before a node reports it as unknown.
+"""Confirmation from the owner of `__meta` that a topic does not exist, before a node reports the topic as unknown.
 
 A topic is committed to `__meta` and reported to its creator before every node has applied it, and "unknown" is final: a
 client does not retry. So a node of a cluster that is asked about an unknown id or partition asks the owner of `__meta`
 for the end of that log, waits until it has applied as much, and then answers. If that is not possible, it answers that
 a retry may help, also for an unknown partition, since its topic may have been extended (`denial`).
 
-One question serves all requests that arrived before it was sent: one is in progress at a time, and the next begins
-`ASK_AGAIN_S` after it for all requests that have arrived meanwhile. So a flood of unknown ids costs the owner a bounded
-number of small requests, and each caller waits for at most two. An id that does not exist is cached
-(`TopicRegistry.deny`), so later requests for it are answered at once. A name may be created at any time, so a request
-for an unknown name waits for the next question each time.
+One request to the owner serves all client requests that arrived before it was sent. One is in progress at a time, and
+the next is sent `ASK_AGAIN_S` later for all client requests that have arrived meanwhile. So a flood of unknown ids
+costs the owner a bounded number of small requests, and each caller waits for at most two. An id that does not exist is
+cached (`TopicRegistry.deny`), so later requests for it are answered at once. A name may be created at any time, so each
+request for an unknown name waits for the next answer of the owner.
 
 Rejected: asking for the ids themselves, which needs a separate message and does not update this node; answering "retry"
 to every unknown id, which a client would repeat until its timeout.
@@ -61,11 +61,11 @@ class MetaFreshness:
         self._cluster = cluster
         self._routes = routes
         self._next: asyncio.Future[bool] | None = None
-        """Set while requests wait for the next question."""
+        """Set while client requests wait for the next request to the owner."""
         self._asking = False
 
     async def refresh_for(self, keys: Iterable[PartitionKey]) -> bool:
-        """Wait until these partitions are known here, or known not to exist, or that cannot be determined.
+        """Wait until this node knows these partitions, knows that they do not exist, or cannot determine that.
 
         The caller then looks them up again: an unknown topic gets the correct error, EPOCH_CHANGING if `__meta` was not
         reachable; for an unknown partition see `denial`. Returns at once if nothing is unknown.
@@ -90,7 +90,7 @@ class MetaFreshness:
         return await asyncio.shield(self._join())
 
     def _join(self) -> asyncio.Future[bool]:
-        """Return the future of the next question, which is sent after now."""
+        """Return the future of the next request to the owner, which is sent after this call."""
         if self._next is None:
             self._next = self._tasks.loop.create_future()
             if not self._asking:
@@ -99,15 +99,15 @@ class MetaFreshness:
         return self._next
 
     async def _ask_on(self) -> None:
-        """Ask while requests wait."""
+        """Ask the owner while client requests wait."""
         try:
             while self._next is not None:
-                asked, self._next = self._next, None
+                waiting, self._next = self._next, None
                 try:
-                    asked.set_result(await self._refresh())
+                    waiting.set_result(await self._refresh())
                 finally:
-                    if not asked.done():  # the node is stopping
-                        asked.set_result(False)
+                    if not waiting.done():  # the node is stopping
+                        waiting.set_result(False)
                 await asyncio.sleep(ASK_AGAIN_S)
         finally:
             self._asking = False
@@ -137,8 +137,8 @@ class MetaFreshness:
             ProtocolError: the owner cannot be asked, or is not the owner.
         """
         entry = pb.ListOffsetsEntry(topic_id=META_TOPIC_ID, latest=True)
-        asked = pb.Envelope(list_offsets=pb.ListOffsets(entries=[entry]))
-        answer = (await self._cluster.request(owner, asked, timeout_s=REFRESH_TIMEOUT_S)).envelope.list_offsets_reply
+        request = pb.Envelope(list_offsets=pb.ListOffsets(entries=[entry]))
+        answer = (await self._cluster.request(owner, request, timeout_s=REFRESH_TIMEOUT_S)).envelope.list_offsets_reply
         (result,) = answer.results
         if result.HasField("error"):
             raise ProtocolError(result.error.code, result.error.message)
@@ -146,7 +146,7 @@ class MetaFreshness:
 
 
 def denial(error: ProtocolError, *, current: bool) -> ProtocolError:
-    """Return the error for a partition after `refresh_for`; one that is only unknown here becomes retriable."""
+    """Return the error for an unknown partition; retriable unless `refresh_for` has made `__meta` current."""
     if current or error.code != pb.UNKNOWN_PARTITION:
         return error
     return ProtocolError(pb.EPOCH_CHANGING, f"{error.message}, as far as this node knows; retry")

@@ -10,8 +10,8 @@ from typing import Final
 
 from tidelog_broker.base.config import NodeSettings
 from tidelog_broker.base.metrics import NodeMetrics
+from tidelog_broker.base.node_tls import FILES_LOOK_S
 from tidelog_broker.base.offload import Offload
-from tidelog_broker.base.tls import FILES_LOOK_S
 from tidelog_broker.core.security.registry import SecurityRegistry
 from tidelog_broker.core.security.signed_logins import SignedLogins
 from tidelog_broker.core.security.tickets import Tickets
@@ -27,7 +27,7 @@ from tidelog_broker.metadata.state_log import MetaLog
 JWKS_EVERY_S: Final = 300.0
 """Interval of loading the keys of tokens from a URL, unless a token needs it sooner; see also `JWKS_AGAIN_S`."""
 JWKS_AGAIN_S: Final = 15.0
-"""The same after a failure."""
+"""Interval of loading the key set after a failure."""
 
 
 class NodeSecurity:

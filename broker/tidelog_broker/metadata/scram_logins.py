@@ -62,7 +62,7 @@ class ScramLogins:
         try:
             opening = opened(message)
         except ScramError as error:
-            raise _malformed() from error
+            raise _malformed_error() from error
         made_up = self._made_up(opening.name)
         user = self._registry.user(opening.name)
         verifier = made_up
@@ -79,11 +79,11 @@ class ScramLogins:
         try:
             signature = login.side.final(message)
         except ScramError as error:
-            raise _malformed() from error
+            raise _malformed_error() from error
         user = self._registry.user(login.side.opening.name)
         if signature is None or user is None or user.user_id != login.user_id:
             raise ProtocolError(pb.UNAUTHENTICATED, _REFUSED)
-        if self._registry.permissions.is_admin(user.name):  # as for API keys
+        if self._registry.permissions.is_admin(user.name):  # the administrator logs in with a key of the file
             raise ProtocolError(pb.UNAUTHENTICATED, ADMIN_BY_RECORD)
         session = Session(self._registry.permissions, user.name, frozenset(user.roles), identity=USER + user.user_id)
         return session, signature
@@ -102,5 +102,5 @@ class ScramLogins:
         return Verifier(ITERATIONS, derived(b"salt")[:SCRAM_SALT_BYTES], derived(b"stored"), derived(b"server"))
 
 
-def _malformed() -> ProtocolError:
+def _malformed_error() -> ProtocolError:
     return ProtocolError(pb.UNAUTHENTICATED, "invalid message of SCRAM-SHA-256 without channel binding")

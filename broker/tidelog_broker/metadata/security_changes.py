@@ -56,49 +56,49 @@ class SecurityChanges:
         self._changing = asyncio.Lock()
         self._users = UserChanges(meta_log, registry, now_us=now_us)
 
-    async def change(self, asked: pb.SecurityChange) -> pb.SecurityChangeReply:
+    async def change(self, change: pb.SecurityChange) -> pb.SecurityChangeReply:
         """Carry out a change.
 
         Raises:
             ProtocolError: INVALID_REQUEST, or the error of the write.
         """
-        refuse_unknown_fields(asked)
+        refuse_unknown_fields(change)
         async with self._changing:
             epoch = await self._meta_log.ready_to_change()
-            match asked.WhichOneof("change"):
+            match change.WhichOneof("change"):
                 case "create_key":
-                    return await self._create_key(asked.create_key, epoch)
+                    return await self._create_key(change.create_key, epoch)
                 case "revoke_key":
-                    missing = f"API key {asked.revoke_key!r} does not exist"
-                    return await self._remove(KEY + asked.revoke_key, missing, epoch)
+                    missing = f"API key {change.revoke_key!r} does not exist"
+                    return await self._remove(KEY + change.revoke_key, missing, epoch)
                 case "grant":
-                    return await self._put_rule(asked.grant, epoch)
+                    return await self._put_rule(change.grant, epoch)
                 case "revoke_rule":
-                    missing = f"rule {asked.revoke_rule!r} does not exist"
-                    return await self._remove(RULE + asked.revoke_rule, missing, epoch)
+                    missing = f"rule {change.revoke_rule!r} does not exist"
+                    return await self._remove(RULE + change.revoke_rule, missing, epoch)
                 case "create_user":
-                    return await self._users.create(asked.create_user, epoch)
+                    return await self._users.create(change.create_user, epoch)
                 case "set_password":
-                    return await self._users.set_password(asked.set_password, epoch)
+                    return await self._users.set_password(change.set_password, epoch)
                 case "delete_user":
-                    doomed, epoch = await self._users.standing(asked.delete_user, epoch)
-                    missing = f"user {asked.delete_user!r} does not exist"
+                    doomed, epoch = await self._users.existing_user(change.delete_user, epoch)
+                    missing = f"user {change.delete_user!r} does not exist"
                     return await self._remove(USER + doomed.user_id, missing, epoch)
                 case "set_quota":
-                    return await self._set_quota(asked.set_quota, epoch)
+                    return await self._set_quota(change.set_quota, epoch)
                 case "remove_quota":
-                    return await self._remove_quota(canonical(asked.remove_quota, is_new=False), epoch)
+                    return await self._remove_quota(canonical(change.remove_quota, is_new=False), epoch)
                 case _:
                     raise ProtocolError(pb.INVALID_REQUEST, "the request contains no change")
 
-    async def _create_key(self, asked: pb.ApiKey, epoch: int) -> pb.SecurityChangeReply:
-        check_principal(asked.principal)
-        refuse_admin(self._registry.permissions, asked.principal)
-        check_roles(asked.roles)
-        if len(asked.note) > NOTE_CHARS_MAX or (asked.note and not asked.note.isprintable()):
+    async def _create_key(self, requested: pb.ApiKey, epoch: int) -> pb.SecurityChangeReply:
+        check_principal(requested.principal)
+        refuse_admin(self._registry.permissions, requested.principal)
+        check_roles(requested.roles)
+        if len(requested.note) > NOTE_CHARS_MAX or (requested.note and not requested.note.isprintable()):
             raise ProtocolError(pb.INVALID_REQUEST, f"a note must have at most {NOTE_CHARS_MAX} printable characters")
         now_us = self._now_us()
-        if asked.expires_us and asked.expires_us <= now_us:
+        if requested.expires_us and requested.expires_us <= now_us:
             raise ProtocolError(pb.INVALID_REQUEST, "the key's expiry is in the past; choose a later time")
         self._registry.check_limit(KEY)
         key, salt = new_key(), secrets.token_bytes(SALT_BYTES)
@@ -106,11 +106,11 @@ class SecurityChanges:
         record.api_key.CopyFrom(
             pb.ApiKey(
                 key_id=key.key_id,
-                principal=asked.principal,
-                roles=sorted(set(asked.roles)),
+                principal=requested.principal,
+                roles=sorted(set(requested.roles)),
                 created_us=now_us,
-                expires_us=asked.expires_us,
-                note=asked.note,
+                expires_us=requested.expires_us,
+                note=requested.note,
                 salt=salt,
                 secret_hash=await self._workers.call(0, slow_hash, key.secret, salt),
             )
@@ -118,17 +118,17 @@ class SecurityChanges:
         await self._meta_log.write_security(record, epoch=epoch)
         return pb.SecurityChangeReply(api_key=key.text, key=without_secrets(record.api_key))
 
-    async def _put_rule(self, asked: pb.AccessRule, epoch: int) -> pb.SecurityChangeReply:
-        check_rule(asked)
-        if asked.deny and self._registry.permissions.is_admin(asked.principal):
+    async def _put_rule(self, requested: pb.AccessRule, epoch: int) -> pb.SecurityChangeReply:
+        check_rule(requested)
+        if requested.deny and self._registry.permissions.is_admin(requested.principal):
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                f"a rule that denies {asked.principal!r} something would have no effect: it is the administrator, "
+                f"a rule that denies {requested.principal!r} something would have no effect: it is the administrator, "
                 "which may do everything; to revoke that, remove its keys from admin_key_file",
             )
         self._registry.check_limit(RULE)
         rule = pb.AccessRule()
-        rule.CopyFrom(asked)
+        rule.CopyFrom(requested)
         rule.rule_id = new_id()
         if rule.deny:
             self._refuse_locking_out(added=rule)
@@ -137,40 +137,40 @@ class SecurityChanges:
         await self._meta_log.write_security(record, epoch=epoch)
         return pb.SecurityChangeReply(rule=rule)
 
-    async def _set_quota(self, asked: pb.Quota, epoch: int) -> pb.SecurityChangeReply:
+    async def _set_quota(self, requested: pb.Quota, epoch: int) -> pb.SecurityChangeReply:
         quota = pb.Quota()
-        quota.CopyFrom(asked)
-        quota.subject = canonical(asked.subject)
+        quota.CopyFrom(requested)
+        quota.subject = canonical(requested.subject)
         check_quota(quota, is_admin=self._registry.quotas.is_admin(quota.subject))
-        standing = self._registry.quotas.of_subject(quota.subject)
-        if standing is None:
+        existing = self._registry.quotas.of_subject(quota.subject)
+        if existing is None:
             self._registry.check_limit(QUOTA)
-        quota.quota_id = new_id() if standing is None else standing.quota_id
+        quota.quota_id = new_id() if existing is None else existing.quota_id
         record = self._registry.next_of(QUOTA + quota.quota_id)
         record.quota.CopyFrom(quota)
         await self._meta_log.write_security(record, epoch=epoch)
         return pb.SecurityChangeReply(quota=quota)
 
     async def _remove_quota(self, subject: str, epoch: int) -> pb.SecurityChangeReply:
-        standing = self._registry.quotas.of_subject(subject)
-        if standing is None:
+        existing = self._registry.quotas.of_subject(subject)
+        if existing is None:
             epoch = await self._meta_log.ready_to_change(confirmed=True)
-            standing = self._registry.quotas.of_subject(subject)
-        if standing is None:
+            existing = self._registry.quotas.of_subject(subject)
+        if existing is None:
             raise ProtocolError(pb.INVALID_REQUEST, f"{subject!r} has no quota")
-        record = self._registry.next_of(QUOTA + standing.quota_id)
+        record = self._registry.next_of(QUOTA + existing.quota_id)
         record.deleted = True
         await self._meta_log.write_security(record, epoch=epoch)
         return pb.SecurityChangeReply()
 
     async def _remove(self, record_id: str, missing: str, epoch: int) -> pb.SecurityChangeReply:
-        standing = self._registry.get(record_id)
-        if standing is None:
+        existing = self._registry.get(record_id)
+        if existing is None:
             epoch = await self._meta_log.ready_to_change(confirmed=True)
-            standing = self._registry.get(record_id)
-        if standing is None:
+            existing = self._registry.get(record_id)
+        if existing is None:
             raise ProtocolError(pb.INVALID_REQUEST, missing)
-        if not standing.deleted:  # otherwise it is a repeated request whose answer was lost
+        if not existing.deleted:  # otherwise it is a repeated request whose answer was lost
             self._refuse_locking_out(removed=record_id)
             record = self._registry.next_of(record_id)
             record.deleted = True
@@ -214,8 +214,8 @@ class SecurityChanges:
 
 def without_secrets(key: pb.ApiKey) -> pb.ApiKey:
     """Return a copy of a key without its salt and hash."""
-    told = pb.ApiKey()
-    told.CopyFrom(key)
-    told.ClearField("salt")
-    told.ClearField("secret_hash")
-    return told
+    public = pb.ApiKey()
+    public.CopyFrom(key)
+    public.ClearField("salt")
+    public.ClearField("secret_hash")
+    return public

@@ -93,7 +93,8 @@ class StateLog:
         with one read after the other, each would wait for a turn of a node that is busy with takeovers.
         """
         self._barring = 0
-        """Pending deletions: a snapshot that began now would restore the deleted group, as it is appended later."""
+        """Number of pending deletions. No snapshot begins meanwhile, because it would follow a deletion in the log and
+        restore the deleted group."""
 
     @property
     def _partition(self) -> Partition:
@@ -155,12 +156,12 @@ class StateLog:
             reading.set_result(error)
             raise
         finally:
-            reading.cancel()  # no effect if it has a result; otherwise the callers end with this node
+            reading.cancel()  # no effect if there is a result; otherwise the callers are cancelled with this node
 
     async def _apply_rest(self) -> None:
         partition = self._partition
         if self.applied < partition.state.log_start:
-            self.forget()  # the snapshot at the start of the log omits what was deleted meanwhile
+            self.forget()  # the snapshot at the start of the log omits state that was deleted meanwhile
         offset = max(self.applied, partition.state.log_start)
         while offset < partition.state.high_watermark:
             buffers = await partition.reader.read_log(offset, _READ_BYTES)
@@ -170,7 +171,7 @@ class StateLog:
                 offset = max(offset, self.take(buffer))
 
     def forget(self) -> None:
-        """Forget the applied state, if a snapshot does not replace all of it."""
+        """Drop applied state that a snapshot would not replace."""
 
     def take(self, buffer: memoryview) -> int:
         """Apply committed batches from any source; return the offset after them."""
@@ -190,16 +191,16 @@ class StateLog:
             epoch: the epoch of that state, as `ready` returned it.
 
         Raises:
-            ProtocolError: they were refused, or the outcome is unknown; EPOCH_CHANGING (definite) if the epoch has
-                ended, and the records have to be computed again.
+            ProtocolError: the records were refused, or the outcome is unknown; EPOCH_CHANGING (definite) if the epoch
+                has ended, and the records have to be computed again.
         """
         for start in range(0, len(records), RECORDS_PER_BATCH):
             values = [record.SerializeToString() for record in records[start : start + RECORDS_PER_BATCH]]
             self._bytes_since_snapshot += await self._append(values, epoch=epoch)
         self._begin_snapshot_if_due(epoch)
 
-    async def take_back(self, record: StateRecord, *, epoch: int) -> None:
-        """Write a record that deletes something without a revision that outdates it.
+    async def write_deletion(self, record: StateRecord, *, epoch: int) -> None:
+        """Write a deletion, which leaves no record whose revision would outrank older records.
 
         Raises:
             ProtocolError: see `write`; EPOCH_CHANGING while a snapshot is being written, which may still contain it.
@@ -235,7 +236,7 @@ class StateLog:
             self._unsettled -= changes
             self._barring -= bars
             if not isinstance(outcome, ProtocolError):
-                # Applied here and not after the wait: a snapshot that begins in between must include it.
+                # Applied before the wait: a snapshot that begins during the wait must include the record.
                 self._apply_all(values)
                 if self.applied == outcome.base_offset:
                     self.applied = outcome.end_offset
@@ -308,7 +309,7 @@ class MetaLog(StateLog):
         nodes_changed: Callable[[], None] = lambda: None,
         security_changed: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__(tasks, find, apply=self.apply_value, live=self.standing)
+        super().__init__(tasks, find, apply=self.apply_value, live=self.current_records)
         self._topics = topics
         self._nodes = nodes
         self._features = features
@@ -320,7 +321,7 @@ class MetaLog(StateLog):
         self._changed: dict[bytes, None] = {}
         self._following = asyncio.Lock()
 
-    def standing(self) -> Iterator[StateRecord]:
+    def current_records(self) -> Iterator[StateRecord]:
         """Yield all current records; the record of `__meta` itself is not part of its log."""
         yield from (record for record in self._topics.records() if record.revision)
         for record in self._nodes.records():
@@ -349,7 +350,7 @@ class MetaLog(StateLog):
                 return
         record = pb.TopicRecord.FromString(value)
         if not record.topic_id:
-            unknown = ", ".join(unknown_fields(meta)) or "no field that it knows"
+            unknown = ", ".join(unknown_fields(meta)) or "no known field"
             self._unsupported(f"a record of __meta has {unknown}, which this build does not support; use a newer build")
             return
         if self._topics.apply(record):
@@ -431,9 +432,9 @@ class MetaLog(StateLog):
         await self.follow_changes()
 
     def _one_at_a_time(self) -> None:
-        """Refuse concurrent changes: two with the same base have the same revision, and one of them would be lost."""
+        """Refuse concurrent changes: two changes of the same record get the same revision, and one would be lost."""
         if self._unsettled:
-            raise ProtocolError(pb.EPOCH_CHANGING, "an earlier change has no outcome yet; retry")
+            raise ProtocolError(pb.EPOCH_CHANGING, "an earlier change of __meta has no outcome yet; retry")
 
 
 class OffsetsLog(StateLog):
@@ -454,7 +455,7 @@ class OffsetsLog(StateLog):
         groups: GroupRecords,
         is_gone: Callable[[bytes], bool],
     ) -> None:
-        super().__init__(tasks, find, apply=self._take, live=self._standing)
+        super().__init__(tasks, find, apply=self._take, live=self._live_records)
         self._positions = positions
         self._groups = groups
         self._is_gone = is_gone
@@ -464,7 +465,7 @@ class OffsetsLog(StateLog):
         self._positions.forget_all()
         self._groups.forget_all()
 
-    def _standing(self) -> Iterator[StateRecord]:
+    def _live_records(self) -> Iterator[StateRecord]:
         yield from self._positions.records()
         for record in self._groups.records():
             yield wrapped_group(record)
@@ -483,10 +484,10 @@ class OffsetsLog(StateLog):
         """Make a group's new record durable and apply it; a deletion also deletes the group's positions.
 
         Raises:
-            ProtocolError: see `StateLog.write` and `take_back`.
+            ProtocolError: see `StateLog.write` and `write_deletion`.
         """
         if record.deleted:
-            await self.take_back(wrapped_group(record), epoch=epoch)
+            await self.write_deletion(wrapped_group(record), epoch=epoch)
         else:
             await self.write([wrapped_group(record)], epoch=epoch)
 

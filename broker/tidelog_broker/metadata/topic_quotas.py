@@ -1,7 +1,7 @@
 """The quotas on the number of topics and partitions of a principal, enforced by the owner of `__meta`.
 
-A topic's record names the principal that created it, whoever alters it later. Topics without a creator, made without
-authentication or by an older release, count for no principal.
+A topic's record names the principal that created it, whoever alters it later. Topics without a creator, which were
+created without authentication or by an older release, do not count.
 """
 
 from __future__ import annotations
@@ -40,15 +40,17 @@ class TopicQuotas:
         limits = self._quotas.of_principal(creator, caller.roles if caller.principal == creator else ())
         if limits.topics is None and limits.partitions is None:
             return
-        made = [record for record in self._topics.live() if record.creator == creator]
-        _check("topics", creator, limits.topics, len(made), topics)
-        _check("partitions", creator, limits.partitions, sum(record.config.partitions for record in made), partitions)
+        existing = [record for record in self._topics.live() if record.creator == creator]
+        _check("topics", creator, limits.topics, len(existing), topics)
+        _check(
+            "partitions", creator, limits.partitions, sum(record.config.partitions for record in existing), partitions
+        )
 
 
-def _check(what: str, creator: str, bound: int | None, there: int, more: int) -> None:
-    if bound is not None and more and there + more > bound:
+def _check(what: str, creator: str, bound: int | None, existing: int, more: int) -> None:
+    if bound is not None and more and existing + more > bound:
         raise ProtocolError(
             pb.QUOTA_EXCEEDED,
-            f"{creator!r} has created {there} {what}, and {more} more would exceed its quota of {bound}; delete some, "
-            "or raise the quota",
+            f"{creator!r} has created {existing} {what}, and {more} more would exceed its quota of {bound}; delete "
+            "some, or raise the quota",
         )

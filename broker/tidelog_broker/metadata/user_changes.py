@@ -33,36 +33,36 @@ class UserChanges:
         self._registry = registry
         self._now_us = now_us
 
-    async def create(self, asked: pb.ScramUser, epoch: int) -> pb.SecurityChangeReply:
+    async def create(self, requested: pb.ScramUser, epoch: int) -> pb.SecurityChangeReply:
         """Create a user, computed from the state of `epoch`.
 
         Raises:
             ProtocolError: INVALID_REQUEST, or the error of the write.
         """
-        check_principal(asked.name)
-        _check_user(asked)
-        refuse_admin(self._registry.permissions, asked.name)
-        if self._registry.user(asked.name) is not None:
+        check_principal(requested.name)
+        _check_user(requested)
+        refuse_admin(self._registry.permissions, requested.name)
+        if self._registry.user(requested.name) is not None:
             raise ProtocolError(
-                pb.INVALID_REQUEST, f"user {asked.name!r} already exists; change its password, or delete it first"
+                pb.INVALID_REQUEST, f"user {requested.name!r} already exists; change its password, or delete it first"
             )
         self._registry.check_limit(USER)
-        return await self._put(asked, asked.roles, [], epoch)
+        return await self._put(requested, requested.roles, [], epoch)
 
-    async def set_password(self, asked: pb.ScramUser, epoch: int) -> pb.SecurityChangeReply:
+    async def set_password(self, requested: pb.ScramUser, epoch: int) -> pb.SecurityChangeReply:
         """Set a user's password and keep its roles. Accepts existing names that a new user may not have.
 
         Raises:
             ProtocolError: see `create`.
         """
-        _check_user(asked)
-        refuse_admin(self._registry.permissions, asked.name)
-        standing, epoch = await self.standing(asked.name, epoch)
-        ended = self._registry.next_of(USER + standing.user_id)
+        _check_user(requested)
+        refuse_admin(self._registry.permissions, requested.name)
+        existing, epoch = await self.existing_user(requested.name, epoch)
+        ended = self._registry.next_of(USER + existing.user_id)
         ended.deleted = True
-        return await self._put(asked, standing.roles, [ended], epoch)
+        return await self._put(requested, existing.roles, [ended], epoch)
 
-    async def standing(self, name: str, epoch: int) -> tuple[pb.ScramUser, int]:
+    async def existing_user(self, name: str, epoch: int) -> tuple[pb.ScramUser, int]:
         """Return a user, and the epoch of the state in which it was found: `epoch`, or a later one.
 
         Raises:
@@ -77,17 +77,17 @@ class UserChanges:
         return found, epoch
 
     async def _put(
-        self, asked: pb.ScramUser, roles: Iterable[str], records: list[pb.SecurityRecord], epoch: int
+        self, requested: pb.ScramUser, roles: Iterable[str], records: list[pb.SecurityRecord], epoch: int
     ) -> pb.SecurityChangeReply:
         user = pb.ScramUser(
             user_id=new_id(),
-            name=asked.name,
+            name=requested.name,
             roles=sorted(set(roles)),
             created_us=self._now_us(),
-            iterations=asked.iterations,
-            salt=asked.salt,
-            stored_key=asked.stored_key,
-            server_key=asked.server_key,
+            iterations=requested.iterations,
+            salt=requested.salt,
+            stored_key=requested.stored_key,
+            server_key=requested.server_key,
         )
         record = self._registry.next_of(USER + user.user_id)
         record.user.CopyFrom(user)
@@ -104,13 +104,17 @@ def without_verifier(user: pb.ScramUser) -> pb.ScramUser:
     return pb.ScramUser(user_id=user.user_id, name=user.name, roles=user.roles, created_us=user.created_us)
 
 
-def _check_user(asked: pb.ScramUser) -> None:
-    check_roles(asked.roles)
+def _check_user(requested: pb.ScramUser) -> None:
+    check_roles(requested.roles)
     try:
-        is_prepared = user_name(asked.name) == asked.name
+        is_prepared = user_name(requested.name) == requested.name
     except ValueError:
         is_prepared = False
     if not is_prepared:
-        raise ProtocolError(pb.INVALID_REQUEST, f"user name {asked.name!r} must be in the form that SASLprep returns")
-    if not is_verifier(Verifier(asked.iterations, asked.salt, asked.stored_key, asked.server_key)):
-        raise ProtocolError(pb.INVALID_REQUEST, "the verifier is not valid for SCRAM-SHA-256 with enough iterations")
+        raise ProtocolError(
+            pb.INVALID_REQUEST, f"user name {requested.name!r} must be normalised with SASLprep (RFC 4013)"
+        )
+    if not is_verifier(Verifier(requested.iterations, requested.salt, requested.stored_key, requested.server_key)):
+        raise ProtocolError(
+            pb.INVALID_REQUEST, "the password verifier is not valid for SCRAM-SHA-256, or has too few iterations"
+        )

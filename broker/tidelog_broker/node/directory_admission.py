@@ -35,7 +35,8 @@ log = logging.getLogger(__name__)
 ASK_TIMEOUT_S: Final = 2.0
 ASK_AGAIN_S: Final = 0.1
 PATIENCE_S: Final = 1.0
-"""How long a node that has enough answers waits for the missing ones, and any node before it logs what it waits for."""
+"""How long a node with enough answers waits for the missing ones, and how long any node waits before it logs which
+answers are missing."""
 REGISTER_TIMEOUT_S: Final = 20.0
 """Includes the time in which the other node finds the owner of `__meta`, and the owner's write."""
 KEEP_BINDING_S: Final = 5.0
@@ -98,17 +99,17 @@ class DirectoryAdmission:
         self._links = links
         self._gossip_port = gossip_port
         self._look = look
-        self._answered: set[str] = set()
+        self._answered_nodes: set[str] = set()
         self._is_registered = False
         """Whether another node knows the committed record of this node with this directory."""
-        self._told = ""
+        self._logged_reason = ""
 
     @property
     def _is_new(self) -> bool:
         return not self._broker.dir.admitted
 
     async def admit(self) -> None:
-        """Wait until the cluster has durably assigned this directory to this node's id, and store that here.
+        """Wait until the cluster has durably assigned this directory to this node's id, and note it in the directory.
 
         Raises:
             IdentityError: the id belongs to another directory; or the nodes that could admit it reject it (another
@@ -117,7 +118,7 @@ class DirectoryAdmission:
         broker = self._broker
         if broker.dir.admitted:
             if not self._founders:
-                await self._hear_of_meta()
+                await self._fetch_meta_record()
             return
         if self._founders:
             await self._be_bound()
@@ -134,8 +135,8 @@ class DirectoryAdmission:
         Raises:
             IdentityError: it does not.
         """
-        asked = sorted(self._broker.cluster.linked)
-        for reply in await asyncio.gather(*(self._ask(peer, bind=False) for peer in asked)):
+        linked = sorted(self._broker.cluster.linked)
+        for reply in await asyncio.gather(*(self._ask(peer, bind=False) for peer in linked)):
             fault = "" if reply is None else self._broker.features.fault_of_features(reply.features_in_use)
             if fault:
                 raise IdentityError(fault)
@@ -143,7 +144,7 @@ class DirectoryAdmission:
     async def keep_bound(self) -> None:
         """Complete the binding of an admitted founder at founders that were unreachable at its admission.
 
-        Each of the other founders then detects it if this founder later loses its disk.
+        Each of the other founders can then detect that this founder has lost its disk.
         """
         if not self._founders:
             return
@@ -151,13 +152,13 @@ class DirectoryAdmission:
         asked: set[str] = set()
         while True:
             gone = {record.node_id for record in self._broker.nodes.records() if record.removed}
-            left = set(binders.waited_for) - gone - asked
-            if not left:
+            unbound = set(binders.waited_for) - gone - asked
+            if not unbound:
                 return
-            for peer in sorted(left & self._broker.cluster.linked):
+            for peer in sorted(unbound & self._broker.cluster.linked):
                 reply = await self._ask(peer, bind=True)
                 fault = binders.answered(peer, reply.bound_directory_id) if reply is not None else ""
-                if fault:  # an earlier or later directory of this id was bound there and never admitted
+                if fault:  # that founder has bound another directory of this id, which was never admitted
                     asked.add(peer)
                     log.info(
                         "founder %s has recorded another data directory for this node, one that was never admitted; "
@@ -207,7 +208,7 @@ class DirectoryAdmission:
                 self._say(f"node {self._broker.node_id!r} waits to be registered in the cluster: {problem}")
             await asyncio.sleep(ASK_AGAIN_S)
 
-    async def _hear_of_meta(self) -> None:
+    async def _fetch_meta_record(self) -> None:
         """Load the record of `__meta` for a node that failed between its admission and its first copy.
 
         That record is not part of any log; without it the node cannot store `__meta`, and gossip has no node to
@@ -217,11 +218,11 @@ class DirectoryAdmission:
             IdentityError: another node knows a different directory of this node's id.
         """
         broker = self._broker
-        kept = await broker.threads.io.call(0, load_meta_snapshot, broker.disk.fs, broker.dir.meta_state)
-        if kept is not None and kept.HasField("meta"):
+        snapshot = await broker.threads.io.call(0, load_meta_snapshot, broker.disk.fs, broker.dir.meta_state)
+        if snapshot is not None and snapshot.HasField("meta"):
             return
         while broker.topics.get(META_TOPIC_ID) is None:
-            self._answered.clear()
+            self._answered_nodes.clear()
             await self._ask_all(None)
             self._say(f"node {broker.node_id!r} was admitted but has no cluster metadata yet; waiting for another node")
             await asyncio.sleep(ASK_AGAIN_S)
@@ -234,13 +235,13 @@ class DirectoryAdmission:
         """
         broker = self._broker
         gossip_port = broker.settings.advertise_gossip_port or self._gossip_port or broker.port
-        said = own_record(broker, gossip_port=gossip_port)  # updated later, once the port is known
+        own = own_record(broker, gossip_port=gossip_port)  # the record is written again once the port is known
         problem = "no seed and no node known to the seeds is reachable; start them, or set other seeds"
         for peer in sorted(broker.cluster.linked):
-            announce = pb.NodeAnnounce(node=said, is_new=self._is_new)
+            announce = pb.NodeAnnounce(node=own, is_new=self._is_new)
             try:
-                asked = broker.cluster.request(peer, pb.Envelope(node_announce=announce), timeout_s=REGISTER_TIMEOUT_S)
-                reply = (await asked).envelope.node_announce_reply
+                answer = broker.cluster.request(peer, pb.Envelope(node_announce=announce), timeout_s=REGISTER_TIMEOUT_S)
+                reply = (await answer).envelope.node_announce_reply
             except ProtocolError as error:
                 if error.code in {pb.FORBIDDEN, pb.INVALID_REQUEST}:
                     raise IdentityError(error.message) from error
@@ -249,27 +250,27 @@ class DirectoryAdmission:
             self._learn(reply)
             if self._is_registered:
                 return ""
-            problem = f"node {peer!r} has not written the record; it may run an older build"
+            problem = f"node {peer!r} has not written the record of this node; upgrade it if it runs an older build"
         return problem
 
     # --- both ------------------------------------------------------------------------------------------
 
     async def _ask_all(self, binders: Binders | None) -> None:
-        """Ask all reachable nodes that have not answered; those that have to bind, until they have."""
+        """Ask all reachable nodes that have not answered, and founders until they have bound this one."""
         to_bind = set(binders.waited_for) if binders is not None else set()
-        asked = sorted(self._broker.cluster.linked - (self._answered - to_bind))
-        replies = await asyncio.gather(*(self._ask(peer, bind=peer in to_bind) for peer in asked))
-        for peer, reply in zip(asked, replies, strict=True):
+        receivers = sorted(self._broker.cluster.linked - (self._answered_nodes - to_bind))
+        replies = await asyncio.gather(*(self._ask(peer, bind=peer in to_bind) for peer in receivers))
+        for peer, reply in zip(receivers, replies, strict=True):
             if reply is None:
                 continue
-            self._answered.add(peer)
+            self._answered_nodes.add(peer)
             self._learn(reply)
             fault = binders.answered(peer, reply.bound_directory_id) if binders is not None else ""
             if fault:
                 raise IdentityError(fault)
 
     async def _ask(self, peer: str, *, bind: bool) -> pb.NodeAnnounceReply | None:
-        """Ask a node what it knows, and to bind this one; return None if it does not answer."""
+        """Ask a node for the records that it knows, and to bind this node; return None if it does not answer."""
         broker = self._broker
         own = pb.NodeRecord(
             node_id=broker.node_id, incarnation=broker.incarnation, directory_id=broker.dir.directory_id
@@ -291,7 +292,7 @@ class DirectoryAdmission:
             return None
 
     def _learn(self, reply: pb.NodeAnnounceReply) -> None:
-        """Apply what another node knows.
+        """Apply the records that another node has reported.
 
         Raises:
             IdentityError: it knows another directory of this node's id, or features in use that this node lacks.
@@ -317,13 +318,13 @@ class DirectoryAdmission:
     def _give_up_if_turned_away(self, needed: int) -> None:
         own = (self._broker.settings.advertised_host, self._broker.advertised_port)
         refusals = {address: what for address, what in self._links.refusals().items() if address != own}
-        if not self._answered and needed and len(refusals) >= needed:
+        if not self._answered_nodes and needed and len(refusals) >= needed:
             raise IdentityError("; ".join(sorted(set(refusals.values()))))
 
     def _say(self, what: str, *, about: str = "") -> None:
-        """Log what this node waits for, once while `about` stays the same."""
-        if self._told != (about or what):
-            self._told = about or what
+        """Log the reason for waiting, once while `about` stays the same."""
+        if self._logged_reason != (about or what):
+            self._logged_reason = about or what
             log.info("%s", what)
 
 

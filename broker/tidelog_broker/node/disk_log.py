@@ -43,6 +43,6 @@ class DiskLog:
             )
         elif not is_full and self._full_since_s is not None:
             took_s, self._full_since_s = self._clock_s() - self._full_since_s, None
-            told = (self._path, self._refused, took_s)
-            log.info("the disk of %s has space again; %d publishes were refused in %.0f s", *told)
+            fields = (self._path, self._refused, took_s)
+            log.info("the disk of %s has space again; %d publishes were refused in %.0f s", *fields)
             self._refused = 0

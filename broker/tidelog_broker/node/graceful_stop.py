@@ -5,8 +5,8 @@ and sealed the epoch. A planned roll-over takes one round, and a publish during 
 
     announce   the other nodes learn that this node is leaving, so that it gets no new partitions; two nodes that stop
                at the same time do not transfer to each other
-    roll over  each partition moves to a replica that is alive, keeps up and stays; a limited number at a time,
-               because a partition's writers wait while its epoch is being ended
+    roll over  each partition moves to a replica that is alive, keeps up and is not stopping; a limited number at a
+               time, because a partition's writers wait while its epoch is being ended
 
 All of it has a time limit: other nodes take over the remaining partitions, as after a crash.
 
@@ -26,8 +26,8 @@ from tidelog_broker.partition.partition import Partition
 
 log = logging.getLogger(__name__)
 
-TELL_S: Final = 0.5
-"""Limit of the announcement. A node that does not answer is stopped or unreachable, and places nothing here soon."""
+ANNOUNCE_TIMEOUT_S: Final = 0.5
+"""Limit of the announcement. A node that does not answer is stopped or unreachable, and places no partitions soon."""
 HAND_OVER_S: Final = 3.0
 AT_ONCE: Final = 64
 _LOOK_S: Final = 0.005
@@ -44,7 +44,7 @@ async def hand_over(broker: Broker) -> int:
     under_way: list[Partition] = []
     try:
         async with asyncio.timeout(HAND_OVER_S):
-            await broker.cluster.leave(timeout_s=TELL_S)
+            await broker.cluster.leave(timeout_s=ANNOUNCE_TIMEOUT_S)
             while waiting := deque(_to_hand_over(broker, tried)):
                 while waiting or under_way:
                     while waiting and len(under_way) < AT_ONCE:
@@ -74,8 +74,8 @@ def _begin(broker: Broker, partition: Partition) -> bool:
     """Begin to roll a partition over to another replica; return False if no other replica can own it."""
     replica = partition.replica
     now_ms = int(broker.loop.time() * 1000)
-    behind = {follower.node_id for follower in replica.followers if not follower.keeps_up(now_ms)}
-    plan = broker.cluster.heir(partition.driver.key, replica.state.active, behind=behind)
+    lagging = {follower.node_id for follower in replica.followers if not follower.keeps_up(now_ms)}
+    plan = broker.cluster.handover_plan(partition.driver.key, replica.state.active, lagging=lagging)
     if plan is None or partition.state.writer is None:
         return False
     partition.driver.roll_over(plan)

@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple
 
 from tidelog_broker.base.bootstrap import Bootstrap, load_bootstrap, open_directory
 from tidelog_broker.base.config import NodeSettings
+from tidelog_broker.base.node_tls import NodeTls
 from tidelog_broker.base.secret_file import read_secrets
-from tidelog_broker.base.tls import NodeTls
 from tidelog_broker.node.directory_admission import Founding
 from tidelog_broker.node.seeds import Seed, find_cluster
 from tidelog_broker.storage.io.errors import NodeDirError
@@ -23,15 +23,15 @@ SEEDS_PATIENCE_S: Final = 30.0
 """How long a new node waits for a seed; a node that was in the cluster before knows other nodes itself."""
 
 
-class Opened(NamedTuple):
-    """The parts that a `Node` is made of."""
+class OpenedNode(NamedTuple):
+    """The arguments of a `Node`."""
 
     settings: NodeSettings
     directory: NodeDir
     founding: Founding | None
 
 
-async def open_founding(settings: NodeSettings, *, replaces: bool = False) -> Opened:
+async def open_founding(settings: NodeSettings, *, replaces: bool = False) -> OpenedNode:
     """Determine the kind of node from its settings, and open its directory.
 
     Args:
@@ -46,7 +46,7 @@ async def open_founding(settings: NodeSettings, *, replaces: bool = False) -> Op
     if settings.bootstrap is None and not settings.seeds:
         if replaces:
             raise SettingsError("--replace needs a cluster; set --bootstrap or --seeds")
-        return Opened(settings, open_directory(settings, None), None)
+        return OpenedNode(settings, open_directory(settings, None), None)
     secrets = read_secrets(settings.secret_file)
     bootstrap = load_bootstrap(settings.bootstrap) if settings.bootstrap is not None else None
     seeds: list[Seed] = []
@@ -66,11 +66,11 @@ async def open_founding(settings: NodeSettings, *, replaces: bool = False) -> Op
     )
     if bootstrap is not None:
         settings = as_founded(settings, bootstrap, directory.node_id)
-    return Opened(settings, directory, Founding(secrets, bootstrap, tuple(seeds)))
+    return OpenedNode(settings, directory, Founding(secrets, bootstrap, tuple(seeds)))
 
 
 def _refuse_taken(node_id: str, seeds: Sequence[Seed]) -> None:
-    """Refuse the id of a running node; this node would otherwise wait for it without end, taking it for itself.
+    """Refuse the id of a running node, which this node would otherwise mistake for itself and wait for forever.
 
     Raises:
         NodeDirError: a node with this id is running.

@@ -33,7 +33,7 @@ _TIMEOUT_S: Final = 5.0
 
 
 class MetaFollower:
-    """Runs until cancelled."""
+    """Keeps this node's copy of `__meta` and of the routes current, until `run` is cancelled."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -59,7 +59,7 @@ class MetaFollower:
                 await self._broker.meta_log.follow_changes()
                 await self._save()
                 if here is not None:
-                    await self._found()
+                    await self._ensure_offsets_topic()
                 self._problem = ""
             except (ProtocolError, WorkersFullError) as error:
                 self._say(error.message if isinstance(error, ProtocolError) else str(error))
@@ -88,11 +88,11 @@ class MetaFollower:
                 pb.EPOCH_CHANGING, f"node {broker.node_id!r} knows no other node that owns __meta yet; retry"
             )
         entry = pb.FetchEntry(topic_id=META_TOPIC_ID, partition=0, offset=broker.meta_log.applied)
-        asked = pb.Fetch(entries=[entry], min_bytes=1, max_bytes=_FETCH_BYTES, wait_ms=_FETCH_WAIT_MS)
-        frame = await broker.cluster.request(owner, pb.Envelope(fetch=asked), timeout_s=_TIMEOUT_S)
+        request = pb.Fetch(entries=[entry], min_bytes=1, max_bytes=_FETCH_BYTES, wait_ms=_FETCH_WAIT_MS)
+        frame = await broker.cluster.request(owner, pb.Envelope(fetch=request), timeout_s=_TIMEOUT_S)
         (result,) = frame.envelope.fetch_reply.results
         if result.error.code == pb.OFFSET_OUT_OF_RANGE and result.error.log_start_offset > entry.offset:
-            # The records before that are part of the snapshot at the start of the log.
+            # Earlier records are part of the snapshot at the start of the log.
             broker.meta_log.applied = result.error.log_start_offset
         elif result.HasField("error"):
             raise ProtocolError(result.error.code, result.error.message)
@@ -100,7 +100,7 @@ class MetaFollower:
             (batches,) = split_attachment(frame.attachment, [result.length])
             broker.meta_log.take(batches)
 
-    async def _found(self) -> None:
+    async def _ensure_offsets_topic(self) -> None:
         """Ensure that `__offsets` exists, if this node owns `__meta`."""
         broker = self._broker
         if broker.routes.owner(META_KEY) == broker.node_id:
@@ -115,7 +115,7 @@ class MetaFollower:
         snapshot = pb.MetaSnapshot(
             applied=applied,
             meta=broker.topics.get(META_TOPIC_ID),
-            records=[record.SerializeToString() for record in broker.meta_log.standing()],
+            records=[record.SerializeToString() for record in broker.meta_log.current_records()],
         )
         try:
             await broker.threads.io.call(0, save_meta_snapshot, broker.disk.fs, broker.dir.meta_state, snapshot)
@@ -131,7 +131,7 @@ class MetaFollower:
 
 
 async def keep_routes(broker: Broker) -> None:
-    """Ask the other nodes regularly for the routes of partitions that are not stored here, if there are any."""
+    """Ask the other nodes regularly for the routes of partitions that this node does not store, if there are any."""
     while True:
         if _has_partitions_elsewhere(broker):
             await asyncio.gather(*(_learn_routes(broker, peer) for peer in sorted(broker.cluster.linked)))
@@ -140,15 +140,15 @@ async def keep_routes(broker: Broker) -> None:
 
 async def _learn_routes(broker: Broker, peer: str) -> None:
     """Learn routes from a node, page by page."""
-    asked = pb.Metadata()
+    request = pb.Metadata()
     with contextlib.suppress(ProtocolError):  # not reachable or slow: asked again in the next round
         while True:
-            frame = await broker.cluster.request(peer, pb.Envelope(metadata=asked), timeout_s=_TIMEOUT_S)
+            frame = await broker.cluster.request(peer, pb.Envelope(metadata=request), timeout_s=_TIMEOUT_S)
             reply = frame.envelope.metadata_reply
             broker.routes.learn(reply.topics)
-            if not reply.HasField("next") or reply.next == asked.cursor:
+            if not reply.HasField("next") or reply.next == request.cursor:
                 return
-            asked.cursor.CopyFrom(reply.next)
+            request.cursor.CopyFrom(reply.next)
 
 
 def _has_partitions_elsewhere(broker: Broker) -> bool:

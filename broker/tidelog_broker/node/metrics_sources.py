@@ -42,9 +42,9 @@ def node_figures(broker: Broker, health: Health) -> NodeFigures:
             no_owner += partition.state.is_member and not cluster.alive(partition.state.owner_id)
             continue
         roles["owner"] += 1
-        wanted = min(registered, partition.state.topic.config.replication_factor)  # `__meta` has up to five copies
+        copies = min(registered, partition.state.topic.config.replication_factor)  # `__meta` has up to five copies
         current = current_copies(partition, cluster.alive, now_ms=now_ms, lag_ms_max=lag_ms_max)
-        under_replicated += current < wanted
+        under_replicated += current < copies
         for follower in partition.replica.followers:
             missing = max(0, partition.log.end_offset - follower.held_offset)
             lag[follower.node_id] = max(lag.get(follower.node_id, 0), missing)
@@ -70,7 +70,7 @@ def node_figures(broker: Broker, health: Health) -> NodeFigures:
 
 
 def current_copies(partition: Partition, alive: Callable[[str], bool], *, now_ms: int, lag_ms_max: int) -> int:
-    """Return how many copies of a partition that is owned here keep up, including the owner's.
+    """Return how many copies of a partition of this owner keep up, including its own.
 
     Args:
         partition: the partition.
@@ -92,13 +92,13 @@ def group_positions(groups: GroupShards, topics: TopicRegistry, positions_max: i
     """
     owned = [shard.positions for shard in groups if shard.coordinator.owns_log]
     names = sorted((name, number) for number, positions in enumerate(owned) for name in list(positions.names()))
-    told: list[GroupPosition] = []
+    exported: list[GroupPosition] = []
     omitted = 0
     for name, number in names:
-        room = positions_max - len(told)
+        room = positions_max - len(exported)
         omitted += max(0, owned[number].count_of(name) - room)
-        told += _positions(islice(owned[number].of_group(name), room), topics)
-    return Bounded(told, omitted)
+        exported += _positions(islice(owned[number].of_group(name), room), topics)
+    return Bounded(exported, omitted)
 
 
 def _positions(records: Iterable[pb.OffsetRecord], topics: TopicRegistry) -> Iterator[GroupPosition]:

@@ -28,10 +28,10 @@ from tidelog_broker.groups.group_expiry import GroupExpiry
 from tidelog_broker.groups.group_loading import GroupLoading
 from tidelog_broker.metadata.features import FEATURES
 from tidelog_broker.node import reboot_mark
+from tidelog_broker.node.cluster_membership import ClusterMembership
 from tidelog_broker.node.directory_admission import Founding
 from tidelog_broker.node.disk_log import DiskLog
 from tidelog_broker.node.graceful_stop import hand_over
-from tidelog_broker.node.membership import Membership
 from tidelog_broker.node.meta_follower import MetaFollower, keep_routes
 from tidelog_broker.node.metrics_sources import watch_figures
 from tidelog_broker.partition.backfill_monitor import BackfillMonitor
@@ -78,7 +78,7 @@ class Node:
     """
 
     broker: Broker
-    """Its components, set by `start`, as is `server`."""
+    """The node's components, set by `start`, as is `server`."""
     server: Server
 
     def __init__(
@@ -94,9 +94,9 @@ class Node:
         self.settings = settings
         self.dir = directory
         self.node_id, self.incarnation = directory.node_id, directory.incarnation
-        self.life = Lifecycle()
+        self.lifecycle = Lifecycle()
         self.management_port = 0
-        self.membership: Membership | None = None
+        self.membership: ClusterMembership | None = None
         self._founding = founding
         self._cluster_maker = cluster
         self._fs = fs
@@ -120,7 +120,7 @@ class Node:
         broker = self.broker = await open_broker(
             self.settings,
             self.dir,
-            life=self.life,
+            lifecycle=self.lifecycle,
             nodes_changed=self._nodes_changed,
             cluster=self._cluster_maker,
             fs=self._fs,
@@ -132,9 +132,9 @@ class Node:
 
             self.server.spans = RequestSpans(self.node_id, broker.metrics.registry.collect)
         self._is_open = True
-        watch_figures(broker, self.life.health)
+        watch_figures(broker, self.lifecycle.health)
         self._start_management()
-        self.life.starting = True
+        self.lifecycle.starting = True
         if self.settings.audit_topic:
             audit_topic = AuditTopic(broker)
             broker.audit.also = audit_topic.put
@@ -147,7 +147,7 @@ class Node:
             await self._note_reboot_soon()
             self._begin_to_serve()
         else:
-            self.membership = Membership(broker, self._founding)
+            self.membership = ClusterMembership(broker, self._founding)
             await self._join(self.membership)
         broker.tasks.spawn(self._beat(), "heartbeat")
         broker.tasks.spawn(self._clean(), "retention")
@@ -158,7 +158,7 @@ class Node:
         broker.tasks.spawn(
             broker.tls.follow(broker.threads.secrets, broker.metrics.tls_ends_at), "following certificates"
         )
-        self.life.running()
+        self.lifecycle.running()
 
     def _expiry(self) -> GroupExpiry:
         broker = self.broker
@@ -167,14 +167,14 @@ class Node:
     async def _recover(self) -> None:
         await self.broker.recover()
 
-    async def _join(self, membership: Membership) -> None:
+    async def _join(self, membership: ClusterMembership) -> None:
         broker = self.broker
         membership.check_port()
         await membership.open()
         await membership.admit()
         await broker.recover_member()
         await membership.register()
-        broker.lives.take_part()
+        broker.incarnations.take_part()
         broker.cluster.take_part()
         await self._note_reboot_soon()
         broker.security.registry.permissions.all_read = False
@@ -197,7 +197,7 @@ class Node:
     def _begin_to_serve(self) -> None:
         """Accept requests of clients and nodes: the local partitions are known."""
         broker = self.broker
-        self.life.starting = False
+        self.lifecycle.starting = False
         broker.replication.take_part(broker.partitions.adopt_soon)
         broker.waking.begin()
         broker.tasks.spawn(broker.waking.run(), "opening partitions gradually")
@@ -224,7 +224,7 @@ class Node:
         broker.tasks.spawn(guard.follow(broker.threads.secrets), "following the tokens for metrics")
         own = (self.settings.management_host, self.settings.host, self.settings.advertise_host or "")
         names = None if tls.is_on else HostNames(own)
-        answers = Answers(self.life.health, broker.metrics.registry, guard, names)
+        answers = Answers(self.lifecycle.health, broker.metrics.registry, guard, names)
         self._management = Management(answers, broker.metrics, tls=tls.server if tls.is_on else None)
         self.management_port = self._management.start(self.settings.management_host, self.settings.management_port)
 
@@ -237,18 +237,18 @@ class Node:
 
     async def run_until_stopped(self) -> int:
         """Serve until the node is asked to stop, stop gracefully, return the process's exit code."""
-        await self.life.asked_to_stop()
+        await self.lifecycle.asked_to_stop()
         await self.stop()
-        return self.life.exit_code
+        return self.lifecycle.exit_code
 
     async def stop(self) -> None:
         """Stop gracefully: transfer partitions, refuse new requests, finish those in progress, close everything."""
         if not self._is_open:
             return
-        broker, health = self.broker, self.life.health
+        broker, health = self.broker, self.lifecycle.health
         if health.state == "running" and not broker.cluster.is_alone:
             await hand_over(broker)
-        self.life.stop()
+        self.lifecycle.stop()
         await self.server.stop_listening()
         await broker.partitions.opening.close(
             ProtocolError(
@@ -257,15 +257,15 @@ class Node:
         )
         deadline = broker.loop.time() + self.settings.stop_timeout_ms / 1000
         partitions = broker.partitions.all()
-        await self._work_off(partitions, deadline)
+        await self._finish_pending(partitions, deadline)
         if self.membership is not None:
             await self.membership.close()
         await self.server.close_connections(deadline)
         await broker.tasks.cancel()
         await asyncio.gather(*map(self._close, partitions))
-        broker.taken_over.tell()
+        broker.taken_over.log_collected()
         await broker.replication.close()
-        await broker.lives.close()
+        await broker.incarnations.close()
         self.close()
         if health.state == "stopping":
             self.dir.mark_clean()
@@ -278,17 +278,17 @@ class Node:
             self.server.spans.close()
         self.broker.close()
 
-    async def _work_off(self, partitions: list[Partition], deadline: float) -> None:
-        """Wait for work in progress until the deadline, then refuse the rest."""
+    async def _finish_pending(self, partitions: list[Partition], deadline: float) -> None:
+        """Wait for requests in progress until the deadline, then refuse the remaining ones."""
         broker = self.broker
         broker.accounts.release()
         broker.bounds.turns.stop()
         for partition in partitions:
             partition.changes.wake()
         broker.route_news.wake()
-        with contextlib.suppress(TimeoutError):  # unfinished work gets no answer, as after a crash
+        with contextlib.suppress(TimeoutError):  # unfinished requests get no answer, as after a crash
             async with asyncio.timeout_at(deadline):
-                await self.server.worked_off()
+                await self.server.requests_finished()
                 for partition in partitions:
                     await partition.pipeline.idle()
         late = ProtocolError(
@@ -301,10 +301,10 @@ class Node:
         try:
             await partition.close()
         except StorageFailedError as error:
-            self.life.storage_failed(partition.name, error)
+            self.lifecycle.storage_failed(partition.name, error)
 
     async def _beat(self) -> None:
-        broker, health = self.broker, self.life.health
+        broker, health = self.broker, self.lifecycle.health
         disk_log = DiskLog(self.dir.path, time.monotonic)
         while True:
             health.beat()
@@ -342,7 +342,7 @@ class Node:
                 try:
                     await partition.compaction.look()
                 except StorageFailedError as error:
-                    self.life.storage_failed(partition.name, error)
+                    self.lifecycle.storage_failed(partition.name, error)
                     return
                 except (ProtocolError, WorkersFullError) as error:
                     log.warning("%s: compaction failed and is retried later: %s", partition.name, error)
@@ -356,7 +356,7 @@ class Node:
                 try:
                     await partition.retention.look()
                 except StorageFailedError as error:
-                    self.life.storage_failed(partition.name, error)
+                    self.lifecycle.storage_failed(partition.name, error)
                     return
                 except (ProtocolError, WorkersFullError) as error:
                     log.warning("%s: retention failed and is retried later: %s", partition.name, error)

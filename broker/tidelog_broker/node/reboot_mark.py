@@ -1,7 +1,7 @@
 """Clearing of a directory's restart mark, once each log on the disk has recorded the machine's restart.
 
-A log that is not open has not recorded it, unless it was synced with every group and has nothing to record: its topic
-may be unknown yet, or its partition may be adopted later. The mark then stays for the next start.
+A log that is not open has not recorded the restart, unless it was synced with every group and has nothing to record:
+its topic may be unknown yet, or its partition may be adopted later. The mark then stays for the next start.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class RebootedDir(Protocol):
 
 
 async def clear_reboot_mark(
-    directory: RebootedDir, fs: FileSystem, io: Offload, noted: Callable[[], Collection[str]]
+    directory: RebootedDir, fs: FileSystem, io: Offload, recorded: Callable[[], Collection[str]]
 ) -> None:
-    """Clear the restart mark if the directory of every existing log is among those of `noted`.
+    """Clear the restart mark if the directory of every existing log is among those of `recorded`.
 
     Raises:
         OSError: the directory cannot be listed or written.
@@ -45,5 +45,5 @@ async def clear_reboot_mark(
     if directory.machine_rebooted:
         names = await io.call(_WORKER, fs.list_dir, directory.partitions)
         stored = {name for name in names if not name.endswith(HELD_SUFFIX)}
-        if stored <= set(noted()):
+        if stored <= set(recorded()):
             directory.mark_reboot_noted()

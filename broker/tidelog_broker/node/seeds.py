@@ -1,7 +1,7 @@
 """Discovery of the cluster through seeds, before this node has a directory or an identity.
 
 A seed answers a PEER_HELLO without names with its node id and its cluster's, also if it requires authentication of
-clients. The answer is a claim that is verified later (see `membership`).
+clients. The answer is not authenticated; it is verified later (see `cluster_membership`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from tidelog_broker.base.metrics import NodeMetrics
-from tidelog_broker.base.tls import NodeTls
+from tidelog_broker.base.node_tls import NodeTls
 from tidelog_broker.wire.link import Link
 from tidelog_broker.wire.links import Address
 from tidelog_proto import broker_pb2 as pb
@@ -44,17 +44,17 @@ async def find_cluster(seeds: Sequence[str], *, patience_s: float, tls: NodeTls)
     """
     loop = asyncio.get_running_loop()
     until_s = loop.time() + patience_s
-    told: dict[str, str] = {}
+    logged: dict[str, str] = {}
     while True:
         found = [
-            seed for seed in await asyncio.gather(*(_hello(seed, told, tls) for seed in seeds)) if seed is not None
+            seed for seed in await asyncio.gather(*(_hello(seed, logged, tls) for seed in seeds)) if seed is not None
         ]
         if found or loop.time() >= until_s:
             return found
         await asyncio.sleep(AGAIN_S)
 
 
-async def _hello(seed: str, told: dict[str, str], tls: NodeTls) -> Seed | None:
+async def _hello(seed: str, logged: dict[str, str], tls: NodeTls) -> Seed | None:
     """Ask one seed; log why it does not answer, once per reason."""
     host, _, port = seed.rpartition(":")
     address = (host.strip("[]"), int(port))
@@ -67,14 +67,14 @@ async def _hello(seed: str, told: dict[str, str], tls: NodeTls) -> Seed | None:
                 timeout_s=TIMEOUT_S,
                 connect=lambda protocol: connect_to(protocol, *address),
             )
-            asked = pb.Envelope(peer_hello=pb.PeerHello(version=PROTOCOL_VERSION))
-            said = (await link.request(asked, timeout_s=TIMEOUT_S)).envelope.peer_hello_reply
+            request = pb.Envelope(peer_hello=pb.PeerHello(version=PROTOCOL_VERSION))
+            reply = (await link.request(request, timeout_s=TIMEOUT_S)).envelope.peer_hello_reply
     except (OSError, TimeoutError, ProtocolError) as error:
         why = str(error) or "no answer in time"
-        if told.get(seed) != why:
-            told[seed] = why
-            log.warning("the seed %s does not answer and is asked again: %s", seed, why)
+        if logged.get(seed) != why:
+            logged[seed] = why
+            log.warning("the seed %s does not answer, retrying: %s", seed, why)
         return None
     finally:
         link.close("seed answered")
-    return Seed(said.node_id, address, said.cluster_id)
+    return Seed(reply.node_id, address, reply.cluster_id)

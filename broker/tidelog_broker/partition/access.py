@@ -1,6 +1,6 @@
 """Waiting until this node may serve a partition to readers, to writers, or after confirming its ownership.
 
-A waiting request is refused, with the error that names the owner, as soon as waiting is pointless.
+A waiting request is refused, with an error that names the owner, once this node can no longer serve it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Access:
         self._confirmations: dict[int, asyncio.Future[None]] = {}
 
     async def ensure_active(self) -> None:
-        """Return when this node may assign offsets, beginning an epoch of a single copy first if needed.
+        """Wait until this node may assign offsets; begin an epoch of a single copy first if needed.
 
         Raises:
             ProtocolError: NOT_OWNER, LIMBO, QUORUM_LOST, STORAGE_FAILED, DISK_FULL, or the topic was deleted.
@@ -78,20 +78,20 @@ class Access:
         except TimeoutError:
             raise ProtocolError(
                 pb.QUORUM_LOST,
-                f"{self._state.name}: too few replicas answer to confirm its owner",
+                f"{self._state.name}: too few replicas answer to confirm the owner; start the nodes that are away",
                 retry_after_ms=RETRY_AFTER_MS,
             ) from None
         finally:
             self._confirmations.pop(number, None)
 
     async def ensure_given_out(self, offset: int, record_epoch: int | None = None) -> None:
-        """Refuse an offset beyond the end of the log, if that can be known; otherwise the reader waits.
+        """Refuse an offset beyond the end of the log; return if the end is unknown, so that the reader waits.
 
         If the reader knows the epoch of the record before the offset, also refuse an offset beyond a truncation of that
         epoch.
 
-        An owner that was succeeded without knowing it may have less than its successor has committed, so it first
-        confirms its ownership. It does so only if the offset is beyond its own end.
+        An owner that does not know its successor may lack records that the successor has committed. So it confirms its
+        ownership first, but only if the offset is beyond its own end.
 
         Raises:
             ProtocolError: OFFSET_OUT_OF_RANGE with the bounds; NOT_OWNER if another node knows whether the log was
@@ -107,8 +107,8 @@ class Access:
 
     def owner_confirmed(self, number: int) -> None:
         """Resume waiters: a quorum knows of no later epoch than this node's; see `driver.Listener`."""
-        for asked, waiter in self._confirmations.items():
-            if asked <= number and not waiter.done():
+        for attempt, waiter in self._confirmations.items():
+            if attempt <= number and not waiter.done():
                 waiter.set_result(None)
 
     def not_confirmed(self) -> None:

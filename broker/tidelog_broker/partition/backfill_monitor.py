@@ -1,7 +1,7 @@
 """Monitoring of backfill: gauges of missing history, and a warning if no node has it.
 
-A replica without a usable source silently asks all sources again and again, because one may be starting. If that lasts,
-an operator must act: the only copy is on a node that is down or was removed.
+A replica without a usable source asks all sources repeatedly, because one of them may be starting. If none answers for
+long, an operator must act: the only copy is on a node that is down or was removed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class BackfillMonitor:
             self.look()
 
     def look(self) -> None:
-        """Update the gauges; warn of unavailable history once, and log once when it is over."""
+        """Update the gauges; log once that history is unavailable, and once that it is available again."""
         epochs = records = 0
         nowhere: set[str] = set()
         for partition in self._partitions():
@@ -53,8 +53,8 @@ class BackfillMonitor:
                 nowhere.add(partition.name)
                 if partition.name not in self._nowhere:
                     log.warning(
-                        "%s: epoch %d is incomplete here, and no node that stored it or a later one has it or answers; "
-                        "%d records cannot be read; start the node that has them",
+                        "%s: epoch %d is incomplete on this node, and no node that stored it or a later one has it or "
+                        "answers; %d records cannot be read; start the node that has them",
                         partition.name,
                         missing.epoch,
                         missing.records,

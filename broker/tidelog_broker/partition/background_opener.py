@@ -1,12 +1,12 @@
 """Opening of closed partitions without a request.
 
-    the owner is down   by gossip: the replicas here may have to take over, or to vote
+    the owner is down   by gossip: replicas of this node may have to take over, or to vote
     nodes change        one is drained, joins or gets another role: partitions that this node owns may have to move
     background          every used partition, at a small share of a core: so that old records expire, missing
     history is fetched and damage is found
 
-A partition that was never used is opened only for the first two reasons. When one replica of a partition is open, the
-others soon are, because it sends messages to them: so no replica has to know which others are closed.
+A partition that was never used is opened only for the first two reasons. An open replica sends messages to the other
+replicas, which opens them. So no replica has to know which others are closed.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
 GRACE_S: Final = 2.0
-"""Before this, gossip has not reached all nodes: an unknown node does not count as down yet."""
+"""Time after the start until gossip has reached all nodes; before, an unknown node does not count as down."""
 SHARE: Final = 50
 """The pause after an opening, as a multiple of its duration: at most two hundredths of a core."""
 PAUSE_S_MIN: Final = 0.05
 LOOK_S: Final = 10.0
-"""Pause after a start, which has other work to do, and when there is nothing to open."""
+"""Pause after the node's start, which has more urgent work, and while there is nothing to open."""
 
 
 class BackgroundOpener:
@@ -61,10 +61,10 @@ class BackgroundOpener:
         self._first_epoch = first_epoch
         self._loop = loop
         self._serves = self._may_miss = False
-        self._standing: frozenset[tuple[str, bool, frozenset[int]]] | None = None
-        """Which nodes could store and own partitions at the last look."""
-        self._tried: set[PartitionKey] = set()
-        """Partitions that the background task has tried; one that cannot be opened is left to its users."""
+        self._capable_nodes: frozenset[tuple[str, bool, frozenset[int]]] | None = None
+        """Which nodes could store and own partitions at the last check."""
+        self._tried_partitions: set[PartitionKey] = set()
+        """Partitions that the background task has tried to open; a failed one is opened again by a request only."""
 
     def begin(self) -> None:
         """Begin, when the node serves; after a delay unknown nodes count as down."""
@@ -91,11 +91,11 @@ class BackgroundOpener:
         if not self._serves:
             return
         records = list(self._nodes.records())
-        standing = frozenset(
+        capable = frozenset(
             (record.node_id, record.draining or record.removed, frozenset(record.roles)) for record in records
         )
-        before, self._standing = self._standing, standing
-        if standing == before:
+        before, self._capable_nodes = self._capable_nodes, capable
+        if capable == before:
             return
         leaving = {record.node_id for record in records if record.draining or record.removed}
         for key in self._partitions.closed.owned_by(self._node_id):
@@ -110,13 +110,13 @@ class BackgroundOpener:
         """Open used partitions in the background, as long as the node runs."""
         while True:
             await asyncio.sleep(LOOK_S)
-            keys = [key for key in self._partitions.closed.used() if key not in self._tried]
+            keys = [key for key in self._partitions.closed.used() if key not in self._tried_partitions]
             for key in keys:
-                self._tried.add(key)
+                self._tried_partitions.add(key)
                 if key not in self._partitions.closed:
                     continue
                 began_s = self._loop.time()
                 with contextlib.suppress(ProtocolError):  # The opener has logged it.
                     await self._partitions.opening.opened(key, is_wanted=False)
                 await asyncio.sleep(max(PAUSE_S_MIN, SHARE * (self._loop.time() - began_s)))
-            self._tried.intersection_update(self._partitions.closed.used())
+            self._tried_partitions.intersection_update(self._partitions.closed.used())

@@ -1,8 +1,8 @@
 """The stored partitions of this node that are not open: a few numbers for each, and no running tasks.
 
 For a closed partition the journals and the topic's record have the owner of its newest epoch, and whether it may have
-data on the disk. That suffices to find its owner, to notice that the owner is gone, and to remove it with its topic.
-For everything else the partition is opened first.
+data on the disk. That suffices to find its owner, to notice that the owner has failed, and to remove the partition with
+its topic. Everything else opens the partition first.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class ClosedPartitions:
     def __init__(self) -> None:
         self._by_topic: dict[bytes, dict[int, str]] = {}
         self._by_owner: dict[str, dict[PartitionKey, None]] = {}
-        self._used: dict[PartitionKey, None] = {}
+        self._recently_used: dict[PartitionKey, None] = {}
 
     def __contains__(self, key: PartitionKey) -> bool:
         return key[1] in self._by_topic.get(key[0], ())
@@ -43,7 +43,7 @@ class ClosedPartitions:
         self._by_topic.setdefault(key[0], {})[key[1]] = owner
         self._by_owner.setdefault(owner, {})[key] = None
         if is_used:
-            self._used[key] = None
+            self._recently_used[key] = None
 
     def discard(self, key: PartitionKey) -> None:
         """Remove a partition: it is open now, or deleted."""
@@ -55,7 +55,7 @@ class ClosedPartitions:
         del self._by_owner[owner][key]
         if not self._by_owner[owner]:
             del self._by_owner[owner]
-        self._used.pop(key, None)
+        self._recently_used.pop(key, None)
 
     def forget_topic(self, topic_id: bytes) -> None:
         """Remove all partitions of a topic."""
@@ -72,8 +72,8 @@ class ClosedPartitions:
 
     def is_used(self, key: PartitionKey) -> bool:
         """Whether a closed partition may have data on the disk, or a decision."""
-        return key in self._used
+        return key in self._recently_used
 
     def used(self) -> Iterator[PartitionKey]:
         """Yield the used partitions; the caller must stop iterating before the set changes."""
-        yield from self._used
+        yield from self._recently_used

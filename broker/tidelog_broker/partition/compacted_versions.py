@@ -2,7 +2,7 @@
 
 A version is written by a compaction pass over this node's own copy, and must end as decided. The owner's version,
 written before its proposal, is used only once it is decided. A version that this node cannot write is fetched from
-another one, see `core.replication.backfill`.
+another node, see `core.replication.backfill`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tidelog_broker.storage.io.workers import WorkersFullError
 from tidelog_broker.storage.partition.compaction_pass import (
     CompactionPass,
     EpochRange,
-    Made,
+    FinishedVersion,
     PassStoppedError,
     Terms,
 )
@@ -40,10 +40,10 @@ WHOLE_S: Final = 10.0
 WHOLE_AGAIN_S: Final = 0.02
 
 
-class Passed(NamedTuple):
-    """The result of a pass: versions, epochs left unchanged, and its actual terms."""
+class PassResult(NamedTuple):
+    """The result of a pass: the new versions, the epochs left unchanged, and the actual terms of the pass."""
 
-    made: list[Made]
+    made: list[FinishedVersion]
     left: list[int]
     terms: Terms
 
@@ -77,14 +77,14 @@ class CompactedVersions:
         self._driver = driver
         self._tools = tools
         self._io_key = io_key
-        self._made: dict[int, Made] = {}
+        self._finished_versions: dict[int, FinishedVersion] = {}
         """Finished versions by epoch that await a decision."""
         self._differing: set[tuple[int, int]] = set()
         """Epochs and decided digests for which a pass on this node has produced different bytes."""
         self._stop = threading.Event()
         """Set when a running pass must stop."""
         self._passing = threading.Event()
-        """Set while the compactor's thread works for this partition, which may be longer than its caller waits."""
+        """Set while the compactor's thread works for this partition, which may outlast its caller."""
 
     async def close(self) -> None:
         """Begin no more passes, and stop a running one: the log is about to be closed or removed."""
@@ -99,7 +99,7 @@ class CompactedVersions:
 
     @property
     def is_converging(self) -> bool:
-        """Whether a copy on this node can and will be replaced now; a differing one waits for the next round."""
+        """Whether a copy on this node can be replaced now; one whose pass produced other bytes must wait."""
         versions = self._state.replica.backfill.versions
         return any(versions.can_make(epoch) or not versions.has_later(epoch) for epoch, _, _ in self._outdated())
 
@@ -112,17 +112,17 @@ class CompactedVersions:
         """Whether a pass has to stop."""
         return self.is_over or self._state.topic.config.hold
 
-    def keep(self, made: Iterable[Made]) -> None:
+    def keep(self, made: Iterable[FinishedVersion]) -> None:
         """Keep the versions of a pass until they are decided, replacing earlier ones."""
-        self._made = {one.epoch: one for one in made}
+        self._finished_versions = {one.epoch: one for one in made}
 
     async def converge(self) -> None:
         """Replace the copies in the log by the newest decided versions, earliest epoch first.
 
         A copy is not replaced before all older ones that are built from it are at their newest versions: otherwise
         neither this node nor one that fetches it could write them any more. Nothing is replaced while the journal lacks
-        a decision: after a crash the epoch might be open again, with a log that was never appended. And batches are
-        kept while other nodes are asked for the producers' state before them.
+        a decision: after a crash the epoch might be open again, with batches that its owner never appended. Batches are
+        also kept while other nodes are asked for the producers' state before them.
         """
         if not await self._until_may_replace():
             return
@@ -133,7 +133,7 @@ class CompactedVersions:
             if self.must_stop() or self._state.log.limbo is not None:
                 break
             wanted = {epoch: end for epoch, end, own in self._outdated() if own == (decided, terms)}
-            ready = [made for made in self._made.values() if wanted.get(made.epoch) == made.end]
+            ready = [made for made in self._finished_versions.values() if wanted.get(made.epoch) == made.end]
             missing = [epoch for epoch in wanted if epoch not in {made.epoch for made in ready}]
             missing = [epoch for epoch in missing if versions.can_make(epoch)]
             if missing and self.can_pass(terms, missing):
@@ -141,22 +141,24 @@ class CompactedVersions:
                 ready += one.made
                 for epoch in one.left:
                     self._note_differing(epoch, wanted[epoch])
-            behind = set(versions.behind())
+            outdated = set(versions.outdated_epochs())
             for made in sorted(ready):
-                is_base = any(older < made.epoch and versions.is_base_of(made.epoch, older) for older in behind)
+                is_base = any(older < made.epoch and versions.is_base_of(made.epoch, older) for older in outdated)
                 if is_base or self.must_stop() or self._may_not_replace():
-                    self._made[made.epoch] = made  # Replaced when that has ended.
+                    self._finished_versions[made.epoch] = (
+                        made  # They are replaced when the request for producer state has ended.
+                    )
                     continue
-                self._made.pop(made.epoch, None)
+                self._finished_versions.pop(made.epoch, None)
                 if await self._put_in_place(made, decided, wanted[made.epoch]):
-                    behind.discard(made.epoch)
+                    outdated.discard(made.epoch)
                     has_changed = True
         if has_changed or self._is_to_be_fetched():
             self._driver.compacted()
         await self.remove_replaced()
 
     def _is_to_be_fetched(self) -> bool:
-        """Whether a newest version cannot be written here any more, and the core has not noticed."""
+        """Whether this node can no longer write a newest version, and the core has not been informed of that."""
         backfill = self._state.replica.backfill
         outdated = (epoch for epoch, _, _ in self._outdated())
         return any(epoch not in backfill.incomplete and not backfill.versions.can_make(epoch) for epoch in outdated)
@@ -183,7 +185,7 @@ class CompactedVersions:
         try:
             await self._tools.compactor.call(0, run)
         except (WorkersFullError, RuntimeError):
-            self._passing.clear()  # It has not begun.
+            self._passing.clear()  # The removal has not begun.
             raise
 
     def _may_not_replace(self) -> bool:
@@ -200,8 +202,10 @@ class CompactedVersions:
 
     async def _forget_made(self) -> None:
         """Remove finished versions that are already in the log, fetched from another node."""
-        for epoch in [epoch for epoch, made in self._made.items() if self._driver.view.epoch_end(epoch) == made.end]:
-            del self._made[epoch]
+        for epoch in [
+            epoch for epoch, made in self._finished_versions.items() if self._driver.view.epoch_end(epoch) == made.end
+        ]:
+            del self._finished_versions[epoch]
             await self._tools.io.call(self._io_key, self._state.log.compacted.abandon, epoch)
 
     def _outdated(self) -> Iterable[tuple[int, LogPosition, tuple[int, Terms]]]:
@@ -211,7 +215,7 @@ class CompactedVersions:
             ends, newest = known.ends_of(epoch), compactions[-1].terms
             held = self._driver.view.epoch_end(epoch)
             is_here = held is not None and Position(*held) in ends and held != ends[-1]
-            is_kept = max(newest.floor, known.log_start) < ends[-1].offset  # Otherwise retention deletes it.
+            is_kept = max(newest.floor, known.log_start) < ends[-1].offset  # Retention deletes it otherwise.
             if is_here and is_kept and (epoch, newest.end_digest) not in self._differing:
                 yield epoch, LogPosition(*ends[-1]), (compactions[-1].at, _terms(newest))
 
@@ -225,7 +229,7 @@ class CompactedVersions:
         is_whole = store.start_offset <= max(terms.floor, first) and store.end_offset >= terms.horizon
         return is_whole and self._driver.cut_offset is None
 
-    async def _put_in_place(self, made: Made, decided: int, end: LogPosition) -> bool:
+    async def _put_in_place(self, made: FinishedVersion, decided: int, end: LogPosition) -> bool:
         """Replace an epoch by a version; return whether it is in the log now."""
         if self.is_over:
             return False
@@ -240,7 +244,7 @@ class CompactedVersions:
         return True
 
     def _is_outdated(self, epoch: int, digest: int) -> bool:
-        """Whether the version with that digest is still the decided one, and the copy here differs."""
+        """Whether the version with that digest is still the decided one, and the copy on this node differs."""
         known = self._state.replica.state
         if epoch not in known.chain.compactions:
             return False
@@ -256,7 +260,7 @@ class CompactedVersions:
             epoch,
         )
 
-    def _replace(self, made: Made, decided: int) -> None:
+    def _replace(self, made: FinishedVersion, decided: int) -> None:
         """Replace an epoch by a version, after saving the producers' state in its records. Runs on the I/O worker."""
         view, store = self._driver.view, self._state.log
         snapshot = view.producers.at_end(
@@ -265,9 +269,11 @@ class CompactedVersions:
         if snapshot is not None:
             store.save_producer_snapshot(*snapshot, committed=self._state.high_watermark)
         store.compacted.put_in_place(made.epoch, decided, made.end)
-        store.copies.abandon_fill(made.epoch)  # A copy of the same version, begun before it could be written here.
+        store.copies.abandon_copy(
+            made.epoch
+        )  # A partial copy of the same version, begun before this node could write the version.
 
-    async def make(self, epochs: Sequence[int], terms: Terms) -> Passed:
+    async def make(self, epochs: Sequence[int], terms: Terms) -> PassResult:
         """Run a pass over epochs of the log, without replacing them.
 
         Raises:
@@ -286,7 +292,7 @@ class CompactedVersions:
             pace=partial(wait_pace, self._tools.settings.compaction_bytes_per_s, self.must_stop, self._watch.moved),
         )
 
-        def run() -> list[Made] | None:
+        def run() -> list[FinishedVersion] | None:
             self._watch.begun()
             try:
                 return one.run()
@@ -300,11 +306,11 @@ class CompactedVersions:
         try:
             made = await self._tools.compactor.call(0, run)
         except (WorkersFullError, RuntimeError):
-            self._passing.clear()  # It has not begun.
+            self._passing.clear()  # The pass has not begun.
             raise
         if made is None:
             raise PassStoppedError
-        return Passed(made, one.left, one.terms)
+        return PassResult(made, one.left, one.terms)
 
 
 def _terms(compaction: pb.Compaction) -> Terms:

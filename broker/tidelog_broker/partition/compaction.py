@@ -4,7 +4,7 @@
     replicas  converge to the newest decided version, see `compacted_versions`
 
 The owner's versions are used only once they are decided: with another decision, or after a restart, they are written
-again. A failed compaction is retried at the next look, and until then the older versions are served.
+again. A failed compaction is retried at the next check, and until then the older versions are served.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tidelog_broker.partition.tools import PartitionTools
 from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_broker.storage.io.errors import DiskFullError, StorageFailedError
 from tidelog_broker.storage.partition.compaction_pass import (
-    Made,
+    FinishedVersion,
     PassStoppedError,
     Terms,
 )
@@ -33,19 +33,19 @@ from tidelog_proto.errors import ProtocolError
 log = logging.getLogger(__name__)
 
 COMPACTIONS_MAX: Final = 256
-"""Bound on the epochs compacted by one decision, which is sent as a whole and stays in the chain."""
+"""Maximum number of epochs compacted by one decision, which is sent as a whole and stays in the chain."""
 
 DECIDE_S: Final = 10.0
-"""How long a proposed end of an epoch is waited for."""
+"""How long the owner waits for the decision about a proposed end of an epoch."""
 
 STILL_S: Final = 30.0
-"""A requested pass without progress times out after this; longer than each of its own timeouts."""
+"""Timeout of a requested pass without progress; longer than each timeout within the pass."""
 
 LOOK_S: Final = 0.2
 """How often progress is checked."""
 
 
-class Compacted(NamedTuple):
+class CompactionState(NamedTuple):
     """How far a partition is compacted on this node, and the size of its log."""
 
     below: int
@@ -82,9 +82,9 @@ class Compaction:
             state, changes, driver, tools=tools, io_key=io_key, watch=self._watch, replaced=replaced
         )
         self.left: frozenset[int] = frozenset()
-        """Epochs that the owner's last pass has left unchanged, see `CompactionPass`. The next one tries again."""
+        """Epochs that the owner's last pass has left unchanged, see `CompactionPass`; the next one tries again."""
         self._busy = asyncio.Lock()
-        self._asked: set[asyncio.Task[None]] = set()
+        self._requested_passes: set[asyncio.Task[None]] = set()
         """Requested passes; their callers may have gone."""
 
     async def close(self) -> None:
@@ -98,7 +98,7 @@ class Compaction:
 
     @property
     def wants_to_look(self) -> bool:
-        """Whether there may be work; cheap, because every partition is asked."""
+        """Whether there may be work. Cheap, because it is called for every partition."""
         return self.is_configured or bool(self._state.replica.state.chain.compactions)
 
     @property
@@ -116,7 +116,7 @@ class Compaction:
             return
         async with self._busy:
             try:
-                await self.versions.remove_replaced()  # Replaced by a fetched copy.
+                await self.versions.remove_replaced()  # A fetched copy has replaced the version.
                 await self.versions.converge()
                 if self.is_due():
                     await self._compact(self.horizon_of(await self._last_appends()))
@@ -131,7 +131,7 @@ class Compaction:
             except ProtocolError as error:
                 log.warning("%s: compaction failed, retrying later: %s", self._state.name, error.message)
 
-    async def run_now(self) -> Compacted:
+    async def run_now(self) -> CompactionState:
         """Compact everything committed so far; return when it is done on this node.
 
         Raises:
@@ -151,7 +151,7 @@ class Compaction:
             )
         await self._while_it_moves()
         self._check_owner()
-        return Compacted(self._compacted_below(), self._state.log.size_bytes)
+        return CompactionState(self._compacted_below(), self._state.log.size_bytes)
 
     async def _while_it_moves(self) -> None:
         """Run a pass and wait for its end while it makes progress.
@@ -161,7 +161,7 @@ class Compaction:
         began_s, loop = self._tools.loop.time(), self._tools.loop
         has_turn = asyncio.Event()
         running = loop.create_task(self._run(has_turn), name=f"compact {self._state.name}")
-        self._asked.add(running)
+        self._requested_passes.add(running)
         running.add_done_callback(self._ended)
         is_left = False
         try:
@@ -192,9 +192,9 @@ class Compaction:
                 ) from None
 
     def _ended(self, running: asyncio.Task[None]) -> None:
-        self._asked.discard(running)
+        self._requested_passes.discard(running)
         if not running.cancelled():
-            running.exception()  # Its caller has the error.
+            running.exception()  # The caller has received the error.
 
     # --- the owner -------------------------------------------------------------------------------------
 
@@ -210,14 +210,14 @@ class Compaction:
         is_dirty = dirty_bytes >= max(config.segment_bytes, state.log.size_bytes * config.dirty_percent // 100)
         starts = [
             state.replica.state.start_of(epoch) for epoch in self.left
-        ]  # Tombstones after these cannot be removed.
+        ]  # Tombstones after these records cannot be removed.
         return is_dirty or min([self._tombstones_below(), *starts]) > self._tombstones_gone_below()
 
     async def _compact(self, horizon: int) -> None:
         """Compact what ends at or below `horizon`, in the open epoch or before it, and have it decided.
 
-        All of it happens within epochs of this owner (ADR 0123): another owner's pass decided meanwhile may have
-        removed tombstones of values that this one has kept.
+        All steps happen within epochs of this owner (ADR 0123): a pass of another owner that was decided meanwhile may
+        have removed tombstones of values that this pass has kept.
         """
         self._check_owner()
         known = self._state.replica.state
@@ -246,18 +246,18 @@ class Compaction:
         changed = [one for one in made if one.end.digest != known.ends_of(one.epoch)[-1].digest]
         proposed = (
             changed or made[-1:]
-        )  # A pass that changed nothing is decided, too, because it counts for the expiry of tombstones.
+        )  # A pass that changed nothing is decided, too, because it starts the expiry of tombstones.
         for at in range(0, len(proposed), COMPACTIONS_MAX):
             self._check_owner()
             if self._state.epoch != epoch:
-                raise self._interrupted(epoch)
+                raise self._interrupted_error(epoch)
             now_us = self._tools.clock.now_us()
             part = proposed[at : at + COMPACTIONS_MAX]
             await self.end_epoch([_compaction(one, terms, now_us).SerializeToString() for one in part])
             epoch += 1
 
     async def _until_whole(self, terms: Terms, epochs: Sequence[int]) -> None:
-        """Wait until this node has everything that the pass reads: other replicas may be faster than its disk.
+        """Wait until this node has everything that the pass reads, because a quorum may commit without its disk.
 
         Raises:
             ProtocolError: EPOCH_CHANGING if that takes too long.
@@ -301,9 +301,9 @@ class Compaction:
         self._check_owner()
         decision = self._state.replica.state.decision(epoch)
         if [one.SerializeToString() for one in decision.compactions] != list(compactions):
-            raise self._interrupted(epoch)
+            raise self._interrupted_error(epoch)
 
-    def _interrupted(self, epoch: int) -> ProtocolError:
+    def _interrupted_error(self, epoch: int) -> ProtocolError:
         return ProtocolError(
             pb.EPOCH_CHANGING,
             f"{self._state.name}: epoch {epoch} was ended by another decision during the compaction; send again",
@@ -311,7 +311,7 @@ class Compaction:
         )
 
     def awaited_copies(self) -> str:
-        """Name the copies that have to answer, or those of them that are known not to."""
+        """Name the copies that have not answered, or only the unavailable ones if there are any."""
         replica = self._state.replica
         active, alive = replica.state.active, replica.state.cluster_hints.alive
         streaming = {each.node_id for each in replica.followers if each.streaming}
@@ -334,7 +334,7 @@ class Compaction:
         return max((each.tombstones_below for each in self.rounds()), default=0)
 
     def _tombstones_below(self) -> int:
-        """Return the end of the records that are old enough; `last_appends` has each epoch's end and last time (µs)."""
+        """Return the end of the removable tombstones; `last_appends` has each epoch's end and last append time (µs)."""
         before_us = self._tools.clock.now_us() - self._state.topic.config.tombstone_retention_ms * 1000
         return max((each.horizon for each in self.rounds() if each.decided_us <= before_us), default=0)
 
@@ -377,7 +377,9 @@ class Compaction:
 
     def _check_open(self) -> None:
         if self.versions.is_over or self._state.replica.state.halted is not None:
-            raise self._state.refusal or ProtocolError(pb.EPOCH_CHANGING, f"{self._state.name} is being closed")
+            raise self._state.refusal or ProtocolError(
+                pb.EPOCH_CHANGING, f"{self._state.name} is being closed; send again"
+            )
 
     def _check_owner(self) -> None:
         self._check_open()
@@ -387,7 +389,7 @@ class Compaction:
             raise ProtocolError(pb.EPOCH_CHANGING, f"{self._state.name} is changing its epoch; send again")
 
 
-def _compaction(made: Made, terms: Terms, now_us: int) -> pb.Compaction:
+def _compaction(made: FinishedVersion, terms: Terms, now_us: int) -> pb.Compaction:
     return pb.Compaction(
         epoch=made.epoch,
         horizon=terms.horizon,

@@ -1,7 +1,7 @@
 """Progress of a compaction pass: its current step, and the time since its last progress.
 
-A healthy pass may take an hour, because it reads the whole log at a bounded rate. To its caller a pass whose disk
-hangs, or whose replicas do not answer, looks the same. So each step names the event it waits for, each step and read
+A working pass may take an hour, because it reads the whole log at a bounded rate. Its caller cannot distinguish it from
+a pass whose disk hangs or whose replicas do not answer. So each step names the event it waits for, each step and read
 counts as progress, and a caller gets an error after some time without progress.
 
 Times are of the event loop's clock, in seconds. `moved` is thread-safe, the rest is for the event loop's thread.
@@ -38,7 +38,7 @@ class CompactionProgress:
 
     Args:
         now_s: the clock.
-        node: the progress of all passes of the node; a queued pass progresses as these do.
+        node: the progress of all passes of the node, which counts as the progress of a queued pass.
     """
 
     def __init__(self, now_s: Callable[[], float], node: ProgressClock) -> None:
@@ -59,7 +59,7 @@ class CompactionProgress:
         self._own.moved()
 
     def begun(self) -> None:
-        """Record that the pass is not queued any more."""
+        """Record that the queued pass has begun."""
         self._is_queued = False
         self.moved()
 

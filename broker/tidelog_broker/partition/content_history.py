@@ -69,7 +69,7 @@ class ContentHistory:
         self.is_whole = end <= log_start
         """Whether everything is read."""
         self.looked_at = self.next_offset
-        """The position read when a step failed."""
+        """The position that a failed step has read."""
 
     def step(self) -> None:
         """Read the next part.
@@ -109,7 +109,7 @@ class ContentHistory:
         self._begin = self.next_offset = max(self._log_start, self._end - RANGE_RECORDS)
 
     def fill(self, window: DeduplicationWindow) -> None:
-        """Add the records to a new window, which has reserved the memory: the newest that fit."""
+        """Add the newest records that fit to a new window, whose memory is already reserved."""
         parts = list(chain.from_iterable(reversed(self._ranges)))
         over = self.count - self._records_max
         for contents, offsets, append_us in parts:

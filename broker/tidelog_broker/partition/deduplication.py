@@ -46,11 +46,11 @@ from tidelog_proto.limits import (
 log = logging.getLogger(__name__)
 
 INLINE_BYTES: Final = 128 * KIB
-"""A batch of more bytes, compressed or not, is screened on another thread ..."""
+"""Largest batch in bytes, compressed or not, that is screened on the event loop."""
 INLINE_RECORDS: Final = 2048
-"""... and so is one of more records: half a millisecond."""
+"""Largest number of records of a batch that is screened on the event loop, in half a millisecond."""
 GROUP_WORK_MAX: Final = 2.0
-"""Bound on the work for a group of batches, as a multiple of these."""
+"""Bound on the screening of a group of batches, as a multiple of that of the largest such batch."""
 READ_AGAIN_MS: Final = 100
 NO_MEMORY_RETRY_MS: Final = 1000
 
@@ -67,7 +67,7 @@ class _Screened(NamedTuple):
 
 
 class _Rebuild(NamedTuple):
-    """A window that is being built, and for whom."""
+    """A window that is being built, and the owner state that it is for."""
 
     history: ContentHistory
     window: DeduplicationWindow
@@ -102,11 +102,11 @@ class Deduplication:
         self._check_offset = check_offset
         self._window: DeduplicationWindow | None = None
         self._owner: Owner | None = None
-        """The owner for whom the window was built."""
+        """The owner state that the window was built for."""
         self._prepared: tuple[Batch, _Screened | ProtocolError] | None = None
         self._settings: tuple[int, int] = (0, 0)
-        self._told = ""
-        """The damage that was logged last."""
+        self._logged_damage = ""
+        """The damage that was logged last, to log it once."""
         self._hasher: ContentHasher | None = None
         self.configure()
 
@@ -129,7 +129,7 @@ class Deduplication:
             self.forget()
             self._settings = settings
             wanted = deduplicates(config) and not self._state.is_internal
-            # An older node that owns `__meta` stores the settings, which it does not know, without a key.
+            # An owner of `__meta` with an older build ignores these settings and creates no hash key.
             key = self._state.topic.content_key or self._state.topic.topic_id
             self._hasher = ContentHasher(key) if wanted else None
 
@@ -183,7 +183,9 @@ class Deduplication:
                 self._mend(history, error)
                 built(self._not_yet(error))
             elif not self._tools.contents.has_room(min(history.count, DEDUPLICATE_RECORDS_MAX) * ROW_BYTES):
-                built(self._no_memory())  # Before everything is read in vain, and again with the next publish.
+                built(
+                    self._no_memory()
+                )  # This check precedes the reading, which each publish would otherwise repeat in vain.
             elif self._is_wanted(rebuild):
                 self._read_on(rebuild)
             else:
@@ -192,14 +194,14 @@ class Deduplication:
         self._tools.readers.start(self._io_key, history.step, read)
 
     def _mend(self, history: ContentHistory, error: BaseException) -> None:
-        """Have damaged records fetched from another node; until then publishes are refused."""
+        """Fetch damaged records from another node; until then publishes are refused."""
         if not isinstance(error, ProtocolError) or error.code not in {pb.LIMBO, pb.CORRUPT_BATCH}:
             return
         epochs = (held.epoch for held in self._state.log.epochs if held.end_offset > history.looked_at)
         rotten = next(epochs, None)
         if rotten is not None:
-            if error.message != self._told:  # Publishes are retried again and again.
-                self._told = error.message
+            if error.message != self._logged_damage:  # Clients retry publishes, so this runs often.
+                self._logged_damage = error.message
                 log.error("%s: cannot read back records for deduplication: %s", self._state.name, error.message)
             self._driver.damaged(rotten, error.message)
 
@@ -263,7 +265,7 @@ class Deduplication:
         assert window is not None
 
         def screened(result: _Screened | None, error: BaseException | None) -> None:
-            if self._window is window:  # Otherwise another window screens the batch again.
+            if self._window is window:  # After a rebuild, another window screens the batch again.
                 self._prepared = (batch, result if result is not None else _refusal(error))
             done()
 
@@ -294,13 +296,13 @@ class Deduplication:
         return group
 
     def _judge(self, owner: Owner, header: BatchHeader) -> StoredBatch | bool | None:
-        """Return None for a batch to be screened, the first attempt's outcome for a retry, False for all others."""
+        """Return None for a batch to be screened, the first outcome for a retry, and False for other batches."""
         if header.flags & Flags.CONTROL:
             return False
         try:
             return owner.producers.check(header)
         except ProtocolError:
-            return False  # The driver raises the same error.
+            return False  # The driver raises the same error for the batch.
 
     def _append(self, owner: Owner, batch: Batch, group: Group) -> None:
         window = self._window
@@ -362,7 +364,7 @@ class Deduplication:
         return _Screened(Batch(unpack_header(thinned), thinned), contents[keep], _bits(~keep))
 
     def _with_dropped(self, stored: StoredBatch, batch: Batch) -> StoredBatch:
-        """Return the outcome of a retried batch, with its dropped records if the window still tells them."""
+        """Return the outcome of a retried batch, with its dropped records if the window still contains them."""
         kept = batch.header.record_count - stored.duplicates
         if not stored.duplicates or not kept or self._window is None or self._hasher is None:
             return stored

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from tidelog_broker.base.offload import Offload
 from tidelog_broker.partition.reader import PartitionReader
 from tidelog_broker.partition.state import PartitionState
-from tidelog_broker.storage.partition.matching import Newest, ReadResult, Wanted, filter_all
+from tidelog_broker.storage.partition.matching import NewestMatch, ReadResult, RecordFilter, filter_all
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.column_slices import TextColumn
 from tidelog_proto.errors import ProtocolError
@@ -22,7 +22,7 @@ from tidelog_proto.limits import MIB, TAG_BYTES_MAX
 T = TypeVar("T")
 
 HOT_BYTES: Final = 1 * MIB
-"""How many of the newest bytes are filtered at once; if there are more and an index exists, the index is used."""
+"""How many bytes in memory are filtered without the index; with more bytes and an index, the index is used."""
 
 
 class FilteredReader:
@@ -41,7 +41,7 @@ class FilteredReader:
         self._workers = workers
         self._io_key = io_key
 
-    async def read(self, offset: int, bytes_max: int, wanted: Wanted) -> ReadResult:
+    async def read(self, offset: int, bytes_max: int, record_filter: RecordFilter) -> ReadResult:
         """Read about `bytes_max` bytes of committed matching records from `offset` on.
 
         Raises:
@@ -51,23 +51,25 @@ class FilteredReader:
         if offset >= end:
             return ReadResult([], offset)
         hot = self._reader.read_hot(offset, HOT_BYTES)
-        is_indexed = wanted.column(self._log.indexes.columns) is not None
+        is_indexed = record_filter.column(self._log.indexes.columns) is not None
         if hot and not (is_indexed and sum(len(entry.data) for entry in hot) >= HOT_BYTES):
             batches = [entry.data for entry in hot]
-            return await self._call(partial(filter_all, batches, bytes_max, wanted), offset)
-        read = partial(self._log.matching.read, offset, bytes_max, limit_offset=end, wanted=wanted)
+            return await self._call(partial(filter_all, batches, bytes_max, record_filter), offset)
+        read = partial(self._log.matching.read, offset, bytes_max, limit_offset=end, record_filter=record_filter)
         return await self._call(read, offset)
 
-    async def find_newest(self, wanted: Wanted, goes_on: Callable[[], bool]) -> Newest | None:
+    async def find_newest(self, record_filter: RecordFilter, goes_on: Callable[[], bool]) -> NewestMatch | None:
         """Find the newest committed matching record; None without one, or when `goes_on` returns False.
 
         Raises:
             ProtocolError: as `PartitionReader.read_log`; also if an older epoch is still being fetched.
         """
         limit = self._state.readable_end
-        found: Newest | None = None
+        found: NewestMatch | None = None
         while goes_on() and limit > self._log.start_offset:
-            looked = await self._call(partial(self._log.matching.newest, limit_offset=limit, wanted=wanted), limit)
+            looked = await self._call(
+                partial(self._log.matching.newest, limit_offset=limit, record_filter=record_filter), limit
+            )
             if looked.offset is not None:
                 found = looked
                 break
@@ -75,8 +77,10 @@ class FilteredReader:
                 break
             limit = looked.from_offset
         history = self._state.replica.backfill
-        if history.incomplete and (found is None or found.from_offset < history.whole_from):
-            raise self._state.not_here(self._state.log_start)  # A newer one may be among the records being fetched.
+        if history.incomplete and (found is None or found.from_offset < history.complete_from):
+            raise self._state.not_here(
+                self._state.log_start
+            )  # A newer match may be among the records that are being fetched.
         return found
 
     async def _call(self, look: Callable[[], T], offset: int) -> T:
@@ -84,7 +88,7 @@ class FilteredReader:
             return await self._workers.call(self._io_key, look)
 
 
-def parse_record_filter(message: pb.RecordFilter) -> Wanted | None:
+def parse_record_filter(message: pb.RecordFilter) -> RecordFilter | None:
     """Parse a filter; None if it matches everything.
 
     Raises:
@@ -94,7 +98,7 @@ def parse_record_filter(message: pb.RecordFilter) -> Wanted | None:
     tag = message.tag if message.HasField("tag") else None
     if tag is not None and len(tag.encode()) > TAG_BYTES_MAX:
         raise ProtocolError(pb.INVALID_REQUEST, f"a tag has at most {TAG_BYTES_MAX} bytes, got {len(tag.encode())}")
-    return Wanted(key, tag) if (key, tag) != (None, None) else None
+    return RecordFilter(key, tag) if (key, tag) != (None, None) else None
 
 
 def indexed_columns(config: pb.TopicConfig) -> frozenset[TextColumn]:

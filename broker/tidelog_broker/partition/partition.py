@@ -1,10 +1,16 @@
 """One partition of this node: composes its parts, and passes them the events of its replica's driver.
 
-state what is known of it, and why it cannot be read or written access waiting until it may be served reader its
-committed records, from memory or from the log filtered records that match a filter projected some of their columns, or
-a time range pipeline publishes, until they are committed changes notification of readers and waiters retention deletion
-of old records compaction compaction of sealed epochs deduplication dropping of records by content snapshots producer
-state, written beside the log
+state          its readable range, and why it cannot be read or written
+access         waits until the partition may be served
+reader         reads committed records, from memory or from the log
+filtered       reads records that match a filter
+projected      reads some columns, or a time range
+pipeline       handles publishes until they are committed
+changes        notifies readers and waiters
+retention      deletes old records
+compaction     compacts sealed epochs
+deduplication  drops records with known content
+snapshots      writes producer state beside the log
 """
 
 from __future__ import annotations
@@ -100,7 +106,7 @@ class Partition:
         group, end_offset = self.pipeline.group, appends[-1].end_offset
         self.tools.metrics.append_seconds.observe(seconds)
         if appends[-1].epoch != self.replica.state.chain.active.epoch:
-            pass  # Decided meanwhile: the ring begins at the decided end, and later records are truncated next.
+            pass  # The end was decided meanwhile: the ring begins there, and later records are truncated next.
         elif group is not None and group.end_offset <= end_offset:
             metrics = self.tools.metrics
             for header, data in zip(group.headers, group.batches, strict=True):
@@ -120,20 +126,20 @@ class Partition:
         if self._sync_timer is None and self.replica.state.active.flush == pb.INTERVAL:
             delay_s = self.state.topic.config.flush_interval_ms / 1000
             self._sync_timer = self.tools.loop.call_later(delay_s, self._sync_now)
-        # Before anything that may carry out effects: a moved watermark starts the next group.
+        # This precedes calls that may carry out effects: a moved watermark starts the next group.
         self.pipeline.written(end_offset)
         if self.pipeline.has_rolled:
             self.pipeline.has_rolled = False
             self.retention.look_soon()
         elif group is None:
             self.retention.follow()
-        if not self.state.is_alone:  # Otherwise the watermark has moved, too, which the driver reports next.
+        if not self.state.is_alone:  # Otherwise the driver reports the moved watermark next.
             self.pipeline.released()
         if self.changes.listeners and self.state.high_watermark > appends[0].base_offset:
             self.changes.wake()  # The other replicas were faster: it was committed before it was in this log.
 
-    def filled(self) -> None:
-        """Wake readers: more of the log is here, which may begin where the owner's log did."""
+    def backfilled(self) -> None:
+        """Wake readers: this log has more epochs, and may now begin at the owner's log start."""
         self.retention.note_log_start()
         self.changes.wake()
 
@@ -156,13 +162,13 @@ class Partition:
         self._count_beginning(owner.epoch)
         self.tools.taken_over.add(self.name, owner.epoch, owner.next_offset)
         self.changes.changed()
-        self.changes.wake()  # Waiters beyond the end can be refused now.
+        self.changes.wake()  # Readers that wait beyond the end can be refused now.
         self.pipeline.go_on()
 
     def _count_beginning(self, epoch: int) -> None:
         chain, metrics = self.replica.state.chain, self.tools.metrics
         metrics.epochs_begun.inc()
-        # Neither a chain's first epoch nor one of this node after its own changes the owner.
+        # The first epoch of a chain, or one that follows an epoch of this node, does not change the owner.
         if epoch > chain.genesis.epoch and chain.descriptor(epoch - 1).owner != self.replica.state.node_id:
             metrics.owner_changes.inc()
 
@@ -179,7 +185,7 @@ class Partition:
     def decided(self, news: EpochDecided) -> None:
         """Handle the end of an epoch, and the truncation of what was appended after it."""
         self._tell_of_loss(news)
-        self.retention.note_log_start()  # A single copy may have deleted records without a note.
+        self.retention.note_log_start()  # A single copy may have deleted records without storing the log start.
         cut_offset = self.driver.cut_offset
         if self.ring.end_offset != news.end_offset or (cut_offset is not None and cut_offset < news.end_offset):
             self._restart_ring(news.end_offset)
@@ -187,7 +193,7 @@ class Partition:
         not_written = (
             ProtocolError(
                 pb.EPOCH_CHANGING,
-                f"{self.name}: epoch {news.epoch} ended before this was replicated; it is not stored, send it again",
+                f"{self.name}: epoch {news.epoch} ended before the batch was replicated; it is not stored, send again",
                 retry_after_ms=RETRY_AFTER_MS,
             )
             if not handed_over
@@ -210,9 +216,7 @@ class Partition:
                 news.epoch,
                 news.end_offset,
             )
-        elif (
-            news.short_logs and not self.tools.neighbours.is_alone
-        ):  # A single node has reported the loss at its start.
+        elif news.short_logs and not self.tools.neighbours.is_alone:  # a single node has logged it at its start
             log.warning(
                 "DATA_LOSS: %s: machines with copies of epoch %d crashed, and flush=%s; it ends at offset %d, like "
                 "the longest copy; records acknowledged shortly before may be lost",
@@ -223,7 +227,7 @@ class Partition:
             )
 
     def commit_moved(self) -> None:
-        """Settle publishes: the high watermark has advanced."""
+        """Answer publishes: the high watermark has advanced."""
         self.pipeline.released()
         if self.changes.listeners:
             self.changes.wake()
@@ -235,11 +239,11 @@ class Partition:
         self.changes.wake()
 
     def acknowledged(self) -> None:
-        """Settle publishes that wait for all replicas."""
+        """Answer publishes that wait for all replicas."""
         self.pipeline.acknowledged()
 
     def halted(self, reason: str) -> None:
-        """Refuse publishes: the replica takes no further part, in this epoch or for good."""
+        """Refuse publishes: the replica no longer participates, in this epoch or permanently."""
         log.error("%s: %s", self.name, reason)
         self.pipeline.flush(self.state.limbo_error())
         self.changes.changed()

@@ -130,7 +130,7 @@ class PartitionOpener:
 
     async def _run(self, key: PartitionKey) -> None:
         partition: Partition | None = None
-        error = ProtocolError(pb.SHUTTING_DOWN, "the node is stopping")
+        error = ProtocolError(pb.SHUTTING_DOWN, "the node is stopping; retry at another node")
         try:
             partition = await self._open_one(key)
         except ProtocolError as failure:

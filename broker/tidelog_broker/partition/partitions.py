@@ -1,7 +1,7 @@
 """The partitions that this node stores: lookup by topic id and number, opening on demand, removal.
 
-A partition is stored here if its first epoch names this node, if the journals have it, or once another node sends a
-message about it, because a decision has probably moved it here.
+This node stores a partition if its first epoch names this node, if the journals have it, or once another node sends a
+message about it, because a decision has probably moved the partition to this node.
 
 Its log is opened on demand, see `partition_opener`; until then it is a few numbers, see `closed_partitions`. The first
 few of a node are opened at once, so that their first users need not wait. `background_opener` opens partitions without
@@ -81,8 +81,8 @@ class Partitions:
         """Return an open partition; a caller that may be its first user waits for `awake` before.
 
         Raises:
-            ProtocolError: UNKNOWN_TOPIC or UNKNOWN_PARTITION, NOT_OWNER if it is not stored here, EPOCH_CHANGING if
-                it is closed, or the error of the last attempt to open it.
+            ProtocolError: UNKNOWN_TOPIC or UNKNOWN_PARTITION, NOT_OWNER if this node does not store it, EPOCH_CHANGING
+                if it is closed, or the error of the last attempt to open it.
         """
         partition = self._by_topic.get(topic_id, {}).get(index)
         if partition is not None:
@@ -91,7 +91,7 @@ class Partitions:
         if index >= record.config.partitions:
             raise ProtocolError(
                 pb.UNKNOWN_PARTITION,
-                f"{record.name!r} has partitions 0 to {record.config.partitions - 1}, not {index}",
+                f"topic {record.name!r} has partitions 0 to {record.config.partitions - 1}, got {index}",
             )
         key = (topic_id, index)
         if key in self._failed:
@@ -101,7 +101,7 @@ class Partitions:
         raise ProtocolError(pb.NOT_OWNER, f"{record.name}/{index} is not stored on this node; request metadata again")
 
     def find(self, key: PartitionKey) -> Partition | None:
-        """Return a partition if it is stored here and open."""
+        """Return a partition if this node stores it and it is open."""
         return self._by_topic.get(key[0], {}).get(key[1])
 
     def of_topic(self, topic_id: bytes) -> list[Partition]:
@@ -114,12 +114,12 @@ class Partitions:
         return [partition for stored in self._by_topic.values() for partition in stored.values()]
 
     def stores_all(self, record: pb.TopicRecord) -> bool:
-        """Whether all partitions of a topic are stored here, open or not."""
+        """Whether this node stores all partitions of a topic, open or not."""
         open_count = len(self._by_topic.get(record.topic_id, ()))
         return open_count + self.closed.count(record.topic_id) >= record.config.partitions
 
     async def awake(self, keys: Iterable[PartitionKey]) -> None:
-        """Open those of these partitions that are stored here; errors are raised by `get`."""
+        """Open those of these partitions that this node stores; errors are raised by `get`."""
         if not self.closed:
             return
         wanted = [key for key in dict.fromkeys(keys) if key in self.closed]
@@ -136,7 +136,7 @@ class Partitions:
         return self._chains.active(key) if key in self.closed else None
 
     def had(self, key: PartitionKey) -> bool:
-        """Whether a partition was stored here when the node started."""
+        """Whether this node stored a partition when it started."""
         return key[1] in self._on_disk.get(key[0], ()) or self._chains.knows(*key)
 
     # --- following topics ------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ class Partitions:
             return there
         record = self._topics.with_id(key[0])
         try:
-            partition = await self._opened(record, key)
+            partition = await self._open_partition(record, key)
         except ProtocolError as error:
             self._failed[key] = error
             if isinstance(error, StorageFailedError):
@@ -238,17 +238,17 @@ class Partitions:
         self._failed.pop(key, None)
         return partition
 
-    async def _opened(self, record: pb.TopicRecord, key: PartitionKey) -> Partition:
+    async def _open_partition(self, record: pb.TopicRecord, key: PartitionKey) -> Partition:
         index, io_key = key[1], hash(key) & 0x7FFFFFFF
         store = await self.tools.io.call(io_key, self._open_log, record, index)
         new = NewPartition(key, f"{record.name}/{index}", self._genesis(record, index))
         driver = await self._replication.open(new, store, io_key)
-        standing = self._topics.get(key[0])
-        if standing is not None and standing.deleted:
+        current = self._topics.get(key[0])
+        if current is not None and current.deleted:
             driver.stop()
             await self.tools.io.call(io_key, store.close)
-            raise gone(standing)
-        partition = Partition(self.tools, standing or record, index, driver, io_key)
+            raise gone(current)
+        partition = Partition(self.tools, current or record, index, driver, io_key)
         self._by_topic.setdefault(key[0], {})[index] = partition
         self._open_count += 1
         self._long_lived.made()

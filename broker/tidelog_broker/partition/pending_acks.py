@@ -1,11 +1,11 @@
 """Publishes with offsets that wait until enough replicas hold them.
 
 There is one queue per kind of acknowledgement, in offset order, so complete publishes are always at the head. A retry
-waits in it as well, for the commit of its first attempt.
+waits in the same queue, for the commit of its first attempt.
 
 `acks=all` concerns the replicas of the batch's epoch. While the epoch is open, their acknowledgements are known. After
 its end they are not reported any more: a batch that not all replicas were known to hold, or that is retried later, is
-answered with STORED_ON_QUORUM. Rejected: waiting for the missing replicas, which may be gone for good and have caused
+answered with STORED_ON_QUORUM. Rejected: waiting for the missing replicas, which may have failed permanently and caused
 the end of the epoch.
 """
 
@@ -21,7 +21,7 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
 Settle = Callable[[StoredBatch | ProtocolError, bool], None]
-"""Called once per batch with its position or the error, and whether it is a duplicate."""
+"""Called once per batch with the stored position or the error, and whether the batch is a duplicate."""
 
 
 class _Awaiting(NamedTuple):
@@ -55,7 +55,7 @@ class PendingAcks:
         queue.append(_Awaiting(stored, duplicate, settle))
 
     def release(self, owner: Owner, high_watermark: int) -> None:
-        """Settle publishes that enough replicas hold."""
+        """Answer publishes that enough replicas hold."""
         if self._quorum:
             _settle(self._quorum, high_watermark)
         if self._one:
@@ -64,7 +64,7 @@ class PendingAcks:
             _settle(self._all, min(high_watermark, owner.held_by_all))
 
     def decided(self, end_offset: int, refusal: ProtocolError, *, held_by_all: int) -> None:
-        """Settle all publishes: the epoch has ended; records before its end are stored, the rest is not.
+        """Answer all publishes: the epoch has ended; records before its end are stored, later ones are not.
 
         Every replica is known to hold what is before `held_by_all`.
         """

@@ -74,7 +74,7 @@ class PendingPublish:
         self.settle = settle
         self.acks = acks
         self.tenure = 0
-        """The pipeline's number of other nodes' epochs when the batch arrived."""
+        """The number of owner changes that the pipeline had counted when the batch arrived."""
 
     def may_enter(self, epoch: int) -> bool:
         """Whether the batch may be appended in an epoch."""
@@ -118,10 +118,10 @@ class Pipeline:
         self._waiting_for_idle: list[asyncio.Future[None]] = []
         self._busy = False
         self._rests = False
-        """Whether a group of many batches was taken in this turn of the event loop."""
+        """Whether a large group was drained in this turn of the event loop, so that the next one waits."""
         self._refusal: ProtocolError | None = None
         self._tenure = 0
-        """How many epochs of other nodes have begun since the start."""
+        """How many epochs of other nodes have begun since this node started."""
         self.group: Group | None = None
         """The group that is being written."""
         self.has_rolled = False
@@ -131,7 +131,7 @@ class Pipeline:
         """Since when the disk has been full for appends, on the monotonic clock."""
 
     def screen_by(self, screen: Deduplication | None) -> None:
-        """Enable or disable deduplication, with which groups are short: a batch is screened after the previous one."""
+        """Enable or disable deduplication, which makes groups short: a batch is screened after the previous one."""
         self._screen = screen
         self._group_bytes = self._group_bytes_max if screen is None else min(INLINE_BYTES, self._group_bytes_max)
 
@@ -155,7 +155,7 @@ class Pipeline:
                     done.set_result(None)
 
     def submit(self, pending: PendingPublish) -> None:
-        """Queue a batch. It is settled exactly once, possibly before this returns."""
+        """Queue a batch. Its outcome is reported exactly once, possibly before this returns."""
         if self._refusal is not None:
             pending.settle(self._refusal, False)
             return
@@ -186,7 +186,7 @@ class Pipeline:
         self._tell_idle()
 
     def abandon(self, error: ProtocolError) -> None:
-        """Refuse everything for good, including batches with offsets, whose outcome stays unknown."""
+        """Refuse everything permanently, including batches with offsets, whose outcome stays unknown."""
         self._waiting.fail(error)
         self._busy = False
         self.group = None
@@ -203,7 +203,7 @@ class Pipeline:
                 self._tell_idle()
             return
         if self._uncommitted_bytes > self._bytes_max:
-            return  # The replicas do not keep up; `released` continues.
+            return  # The replicas lag; `released` starts the next group.
         unwritable = self._state.unwritable()
         if unwritable is not None:
             self.flush(unwritable)
@@ -216,29 +216,29 @@ class Pipeline:
             self._busy = True
             self._screen.build(owner, self._screen_built)
             return
-        picked = self._drain(owner)
-        if not picked:
+        publishes = self._drain(owner)
+        if not publishes:
             if self._waiting_for_idle:
                 self._tell_idle()
             return
         self._busy = True
         needed_bytes = 0
-        for pending in picked:
+        for pending in publishes:
             needed_bytes += padded(len(pending.data))
         if self._screen is not None:
-            needed_bytes += len(picked) * THINNED_EXTRA_BYTES
+            needed_bytes += len(publishes) * THINNED_EXTRA_BYTES
         if self._log.has_space(owner.epoch, needed_bytes):
-            self._append(owner, picked)
+            self._append(owner, publishes)
             return
         self._workers.start(
             self._io_key,
             lambda: self._log.make_space(owner.epoch, owner.next_offset, needed_bytes),
-            lambda rolled, error: self._made_space(owner, picked, error, rolled=bool(rolled)),
+            lambda rolled, error: self._made_space(owner, publishes, error, rolled=bool(rolled)),
         )
 
     def _drain(self, owner: Owner) -> list[PendingPublish]:
-        """Take verified batches from the head, up to a group's size; settle refused ones and those of other epochs."""
-        picked: list[PendingPublish] = []
+        """Take verified batches from the head, up to a group's size; refuse invalid ones and those of other epochs."""
+        publishes: list[PendingPublish] = []
         size_bytes = 0
         while self._queue:
             head = self._queue[0]
@@ -251,16 +251,16 @@ class Pipeline:
             if head.epoch is None and head.tenure != self._tenure:
                 self._take().settle(self._state.interrupted(), False)
                 continue
-            if head.header is None or (picked and size_bytes + len(head.data) > self._group_bytes):
+            if head.header is None or (publishes and size_bytes + len(head.data) > self._group_bytes):
                 break
-            if len(picked) == GROUP_BATCHES_MAX:
+            if len(publishes) == GROUP_BATCHES_MAX:
                 self._rests = True
                 self._loop.call_soon(self._rested)
                 break
-            picked.append(self._queue.popleft())
+            publishes.append(self._queue.popleft())
             size_bytes += len(head.data)
         self.queued_bytes -= size_bytes
-        return picked
+        return publishes
 
     def _rested(self) -> None:
         self._rests = False
@@ -272,33 +272,33 @@ class Pipeline:
         return pending
 
     def _made_space(
-        self, owner: Owner, picked: list[PendingPublish], error: BaseException | None, *, rolled: bool
+        self, owner: Owner, publishes: list[PendingPublish], error: BaseException | None, *, rolled: bool
     ) -> None:
         self.has_rolled |= rolled
         if self._refusal is not None:
-            # Deleted or stopped during the allocation: the files may be closed before a write.
-            self._turn_down(picked, self._refusal)
+            # The partition was deleted or stopped during the allocation: the files may be closed before a write.
+            self._turn_down(publishes, self._refusal)
         elif error is not None and not isinstance(error, DiskFullError):
-            self._fail(picked, error)
+            self._fail(publishes, error)
         elif owner is not self._state.writer:
             # The epoch has ended meanwhile: start over.
-            self._put_back(picked)
+            self._put_back(publishes)
             self._busy = False
             self.go_on()
         elif error is not None:
             if error.code == pb.DISK_FULL:
                 now_s = time.monotonic()
-                self._full_disk.add(len(picked), now_s)
+                self._full_disk.add(len(publishes), now_s)
                 self.full_since_s = self.full_since_s or now_s
-            self._turn_down(picked, ProtocolError(error.code, error.message, retry_after_ms=DISK_FULL_RETRY_MS))
+            self._turn_down(publishes, ProtocolError(error.code, error.message, retry_after_ms=DISK_FULL_RETRY_MS))
         else:
             self.full_since_s = None
-            self._append(owner, picked)
+            self._append(owner, publishes)
 
-    def _put_back(self, picked: list[PendingPublish]) -> None:
+    def _put_back(self, publishes: list[PendingPublish]) -> None:
         """Put batches back at the head of the queue."""
-        self._queue.extendleft(reversed(picked))
-        self.queued_bytes += sum(len(pending.data) for pending in picked)
+        self._queue.extendleft(reversed(publishes))
+        self.queued_bytes += sum(len(pending.data) for pending in publishes)
 
     def _screen_built(self, error: ProtocolError | None) -> None:
         """Continue with the deduplication window, or refuse all queued batches."""
@@ -328,25 +328,25 @@ class Pipeline:
             return
         self.go_on()
 
-    def _turn_down(self, picked: list[PendingPublish], refusal: ProtocolError) -> None:
+    def _turn_down(self, publishes: list[PendingPublish], refusal: ProtocolError) -> None:
         """Refuse a group without offsets, and continue."""
-        for pending in picked:
+        for pending in publishes:
             pending.settle(refusal, False)
         self._busy = False
         self.go_on()
 
-    def _append(self, owner: Owner, picked: list[PendingPublish]) -> None:
+    def _append(self, owner: Owner, publishes: list[PendingPublish]) -> None:
         """Assign offsets to a group and start its write; `owner` may still append."""
-        batches = [Batch(pending.header, pending.data) for pending in picked if pending.header is not None]
-        assert len(batches) == len(picked), "only verified batches are drained"
+        batches = [Batch(pending.header, pending.data) for pending in publishes if pending.header is not None]
+        assert len(batches) == len(publishes), "only verified batches are drained"
         if self._screen is None:
             group = self._driver.assign(batches)
         else:
-            screened = self._screened(self._screen, owner, picked, batches)
+            screened = self._screened(self._screen, owner, publishes, batches)
             if screened is None:
                 return
             group = screened
-        for pending, outcome, duplicate in zip(picked, group.outcomes, group.duplicates, strict=True):
+        for pending, outcome, duplicate in zip(publishes, group.outcomes, group.duplicates, strict=True):
             if isinstance(outcome, StoredBatch):
                 self._waiting.add(pending.acks, outcome, duplicate, pending.settle, epoch=owner.epoch)
             else:
@@ -362,29 +362,29 @@ class Pipeline:
         self._driver.go()
 
     def _screened(
-        self, screen: Deduplication, owner: Owner, picked: list[PendingPublish], batches: list[Batch]
+        self, screen: Deduplication, owner: Owner, publishes: list[PendingPublish], batches: list[Batch]
     ) -> Group | None:
         """Assign offsets to a group without its duplicates; None if that has to wait.
 
         Unprocessed batches go back to the head of the queue.
         """
         if not screen.is_ready_for(owner):  # The topic was altered during the allocation or the preparation of a batch.
-            self._put_back(picked)
+            self._put_back(publishes)
             self._busy = False
             self.go_on()
             return None
         if screen.is_long(owner, batches[0]):
-            screen.prepare(owner, batches[0], lambda: self._made_space(owner, picked, None, rolled=False))
+            screen.prepare(owner, batches[0], lambda: self._made_space(owner, publishes, None, rolled=False))
             return None
         group = screen.assign(owner, batches)
-        self._put_back(picked[len(group.outcomes) :])
-        del picked[len(group.outcomes) :]
+        self._put_back(publishes[len(group.outcomes) :])
+        del publishes[len(group.outcomes) :]
         return group
 
-    def _fail(self, picked: list[PendingPublish], error: BaseException) -> None:
+    def _fail(self, publishes: list[PendingPublish], error: BaseException) -> None:
         """Refuse a group of unknown outcome, and all later batches: the disk has failed."""
         failure = ProtocolError(pb.STORAGE_FAILED, f"{self._state.name}: writing the log failed: {error}")
-        for pending in picked:
+        for pending in publishes:
             pending.settle(failure, False)
         self._disk_failed(error)
 
@@ -399,7 +399,7 @@ class Pipeline:
     def released(self) -> None:
         """Settle publishes that enough replicas hold, and continue."""
         if not (self._uncommitted or self._queue or self._waiting_for_idle or self._waiting):
-            return  # A follower.
+            return  # Nothing is pending, as on a follower.
         high_watermark, owner = self._state.high_watermark, self._state.writer
         while self._uncommitted and self._uncommitted[0][0] <= high_watermark:
             self._uncommitted_bytes -= self._uncommitted.popleft()[1]
@@ -425,6 +425,6 @@ class Pipeline:
         self._tenure += handed_over
         self._uncommitted.clear()
         self._uncommitted_bytes = 0
-        self.full_since_s = None  # The next epoch has refused nothing yet.
+        self.full_since_s = None  # Nothing was refused for a full disk in the next epoch yet.
         self._waiting.decided(end_offset, refusal, held_by_all=held_by_all)
         self.go_on()

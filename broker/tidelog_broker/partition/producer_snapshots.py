@@ -41,8 +41,8 @@ class SnapshotWriter:
         """Begin an epoch of this node.
 
         State that the log does not contain, because another node reported it, is written at once: the epoch may end
-        before a batch is appended, and the other node may be gone by then. It is stored as the state at the end of the
-        previous epoch.
+        before a batch is appended, and the other node may have failed by then. It is stored as the state at the end of
+        the previous epoch.
         """
         if owner.is_logged or owner.next_offset == 0:
             return
@@ -94,5 +94,5 @@ class SnapshotWriter:
 
     def _written(self, error: BaseException | None) -> None:
         if error is not None:
-            # The log itself has everything; the next start scans more of it.
+            # The log contains the same information; the next start scans more of it.
             log.warning("%s: the producer snapshot was not written: %s", self._state.name, error)

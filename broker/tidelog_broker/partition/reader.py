@@ -1,7 +1,7 @@
 """Reads of a partition, on its owner and on other replicas: up to the known high watermark.
 
-A reader beyond it waits; it is never told that an offset does not exist which another node may have committed:
-`Access.ensure_given_out` asks a quorum first. Records below this copy's start are on another replica, or deleted by
+A reader beyond it waits. Before an offset is refused as beyond the end, `Access.ensure_given_out` asks a quorum,
+because another node may have committed it. Records below this copy's start are on another replica, or deleted by
 retention everywhere.
 """
 
@@ -62,7 +62,7 @@ class PartitionReader:
         if not backfill.incomplete:
             return False
         is_here = max(self._log.start_offset, backfill.outdated_below) <= offset < self._log.end_offset
-        return not is_here and offset < backfill.whole_from
+        return not is_here and offset < backfill.complete_from
 
     def read_hot(self, offset: int, bytes_max: int, records_max: int | None = None) -> list[RingEntry] | None:
         """Return committed batches from memory; None if `offset` is before the ring."""
@@ -82,8 +82,9 @@ class PartitionReader:
         """Read as `read_log` for a client; with `is_prompt` batches may be slices of the log, for system calls only.
 
         Raises:
-            ProtocolError: OFFSET_OUT_OF_RANGE if retention was faster, STORAGE_FAILED if the disk fails, LIMBO if
-                the log is damaged, NOT_OWNER if another replica has it, EPOCH_CHANGING while it is being fetched.
+            ProtocolError: OFFSET_OUT_OF_RANGE if retention has deleted the records meanwhile, STORAGE_FAILED if the
+                disk fails, LIMBO if the log is damaged, NOT_OWNER if another replica has it, EPOCH_CHANGING while it is
+                being fetched.
         """
         return await self._read(offset, bytes_max, to_send=is_prompt)
 
@@ -107,13 +108,13 @@ class PartitionReader:
                 self._io_key, _first_record, self._log.reader, timestamp_us, start_offset, limit
             )
         if self._replica.backfill.incomplete and (
-            found.batch_offset is None or found.batch_offset <= self._replica.backfill.whole_from
+            found.batch_offset is None or found.batch_offset <= self._replica.backfill.complete_from
         ):
-            raise self._state.not_here(self._state.log_start)  # An older one may be the first.
+            raise self._state.not_here(self._state.log_start)  # An earlier record may be the first match.
         return found.record
 
 
-class _Found(NamedTuple):
+class _TimeLookup(NamedTuple):
     """The batch at which a lookup by time began, and the offset and timestamp of the found record."""
 
     batch_offset: int | None
@@ -128,7 +129,7 @@ def _stamps(batch: RecordBatch) -> Any:
     return stamps.view(pa.int64()).to_numpy(zero_copy_only=False)
 
 
-def _first_record(log: PartitionLogReader, timestamp_us: int, start_offset: int, limit_offset: int) -> _Found:
+def _first_record(log: PartitionLogReader, timestamp_us: int, start_offset: int, limit_offset: int) -> _TimeLookup:
     """Find the first record of at least that timestamp. For a reader thread, because it reads and decodes batches.
 
     Raises:
@@ -145,6 +146,6 @@ def _first_record(log: PartitionLogReader, timestamp_us: int, start_offset: int,
             for row in np.flatnonzero(stamps >= timestamp_us):
                 record_offset = batch.offset_list()[int(row)]
                 if record_offset >= start_offset:
-                    return _Found(first, (record_offset, int(stamps[row])))
+                    return _TimeLookup(first, (record_offset, int(stamps[row])))
             offset = batch.end_offset
-    return _Found(first, None)
+    return _TimeLookup(first, None)

@@ -16,11 +16,11 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
 ROLLS: Final = 4
-"""A segment is rolled when its oldest record has lived for this fraction of the retention time, which bounds the delay.
+"""A segment is rolled when its oldest record has reached this fraction of the retention time, to delete it in time.
 """
 
 LONG: Final = 2
-"""Multiple of the retention time for which expired records are kept for a replica that lacks them."""
+"""Factor of the retention time after which records are deleted although a replica lacks them."""
 
 
 class RecordAges:
@@ -35,18 +35,18 @@ class RecordAges:
         self._state = state
         self._times = state.log.times
         self._clock, self._readers, self._io_key = tools.clock, tools.readers, io_key
-        self._found = Ages()
+        self._ages = Ages()
         self._oldest_us = 0
         self._opened_end = state.log.end_offset
         self._newest_at_start_us: int | None = None
         """The append time of the last record at the start of the process; 0 if it is not known any more."""
-        self._seen: tuple[int, ...] = ()
-        """The shape of the log when it was last examined."""
+        self._examined_shape: tuple[int, ...] = ()
+        """The state of the log when it was last examined, see `_shape`."""
         self._refreshed_at = -1
         self.expired_below = 0
-        """All records below it have expired; 0 for none."""
+        """The offset below which all records have expired; 0 if none has."""
         self.long_expired_below = 0
-        """The same for `LONG` times the retention time."""
+        """As `expired_below`, for `LONG` times the retention time."""
 
     @property
     def _time_us(self) -> int:
@@ -56,7 +56,7 @@ class RecordAges:
     @property
     def is_to_roll(self) -> bool:
         """Whether the active segment has records that are old enough to roll it."""
-        found, time_us = self._found, self._time_us
+        found, time_us = self._ages, self._time_us
         if not time_us or not found.newest_first_us or self._state.topic.config.hold:
             return False
         return found.newest_first_us <= self._before_us(time_us // ROLLS)
@@ -64,10 +64,10 @@ class RecordAges:
     def forget_expired(self) -> None:
         """Forget the expired offsets: the epoch has ended, and the log may be truncated before them.
 
-        New records may get those offsets; the next `look` sees them (ADR 0123).
+        New records may get those offsets; the next `look` examines them (ADR 0123).
         """
         self.expired_below = self.long_expired_below = 0
-        self._seen = ()
+        self._examined_shape = ()
 
     async def look(self) -> None:
         """Determine the expired offsets, if the topic has a retention time."""
@@ -79,10 +79,10 @@ class RecordAges:
         if self._newest_at_start_us is None:
             self._newest_at_start_us = await self._stamp_at(self._opened_end - 1)
         before_us, shape = self._before_us(time_us), self._shape()
-        if shape == self._seen and not had_expired and not 0 < self._found.oldest_last_us <= before_us:
+        if shape == self._examined_shape and not had_expired and not 0 < self._ages.oldest_last_us <= before_us:
             return  # An idle log costs nothing until its oldest segment expires.
-        self._seen = shape if await self._look(before_us) else ()
-        self.expired_below = self._found.expired_below
+        self._examined_shape = shape if await self._look(before_us) else ()
+        self.expired_below = self._ages.expired_below
         if self.expired_below:
             long_us = self._before_us(LONG * time_us)
             found = await self._ask(long_us)
@@ -93,14 +93,14 @@ class RecordAges:
     async def refresh(self) -> None:
         """Determine when the oldest and the newest record were appended, for a description."""
         shape, start_offset = self._shape(), self._state.log_start
-        if shape != self._seen:
-            self._seen = shape if await self._look(None) else ()
+        if shape != self._examined_shape:
+            self._examined_shape = shape if await self._look(None) else ()
         if start_offset != self._refreshed_at or not self._oldest_us:
             self._oldest_us, self._refreshed_at = await self._stamp_at(start_offset), start_offset
 
     def describe(self, info: pb.PartitionInfo) -> None:
         """Fill in the last results, and the next deletion of retention."""
-        state, config, found = self._state, self._state.topic.config, self._found
+        state, config, found = self._state, self._state.topic.config, self._ages
         info.oldest_append_us, info.newest_append_us = self._oldest_us, found.newest_us
         if state.replica.state.owner is None or config.hold or config.cleanup not in DELETING:
             return
@@ -110,7 +110,7 @@ class RecordAges:
         if not time_us and not bytes_max:
             return
         following = pb.NextDeletion(below=found.oldest_end, size_bytes=found.oldest_bytes, bounded=bytes_max > 0)
-        if time_us:  # Of the active segment the newest record decides, which is not known yet.
+        if time_us:  # The active segment expires with its newest record, which is not known yet.
             following.at_us = found.oldest_last_us + time_us
         if bytes_max:
             following.bytes_more = max(0, bytes_max - state.log.size_bytes)
@@ -127,14 +127,14 @@ class RecordAges:
     async def _look(self, before_us: int | None) -> bool:
         found = await self._ask(before_us)
         if found is not None:
-            self._found = found
+            self._ages = found
         return found is not None
 
     async def _ask(self, before_us: int | None) -> Ages | None:
         try:
             return await self._readers.call(self._io_key, self._times.look, before_us)
         except ProtocolError:
-            return None  # Deleted meanwhile, or damaged, which the next look or a reader reports.
+            return None  # The segment was deleted meanwhile, or is damaged, which the next check or a reader reports.
 
     async def _stamp_at(self, offset: int) -> int:
         if offset < 0:

@@ -26,7 +26,7 @@ class RecordDeletion:
 
     Args:
         state, changes: the partition's state and notifications.
-        driver: has the replicas agree.
+        driver: proposes deletions to the replicas.
         access: confirms that this node is the owner.
     """
 
@@ -62,9 +62,10 @@ class RecordDeletion:
         await self.agree(offset, epoch=state.epoch)
 
     async def agree(self, offset: int, *, epoch: int) -> None:
-        """Have a quorum agree on the deletion of records below an offset, and wait for it.
+        """Propose the deletion of records below an offset, and wait until a quorum agrees.
 
-        It continues when an epoch ends, unless the epoch ended before the offset: other records may be below it now.
+        The proposal is repeated after an epoch ends, unless the epoch ended before the offset: other records may have
+            these offsets now.
 
         Args:
             offset: a committed offset.

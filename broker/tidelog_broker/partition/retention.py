@@ -11,8 +11,8 @@ stored (`storage.partition.log_start`), because a copy that begins late would ot
 removes the names, on the appending thread, which must not wait for the disk.
 
 The stored log start needs hardly any space, but deletions matter most on a full disk, so its file is created when the
-second segment has begun, or at the next look. If a full disk refuses even that, it is logged once and retried at the
-next look. Rejected: creating it whenever an epoch begins, which would delay a takeover.
+second segment has begun, or at the next check. If a full disk refuses even that, it is logged once and retried at the
+next check. Rejected: creating it whenever an epoch begins, which would delay a takeover.
 
 A replica can fetch missing records of the open epoch only from a log that still has them. Without them it can neither
 follow the epoch nor accept its end; if other replicas then lose a disk, too few can, and the epoch would never end. So
@@ -60,7 +60,7 @@ class Retention:
         changes: notified when older records are deleted.
         driver: informed of the log start; ends an epoch for a lagging replica.
         tools, io_key: the node's resources, and the partition's worker key.
-        deletion: has a quorum agree on requested deletions.
+        deletion: proposes deletions to a quorum.
         roll: rolls an owner's log to a new segment between two groups.
         failed: called with the error if the disk fails during background work.
     """
@@ -90,11 +90,11 @@ class Retention:
         """Whether the log-start file exists, or is being created."""
         self.ages = RecordAges(state, tools, io_key)
         self._followed_offset = 0
-        """The owner has deleted below this, and this copy after it."""
+        """The log start of the owner that this copy has applied."""
         self._soon = self._soon_after = 0
-        """The offset below which a background deletion runs, and the one to follow."""
+        """The offset of the running background deletion, and that of the next one."""
         self._ending = (-1, 0.0, 0)
-        """The epoch to be ended for a lagging replica, when that was last tried, and how often."""
+        """The epoch to be ended for a lagging replica, the time of the last attempt, and the number of attempts."""
         self._is_closed = False
 
     def close(self) -> None:
@@ -124,7 +124,7 @@ class Retention:
             self._delete_soon(self.removable())
 
     async def look(self) -> None:
-        """Delete what is due, and ensure that the log-start file exists.
+        """Delete expired segments, and ensure that the log-start file exists.
 
         Raises:
             StorageFailedError: the disk failed.
@@ -155,14 +155,14 @@ class Retention:
         self._see_to_space()
 
     def look_soon(self) -> None:
-        """Delete in the background when a segment has just begun, so that the bound holds and files are reused."""
+        """Delete in the background when a segment has begun, so that the bound holds and files are reused."""
         self._see_to_space()
         if self._state.replica.state.owner is not None:
             self._decide(self.due())
             self._delete_soon(self.removable())
 
     def follow(self) -> None:
-        """Delete in the background what the owner reported with the last append, so that files are reused."""
+        """Delete in the background up to the log start in the owner's last append, so that files are reused."""
         self._see_to_space()
         replica = self._state.replica
         offset = replica.state.log_start
@@ -181,7 +181,7 @@ class Retention:
 
     @property
     def _is_over(self) -> bool:
-        """Whether the partition is closed: its directory may be gone."""
+        """Whether the partition is closed: its directory may have been removed."""
         return self._is_closed or self._state.refusal is not None
 
     @property
@@ -189,7 +189,7 @@ class Retention:
         return self._state.topic.config.hold
 
     def _decide(self, below: int) -> None:
-        """Have records deleted below an offset, unless they are, the topic is on hold, or another node is the owner."""
+        """Propose the deletion of records below an offset, once; do nothing on hold or if another node owns the log."""
         if below > self._state.replica.state.deleted_below and not self._is_held and not self._is_over:
             self._driver.delete_below(below)
 
@@ -216,7 +216,7 @@ class Retention:
             await self._io.call(self._io_key, self._state.log.roll)
 
     def _see_to_space(self) -> None:
-        """Create the log-start file in the background, once there is something to delete."""
+        """Create the log-start file in the background once the log has a second segment."""
         state = self._state
         if self._has_space or self._is_over or state.is_alone:
             return
@@ -230,7 +230,7 @@ class Retention:
 
     def _saw_to_space(self, error: BaseException | None) -> None:
         if error is not None:
-            self._has_space = False  # The next look tries again.
+            self._has_space = False  # The next check tries again.
             if not isinstance(error, DiskFullError) and not self._is_over:
                 self._failed(error)
 
@@ -255,7 +255,7 @@ class Retention:
         return self._outdated(deleted, 0, min(committed, held))
 
     def _is_out_of_patience(self, held: int) -> bool:
-        """Whether records that a live replica lacks have been kept long enough."""
+        """Whether the log has grown to the bound for records that a live replica lacks."""
         bytes_max = self._state.topic.config.retention_bytes
         by_bytes = self._outdated(0, PATIENCE * bytes_max, self._state.high_watermark) if bytes_max else 0
         return max(by_bytes, self.ages.long_expired_below) > held
@@ -267,7 +267,7 @@ class Retention:
         return any(each.held_offset < offset and not alive(each.node_id) for each in replica.followers)
 
     def end_epoch(self) -> int:
-        """Have the open epoch ended: no replica lacks records of the next one. Return the number of attempts."""
+        """End the open epoch, because no replica lacks records of the next one. Return the number of attempts."""
         state = self._state
         epoch, now_s = state.epoch, self._loop.time()
         ending, tried_s, tried = self._ending
@@ -338,8 +338,8 @@ class Retention:
     def delete_files_below(self, offset: int) -> None:
         """Delete segments, after saving the producers' state in a snapshot. Runs on an I/O worker.
 
-        A snapshot is validated by the batch before it, so a committed batch must remain: otherwise the next look
-        deletes.
+        A snapshot is validated by the batch before it, so a committed batch must remain; without one, nothing is
+        deleted until the next check.
         """
         state = self._state
         store, committed = state.log, state.high_watermark
@@ -348,10 +348,12 @@ class Retention:
         if store.limbo is not None or offset > min(committed, store.end_offset) or self._is_held:
             return
         snapshot = self.producers_before(offset, committed)
-        if snapshot is not None and self._saved(snapshot, committed):
+        if snapshot is not None and self._save_snapshot(snapshot, committed):
             snapshot = None
         store.delete_before(offset, lambda: not self._is_held)
-        if snapshot is not None and not self._saved(snapshot, committed):  # Now there may be space for it.
+        if snapshot is not None and not self._save_snapshot(
+            snapshot, committed
+        ):  # Now there may be space for the snapshot.
             log.warning(
                 "%s: no space for a producer snapshot; deduplication of retries may be lost for old producers",
                 state.name,
@@ -375,7 +377,7 @@ class Retention:
             )
             return None
 
-    def _saved(self, snapshot: ProducerSnapshot, committed: int) -> bool:
+    def _save_snapshot(self, snapshot: ProducerSnapshot, committed: int) -> bool:
         try:
             self._state.log.save_producer_snapshot(*snapshot, committed=committed)
         except DiskFullError:
@@ -390,7 +392,7 @@ class Retention:
             if not self._is_over:
                 self._failed(error)
         elif error is not None:
-            # Until then a start takes deleted records for missing ones, and asks the owner.
+            # Until it is stored, a start treats deleted records as missing, and asks the owner.
             log.warning("%s: the log start could not be stored: %s", self._state.name, error)
 
     def _looked(self, offset: int, error: BaseException | None) -> None:

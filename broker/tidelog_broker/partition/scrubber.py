@@ -1,7 +1,7 @@
-"""The scrubber slowly rereads the node's logs in a loop, to find rot while other replicas can repair it.
+"""Scrubbing of a node's logs: they are reread slowly in a loop, to find damage while other replicas can repair it.
 
 A damaged epoch that other nodes hold is set aside and fetched from them. A single copy is left unchanged, and the
-damage is logged. The active segment is skipped: a start reads it.
+damage is logged. The active segment is skipped, because recovery reads it at the next start.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.tools import PartitionTools
 from tidelog_broker.storage.io.workers import WorkersFullError
-from tidelog_broker.storage.partition.scrub import Part, Scrubbed, is_held, parts_of, scrub
+from tidelog_broker.storage.partition.scrub import Part, ScrubResult, is_held, parts_of, scrub
 from tidelog_proto.limits import MIB
 
 log = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class Scrubber:
 
     async def _read(self, partition: Partition, part: Part) -> bool:
         """Read a segment; return whether it is damaged."""
-        one = Scrubbed(None, 0, is_done=False)
+        one = ScrubResult(None, 0, is_done=False)
         while not one.is_done:
             if partition.state.refusal is not None or not is_held(partition.log, part):
                 return False
@@ -75,12 +75,12 @@ class Scrubber:
                 one = await self._slice(partition, part, one)
                 if one.damage:
                     one = await self._slice(
-                        partition, part, Scrubbed(at, 0, is_done=False)
-                    )  # Read again, because memory errors happen, too.
+                        partition, part, ScrubResult(at, 0, is_done=False)
+                    )  # The segment is read again, to exclude a memory error.
             except (OSError, WorkersFullError) as error:
                 if not isinstance(error, FileNotFoundError):
                     log.warning("%s: skipping the scrub of %s: %s", partition.name, part.path, error)
-                    await asyncio.sleep(PAUSE_S)  # Perhaps too many open files.
+                    await asyncio.sleep(PAUSE_S)  # The cause may be too many open files.
                 return False
             await asyncio.sleep(one.size_bytes / (self._tools.settings.scrub_bytes_per_s or MIB))
         if not one.damage or not is_held(partition.log, part):
@@ -99,7 +99,7 @@ class Scrubber:
         log.error("%s: %s; %s", partition.name, one.damage, what)
         return True
 
-    async def _slice(self, partition: Partition, part: Part, before: Scrubbed) -> Scrubbed:
+    async def _slice(self, partition: Partition, part: Part, before: ScrubResult) -> ScrubResult:
         fs = self._tools.disk.fs
         one = await self._tools.readers.call(partition.io_key, scrub, fs, part, before.end, self._slice_bytes)
         self._tools.metrics.scrubbed_bytes.inc(one.size_bytes)

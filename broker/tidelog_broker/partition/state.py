@@ -1,6 +1,6 @@
 """The state of one partition on this node: which offsets may be read, and whether it may be written.
 
-Nothing here waits, and only `refusal`, `topic` and caches change.
+The methods do not wait, and only `refusal`, `topic` and caches change.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class PartitionState:
 
     @property
     def owner_id(self) -> str:
-        """The owner of the active epoch, as known here."""
+        """The owner of the active epoch, as known to this node."""
         return self._known.active.owner
 
     @property
@@ -81,7 +81,7 @@ class PartitionState:
     def is_alone(self) -> bool:
         """Whether this node holds the only copy."""
         active = self._known.active
-        if active is not self._looked_at:  # Every publish asks, and reading a message takes time.
+        if active is not self._looked_at:  # Cached for every publish, because reading a message takes time.
             self._looked_at, self._is_alone = active, list(active.placement) == [self._node_id]
         return self._is_alone
 
@@ -108,7 +108,7 @@ class PartitionState:
 
     @property
     def high_watermark(self) -> int:
-        """The end of the committed records, as known here; of a single copy in LIMBO, the end of the valid ones."""
+        """The end of the committed records, as known to this node; for a single copy in LIMBO, of the valid ones."""
         if self._known.halted is not None and self.is_alone:
             return self.log.end_offset
         return self._known.high_watermark
@@ -136,18 +136,17 @@ class PartitionState:
         return not self.replica.backfill.incomplete
 
     def lies_beyond(self, offset: int, record_epoch: int | None = None) -> bool:
-        """Whether this node assigns the offsets, and no reader can be at `offset`.
+        """Whether this node owns the partition, and `offset` cannot be the position of a reader.
 
-        The record before it was not appended yet; or it was truncated, if it was in `record_epoch`.
-
-        A quorum has ended all earlier epochs, and no other node appends to this one: committed records are below. Valid
-        only while there is no later epoch, which `Access.confirm_owner` checks.
+        The record before `offset` was not appended yet; or it was in `record_epoch` and was truncated. A quorum has
+        ended all earlier epochs, and no other node appends to this one, so all committed records are below `offset`.
+        This holds while there is no later epoch, which `Access.confirm_owner` checks.
         """
         writer = self.writer
         return writer is not None and (offset > writer.next_offset or self.was_cut(offset, record_epoch))
 
     def was_cut(self, offset: int, record_epoch: int | None) -> bool:
-        """Whether the record before `offset` was in `record_epoch` and was truncated, as known here.
+        """Whether the record before `offset` was in `record_epoch` and was truncated, as known to this node.
 
         An epoch ends early if an operator ends it, or if more copies are lost than a quorum can bear; other records may
         have its offsets now. None: the epoch is not known.
@@ -161,7 +160,7 @@ class PartitionState:
 
     @property
     def summary(self) -> str:
-        """`active`, `sealed` (without a live owner, or unused since the start), `no quorum`, `limbo` or `failed`."""
+        """`active`, `sealed` (no live owner, or unused since the start), `no quorum`, `limbo` or `failed`."""
         if self.refusal is not None:
             return "failed"
         if self._known.halted is not None:
@@ -174,7 +173,7 @@ class PartitionState:
         return "active" if self._neighbours.alive(active.owner) else "sealed"
 
     def unwritable(self) -> ProtocolError | None:
-        """Return why nothing can be written here and waiting is pointless; None if it can, or soon will be."""
+        """Return why this node cannot write and waiting is pointless; None if it can, or soon will."""
         if self.refusal is not None:
             return self.refusal
         replica = self.replica
@@ -197,11 +196,11 @@ class PartitionState:
 
     @property
     def lacks_quorum(self) -> bool:
-        """Whether this node has a copy, but too few other replicas live to accept records."""
+        """Whether this node has a copy and too few other replicas are alive to accept records."""
         return self._known.is_member and self.quorum_lost() is not None
 
     def quorum_lost(self) -> ProtocolError | None:
-        """Return why there is no quorum, None if there is one. Cached until a node comes or goes, for publishes."""
+        """Return why there is no quorum, None if there is one; cached until the set of live nodes changes."""
         active, known = self._known.active, self._quorum_known
         if known is None or known[0] is not active:
             known = self._quorum_known = (active, self._count_living(active))
@@ -229,7 +228,9 @@ class PartitionState:
         active = self._known.active
         return ProtocolError(
             pb.NOT_OWNER,
-            f"{self.name} is owned by {active.owner or 'no node yet'} in epoch {active.epoch}",
+            f"{self.name} is owned by node {active.owner!r} in epoch {active.epoch}; send the request to that node"
+            if active.owner
+            else f"{self.name} has no owner in epoch {active.epoch}; retry",
             retry_after_ms=RETRY_AFTER_MS,
             epoch=active.epoch,
         )
@@ -260,7 +261,7 @@ class PartitionState:
 
     def out_of_range(self, offset: int, record_epoch: int | None = None) -> ProtocolError:
         """Return the error, with the bounds, for an offset that is deleted, beyond the end, or truncated."""
-        what = f"offset {offset} is not in {self.log_start}..{self.high_watermark}"
+        what = f"offset {offset} is out of range; offsets {self.log_start} to {self.high_watermark} can be requested"
         if self.was_cut(offset, record_epoch):
             what = (
                 f"offset {offset} is after the end of its epoch {record_epoch}: the log was truncated there, "
@@ -275,10 +276,10 @@ class PartitionState:
 
     @contextmanager
     def reading(self, offset: int) -> Iterator[None]:
-        """Convert errors of a read inside the block into those that tell the client where `offset` can be read.
+        """Convert errors of a read inside the block into errors that refer the client to a node with `offset`.
 
         A committed, undeleted offset is never out of range: this copy was truncated or set aside during the read,
-        because it is being replaced, and a client that took the records for deleted would skip them.
+        because it is being replaced, and a client that considered the records deleted would skip them.
 
         Raises:
             ProtocolError: the original error; NOT_OWNER or EPOCH_CHANGING if this copy lacks the records; the

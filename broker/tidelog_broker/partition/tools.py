@@ -1,4 +1,4 @@
-"""The node's resources that every partition uses; the simulation provides its own."""
+"""The node's resources that every partition uses; the simulation has its own implementation."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Ending a partition's epoch without a quorum, when an operator gives up its other replicas.
 
-No node can tell lost replicas from unreachable ones, so this one gives the others some time to answer. With a quorum
-nothing is lost and nothing is unsafe. Without one it ends the epoch at the longest log among those that answered, or
-where one of them had accepted its end, and opens the next one alone. A working partition is not changed: it has an
-owner and a live quorum, and everything written is committed. (Replicas that live but take no part, as in LIMBO, show by
-uncommitted records.)
+No node can distinguish lost replicas from unreachable ones, so this node gives the others some time to answer. If a
+quorum answers, nothing is lost and the decision is an ordinary one. Without a quorum this node ends the epoch at the
+end of the longest log among the answers, or at an end that one of them has accepted, and opens the next epoch alone. A
+working partition is not changed: it has an owner and a live quorum, and commits its records. (Live replicas that do not
+participate, as in LIMBO, are recognised by records that stay uncommitted.)
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ TIMEOUT_S: Final = 10.0
 """For the decision: a little longer than the core tries (`Timing.unsafe_ms`)."""
 
 COMMIT_S: Final = 1.0
-"""How long pending records may take to be committed if a quorum lives."""
+"""How long pending records may take to be committed if a quorum is alive."""
 
 _COMMIT_POLL_S: Final = 0.02
 
 
 class UnsafeRecovery:
-    """Ends the epoch of one partition that is stored here.
+    """Ends the epoch of one partition that this node stores.
 
     Args:
         partition: the partition.
-        alive: whether another node lives, as known here.
+        alive: returns whether another node is alive, as far as this node knows.
     """
 
     def __init__(self, partition: Partition, alive: Callable[[str], bool]) -> None:
@@ -67,7 +67,7 @@ class UnsafeRecovery:
                     epoch = partition.state.epoch
                     decision = await self._end_epoch()
                     unsafe |= decision.unsafe
-                    # An earlier proposal may have been decided, and its next owner may be lost as well.
+                    # An earlier proposal may have been decided, whose next owner may be lost as well.
                     if not self._is_lost():
                         return pb.ClusterChangeReply(epoch=epoch, end_offset=decision.end_offset, unsafe=unsafe)
         except TimeoutError:
@@ -86,7 +86,7 @@ class UnsafeRecovery:
         while partition.state.epoch == epoch and replica.state.halted is None and partition.state.refusal is None:
             await partition.changes.change()
         if partition.state.epoch == epoch:
-            raise partition.state.refusal or self._halted()
+            raise partition.state.refusal or self._halted_error()
         return replica.state.decision(epoch)
 
     async def _works(self) -> bool:
@@ -105,7 +105,7 @@ class UnsafeRecovery:
         return has_owner and not replica.state.promised and not self._is_lost()
 
     def _is_lost(self) -> bool:
-        """Whether too few replicas of the open epoch live to write to it or to end it."""
+        """Whether too few replicas of the open epoch are alive to write to it or to end it."""
         active = self._replica.state.active
         living = sum(map(self._alive, active.placement))
         return living < max(active.ack_quorum, seal_quorum(len(active.placement), active.ack_quorum))
@@ -118,7 +118,7 @@ class UnsafeRecovery:
         """
         replica, name = self._replica, self._partition.name
         if replica.state.halted is not None:
-            raise self._halted()
+            raise self._halted_error()
         if not replica.state.is_member:
             holders = ", ".join(replica.state.active.placement)
             raise ProtocolError(
@@ -137,7 +137,7 @@ class UnsafeRecovery:
                 f"{name}: the copy on {replica.state.node_id} lacks epochs {epochs}; choose another node",
             )
 
-    def _halted(self) -> ProtocolError:
+    def _halted_error(self) -> ProtocolError:
         return ProtocolError(
             pb.INVALID_REQUEST,
             f"{self._partition.name}: the copy on this node is halted: {self._replica.state.halted}",

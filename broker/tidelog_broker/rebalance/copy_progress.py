@@ -3,7 +3,7 @@
 A move takes one round, but its new copies may need hours to fetch the history. Until then that history is on fewer
 nodes than wanted, and each fetching node shares one rate among all of its copies. So a mover keeps only a bounded
 number of moves with incomplete copies, and polls their nodes. It does not wait for a node that is down, for a copy that
-is not needed any more, or for one that makes no progress (its source is gone, its disk is full, its node does not
+is no longer needed, or for a copy without progress (its source has failed, its disk is full, or its node does not
 answer).
 
 Rejected: reporting missing history with each acknowledgement. It is needed rarely, and the owner of the epoch that a
@@ -28,22 +28,22 @@ log = logging.getLogger(__name__)
 MOVES_MAX: Final = 8
 """Bound on moves with incomplete copies, for requested and again for advised moves."""
 STALLED_MS: Final = 60_000
-"""A copy without progress is not waited for after this."""
+"""Time after which a copy without progress is no longer waited for."""
 ANSWER_S: Final = 1.0
 
-Told = Mapping[PartitionKey, pb.PartitionInfo]
+CopyReport = Mapping[PartitionKey, pb.PartitionInfo]
 """A node's report on its own copies."""
 
 _NOT_OPEN: Final = frozenset({"away", "no owner"})
 """States of a partition that the reporting node has not opened yet."""
 
 
-async def ask(cluster: Cluster, node_id: str, keys: Collection[PartitionKey]) -> Told:
+async def ask(cluster: Cluster, node_id: str, keys: Collection[PartitionKey]) -> CopyReport:
     """Ask a node for its copies of some partitions; empty if it does not answer in time."""
-    wanted = [pb.PartitionName(topic_id=topic_id, partition=index) for topic_id, index in keys]
-    asked = pb.Envelope(cluster_status=pb.ClusterStatus(partitions=wanted))
+    names = [pb.PartitionName(topic_id=topic_id, partition=index) for topic_id, index in keys]
+    request = pb.Envelope(cluster_status=pb.ClusterStatus(partitions=names))
     try:
-        reply = (await cluster.request(node_id, asked, timeout_s=ANSWER_S)).envelope.cluster_status_reply
+        reply = (await cluster.request(node_id, request, timeout_s=ANSWER_S)).envelope.cluster_status_reply
     except ProtocolError:
         return {}
     return {(topic.topic_id, info.partition): info for topic in reply.topics for info in topic.partitions}
@@ -51,7 +51,7 @@ async def ask(cluster: Cluster, node_id: str, keys: Collection[PartitionKey]) ->
 
 @dataclass(slots=True)
 class _Copy:
-    """A copy being filled: the fewest missing records so far, and since when."""
+    """An incomplete copy: the fewest missing records so far, and since when."""
 
     since_ms: int
     records: int | None = None
@@ -78,7 +78,7 @@ class NewCopies:
     def __init__(
         self,
         *,
-        ask: Callable[[str, Collection[PartitionKey]], Awaitable[Told]],
+        ask: Callable[[str, Collection[PartitionKey]], Awaitable[CopyReport]],
         alive: Callable[[str], bool],
         now_ms: Callable[[], int],
     ) -> None:
@@ -97,17 +97,17 @@ class NewCopies:
         self._moves[key] = _Move(epoch, advised, {node: _Copy(now_ms) for node in nodes})
 
     async def look(self) -> None:
-        """Poll the copies, and drop those that are complete or not to be waited for."""
+        """Poll the copies, and drop those that are complete or no longer waited for."""
         by_node: dict[str, list[PartitionKey]] = {}
         for key, move in self._moves.items():
             for node in move.copies:
                 by_node.setdefault(node, []).append(key)
         living = [node for node in by_node if self._alive(node)]
         answers = await asyncio.gather(*(self._ask(node, by_node[node]) for node in living))
-        told = dict(zip(living, answers, strict=True))
+        reports = dict(zip(living, answers, strict=True))
         for key, move in list(self._moves.items()):
             for node, copy in list(move.copies.items()):
-                if node not in told or not self._is_awaited(key, move.epoch, node, copy, told[node].get(key)):
+                if node not in reports or not self._is_awaited(key, move.epoch, node, copy, reports[node].get(key)):
                     del move.copies[node]
             if not move.copies:
                 del self._moves[key]
@@ -126,7 +126,7 @@ class NewCopies:
         if now_ms - copy.since_ms < STALLED_MS:
             return True
         log.warning(
-            "partition %d of %s makes no progress on %s; continuing to move other partitions",
+            "the new copy of partition %d of topic %s on node %s makes no progress; moving other partitions meanwhile",
             key[1],
             key[0].hex(),
             node,

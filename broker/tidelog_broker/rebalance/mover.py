@@ -1,4 +1,4 @@
-"""Planned moves of partitions: off nodes that are drained or removed, and to where placement wants them.
+"""Planned moves of partitions: off nodes that are drained or removed, and to the nodes that placement computes.
 
 A partition that lacks copies gets them as soon as there are nodes for all, and one that is stored only on nodes that
 may not own it gets a copy on a node that may. `ownership_advice`, `temporary_owner` and `preferred_owner` give further
@@ -46,21 +46,17 @@ _Move = tuple[Owned, Plan, Advice | None]
 class Mover:
     """Moves the partitions that this node owns.
 
-    Args:
-        begin_lone: begins an epoch of each single copy here that is to get others, and is unowned since the start.
-        owned: returns the partitions that this node owns.
-        roll_over: ends an epoch by plan; does nothing if that is too late.
-        cluster: computes placements.
-        nodes: the registered nodes.
-        advisers: give reasons to move without a request, the most urgent first.
-        copies: tracks the incomplete copies of moves.
-        now_ms: the replicas' clock.
+    Args: begin_single_copies: begins an epoch of each single copy on this node that needs more copies and has had no
+        owner since the node's start. owned: returns the partitions that this node owns. roll_over: ends an epoch by
+        plan; does nothing if that is too late. cluster: computes placements. nodes: the registered nodes. advisers:
+        propose moves without a request, the most urgent first. copies: tracks the incomplete copies of moves. now_ms:
+        the replicas' clock.
     """
 
     def __init__(
         self,
         *,
-        begin_lone: Callable[[], None],
+        begin_single_copies: Callable[[], None],
         owned: Callable[[], Iterable[Owned]],
         roll_over: Callable[[PartitionKey, Plan], None],
         cluster: Cluster,
@@ -69,7 +65,7 @@ class Mover:
         copies: NewCopies,
         now_ms: Callable[[], int],
     ) -> None:
-        self._begin_lone = begin_lone
+        self._begin_single_copies = begin_single_copies
         self._owned = owned
         self._roll_over = roll_over
         self._cluster = cluster
@@ -80,14 +76,14 @@ class Mover:
         self._rebalancing = False
         self._rebalance_until_ms = 0
         self._tries: dict[PartitionKey, tuple[int, int]] = {}
-        """The newest epoch to be ended, and the number of attempts."""
+        """By partition the epoch to be ended, and the number of attempts."""
         self._holds_back = False
-        """Whether more would move if the copies of earlier moves were complete."""
+        """Whether moves wait for the copies of earlier moves."""
         self._woken = asyncio.Event()
 
     def rebalance(self) -> int:
-        """Begin to move all partitions that this node owns to where placement wants them; return their number."""
-        moves = len(self.wanted(everything=True))
+        """Begin to move all partitions that this node owns to their placement; return their number."""
+        moves = len(self.due_moves(everything=True))
         self._rebalancing = True
         self._rebalance_until_ms = self._now_ms() + REBALANCE_MS
         self._tries.clear()
@@ -95,11 +91,11 @@ class Mover:
         return moves
 
     def wake(self) -> None:
-        """Look again: a node may have been drained."""
+        """Check again, because a node may have been drained."""
         self._tries.clear()
         self._woken.set()
 
-    def wanted(self, *, everything: bool) -> list[tuple[Owned, Plan]]:
+    def due_moves(self, *, everything: bool) -> list[tuple[Owned, Plan]]:
         """Return the moves to be done: off leaving nodes and for missing copies; with `everything`, all.
 
         A node without the role to store gives up the copies that it stored under an earlier role.
@@ -114,32 +110,32 @@ class Mover:
             key, active = owned.key, owned.active
             is_lacking = self._cluster.lacks_copies(key, active) or self._cluster.lacks_owner(active)
             if everything or is_lacking or leaving.intersection(active.placement):
-                plan = self._cluster.wanted(key, active)
+                plan = self._cluster.placement_plan(key, active)
                 plan = self._with_able_owner(owned, plan) if plan is not None else None
                 if plan is not None and (everything or active.owner in leaving or _moves_copies(active, plan)):
                     found.append((owned, plan))
         return found
 
     def _with_able_owner(self, owned: Owned, plan: Plan) -> Plan | None:
-        """Return a plan whose owner can own at once, if any replica can; None if nothing is left to move.
+        """Return a plan whose owner can take over at once, if any replica can; None if nothing is left to move.
 
         A node that gossip reports alive may have a damaged copy. As the planned owner it would be replaced by a
         takeover, and the new owner would plan the same move again.
         """
-        active, behind = owned.active, owned.behind(self._now_ms())
-        if plan.owner not in behind:
+        active, lagging = owned.active, owned.lagging(self._now_ms())
+        if plan.owner not in lagging:
             return plan
         if active.owner in plan.placement:
             stays = replace(plan, owner=active.owner)
             return stays if _moves_copies(active, stays) else None
-        heir = self._cluster.heir(owned.key, active, behind=behind)
+        heir = self._cluster.handover_plan(owned.key, active, lagging=lagging)
         return replace(plan, owner=heir.owner) if heir is not None and heir.owner in plan.placement else plan
 
     async def run(self) -> None:
         """Move partitions as long as the node runs."""
         while True:
             await self._copies.look()
-            self._begin_lone()
+            self._begin_single_copies()
             moved = self.step()
             is_waiting = self._rebalancing and self._now_ms() < self._rebalance_until_ms
             if not moved and not is_waiting:
@@ -147,7 +143,7 @@ class Mover:
                 self._woken.clear()
                 with contextlib.suppress(
                     TimeoutError
-                ):  # Partitions that this node has come to own meanwhile may have to move, too.
+                ):  # Partitions that this node has begun to own meanwhile may have to move, too.
                     async with asyncio.timeout(AGAIN_S):
                         await self._woken.wait()
             await asyncio.sleep(PERIOD_S)
@@ -158,10 +154,10 @@ class Mover:
         Both may concern the same partition, which moves once. Moves whose logs are still being synced ahead count, too,
         because the disks would be late for the last of many. Returns the number of moves in progress.
         """
-        asked = ((owned, plan, None) for owned, plan in self.wanted(everything=self._rebalancing))
+        requested = ((owned, plan, None) for owned, plan in self.due_moves(everything=self._rebalancing))
         moved = {owned.key for owned in self._owned() if owned.is_moving}
         self._holds_back = False
-        for owned, plan, advice in _by_turns(self._advised(), asked):
+        for owned, plan, advice in _by_turns(self._advised_moves(), requested):
             if len(moved) >= AT_ONCE:
                 break
             if owned.key in moved:
@@ -174,10 +170,10 @@ class Mover:
                 if new:
                     self._copies.begun(owned.key, owned.active.epoch + 1, new, advised=advised)
                 if advice is not None:
-                    advice.taken(owned.key, self._now_ms() / 1000)
+                    advice.moved(owned.key, self._now_ms() / 1000)
         return len(moved)
 
-    def _advised(self) -> Iterator[_Move]:
+    def _advised_moves(self) -> Iterator[_Move]:
         now_s = self._now_ms() / 1000
         for owned, advice in itertools.product(self._owned(), self._advice):
             plan = advice.plan(owned, now_s) if not owned.is_moving else None
@@ -202,12 +198,12 @@ class Mover:
     def _is_able(self, owned: Owned, plan: Plan) -> bool:
         """Whether replicas that keep up suffice to end the epoch, and live ones to write to the next.
 
-        A damaged copy has no vote, and one in doubt must first be completed.
+        A damaged copy has no vote, and a copy in doubt must be completed first.
         """
         now_ms = self._now_ms()
-        behind = owned.behind(now_ms)
+        lagging = owned.lagging(now_ms)
         return owned.can_end(now_ms) and has_live_quorum(
-            plan, alive=lambda node: node not in behind and self._cluster.alive(node)
+            plan, alive=lambda node: node not in lagging and self._cluster.alive(node)
         )
 
 

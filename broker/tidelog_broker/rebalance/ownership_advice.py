@@ -1,15 +1,15 @@
-"""Replacing a replica, or handing a partition over, although no node has died.
+"""Replacing a replica, or handing a partition over, although no node has failed.
 
     a replica lags      longer than a bound, or it is down and a publish waits for all: a spare node replaces it
     this disk is full   for some time: another replica becomes the owner, this one stores what it can
 
 Failover needs a quorum of complete logs, and a lagging replica leaves one less. Lag is measured in time, not in bytes:
-a burst is caught up with, a broken disk is not. Without a spare node nothing changes: a slow copy is better than none,
-and a publish that asks for all copies times out.
+a replica catches up after a burst of records, but not with a broken disk. Without a spare node nothing changes: a slow
+copy is better than none, and a publish that asks for all copies times out.
 
-Each remedy costs a copy of the log, or an epoch, and may not help: the spare may be as slow, the next disk as full. So
-the same partition is left alone for a minute after one, then for two, up to an hour; and a node that lagged is not used
-as a spare for a while.
+Each remedy costs a copy of the log, or an epoch, and may not help: the spare node may be as slow, the next disk as
+full. So a partition is not moved again for a minute after a remedy, then for two, up to an hour; and a node that lagged
+is not used as a spare for a while.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Owned(NamedTuple):
     full_since_s: float | None = None
     is_moving: bool = False
 
-    def behind(self, now_ms: int) -> set[str]:
+    def lagging(self, now_ms: int) -> set[str]:
         """Return the other replicas that could not own the partition at once; see `Follower.keeps_up`.
 
         A copy that is in doubt or damaged is among them, because it acknowledges nothing.
@@ -61,26 +61,26 @@ class Owned(NamedTuple):
 
     def can_end(self, now_ms: int, *, without: Collection[str] = ()) -> bool:
         """Whether replicas that keep up, `without` some, suffice to decide the epoch's end, for which writers wait."""
-        unable = self.behind(now_ms).union(without)
+        unable = self.lagging(now_ms).union(without)
         return len(self.active.placement) - len(unable) >= self.active.ack_quorum
 
 
 class Adviser(Protocol):
-    """A reason to move partitions."""
+    """A source of proposals to move partitions."""
 
     @property
     def again_s(self) -> float:
-        """How long a partition is left alone after the first move for this reason."""
+        """How long a partition stays after the first move that this adviser proposed."""
         ...
 
     def plan(self, owned: Owned) -> Plan | None:
-        """Return a better epoch for a partition, if there is one. Also called for partitions that are left alone."""
+        """Return a better epoch for a partition, if there is one. Also called for partitions that must not move yet."""
         ...
 
 
 @dataclass(slots=True)
-class _Left:
-    """A partition that is left alone until a time, and for how long after the next move."""
+class _BackOff:
+    """The back-off of a partition: until when it stays, and for how long after the next move."""
 
     until_s: float
     next_s: float
@@ -94,20 +94,22 @@ class Advice:
 
     def __init__(self, adviser: Adviser) -> None:
         self._adviser = adviser
-        self._left: dict[PartitionKey, _Left] = {}
+        self._back_offs: dict[PartitionKey, _BackOff] = {}
 
     def plan(self, owned: Owned, now_s: float) -> Plan | None:
         """Return a better epoch for a partition; None without one, or if it has to wait."""
         plan = self._adviser.plan(owned)
-        left = self._left.get(owned.key)
-        return plan if left is None or now_s >= left.until_s else None
+        back_off = self._back_offs.get(owned.key)
+        return plan if back_off is None or now_s >= back_off.until_s else None
 
-    def taken(self, key: PartitionKey, now_s: float) -> None:
-        """Record a move for a partition: leave it alone for a while, or for longer than last time."""
-        self._left = {left: until for left, until in self._left.items() if now_s < until.until_s + AGAIN_S_MAX}
-        first_s, before = self._adviser.again_s, self._left.get(key)
+    def moved(self, key: PartitionKey, now_s: float) -> None:
+        """Record a move of a partition, which starts its back-off or doubles it."""
+        self._back_offs = {
+            back_off: until for back_off, until in self._back_offs.items() if now_s < until.until_s + AGAIN_S_MAX
+        }
+        first_s, before = self._adviser.again_s, self._back_offs.get(key)
         wait_s = before.next_s if before is not None else first_s
-        self._left[key] = _Left(now_s + wait_s, min(2 * wait_s, max(AGAIN_S_MAX, first_s)))
+        self._back_offs[key] = _BackOff(now_s + wait_s, min(2 * wait_s, max(AGAIN_S_MAX, first_s)))
 
 
 class EpochTimes:
@@ -125,7 +127,7 @@ class EpochTimes:
         return now_s - since_s
 
     def broken(self, key: PartitionKey) -> None:
-        """Record that the condition does not hold for a partition."""
+        """Record that the condition no longer holds for a partition."""
         self._since.pop(key, None)
 
     def clear(self) -> None:
@@ -168,7 +170,7 @@ class OwnershipAdvice:
         return (self._another_owner(owned) if is_full else None) or self._without_laggard(owned)
 
     def _another_owner(self, owned: Owned) -> Plan | None:
-        return self._cluster.heir(owned.key, owned.active, behind=owned.behind(self._now_ms()))
+        return self._cluster.handover_plan(owned.key, owned.active, lagging=owned.lagging(self._now_ms()))
 
     def _without_laggard(self, owned: Owned) -> Plan | None:
         now_ms, alive = self._now_ms(), self._cluster.alive
@@ -178,10 +180,8 @@ class OwnershipAdvice:
             if follower.lag_ms(now_ms) >= self._lag_ms or (owned.waits_for_all and not alive(follower.node_id))
         ]
         if not laggards or not owned.can_end(now_ms, without=laggards):
-            return (
-                None  # With a quorum of laggards nothing could be decided: the load is too high, or the owner is slow.
-            )
+            return None  # If a quorum lags, nothing could be decided: the load is too high, or the owner is slow.
         now_s = self._clock_s()
         self._lagged_s |= dict.fromkeys(laggards, now_s)
         self._lagged_s = {node: at_s for node, at_s in self._lagged_s.items() if now_s - at_s < NO_SPARE_S}
-        return self._cluster.without(owned.key, owned.active, laggards[0], avoid=self._lagged_s)
+        return self._cluster.replacement_plan(owned.key, owned.active, laggards[0], avoid=self._lagged_s)

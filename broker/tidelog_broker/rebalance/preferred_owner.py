@@ -1,12 +1,13 @@
-"""Returns ownership to the nodes that placement prefers, once the cluster has been stable for a while.
+"""Return of ownership to the nodes that placement prefers, once the cluster has been stable for a while.
 
-A node that takes over keeps the ownership: returning it at once would be a second interruption, and for an unstable
-node one after the other. So after a rolling restart the last node would own nothing forever. When nothing has changed
-for some time (no node came, went or was even suspected, and the epoch itself is that old), an owner hands a partition
-to the first of its replicas in placement's order, if that keeps up. No copy moves: that is for `cluster rebalance`.
+A node that takes over keeps the ownership: returning it at once would be a second interruption, and an unstable node
+would cause one after the other. So after a rolling restart the last node would own nothing forever. When nothing has
+changed for some time (no node started, stopped or was suspected, and the epoch is that old), an owner transfers a
+partition to the first of its replicas in placement's order, if that replica keeps up. No copy moves; `cluster
+rebalance` moves copies.
 
-A partition that comes back may have a reason that only the other node sees, such as a full disk. So each time it takes
-twice as long until it is handed over again.
+A partition that returns may have been given up for a reason that only the other node knows, such as a full disk. So the
+time until it is transferred again doubles each time.
 """
 
 from __future__ import annotations
@@ -44,17 +45,17 @@ class PreferredOwner:
         self._clock_s = clock_s
         self._version = cluster.version
         self._here = EpochTimes()
-        """Epochs that were here since the last change, as far as they have been seen."""
+        """Epochs of this node that were examined since the last change in the cluster."""
         self._preferred: dict[PartitionKey, int] = {}
         """Epochs owned by the preferred node; cached, because the computation examines every node."""
 
     @property
     def again_s(self) -> float:
-        """See `Adviser`. A partition that comes back stays longer than the stable time that an epoch needs anyway."""
+        """See `Adviser`. A partition that returns stays longer than the stable time that every epoch needs."""
         return 2 * self._calm_s
 
     def plan(self, owned: Owned) -> Plan | None:
-        """Return the epoch by which a partition goes to the preferred owner; None to leave it."""
+        """Return the epoch that makes the preferred owner a partition's owner; None if its owner should stay."""
         if self._cluster.version != self._version:
             self._version = self._cluster.version
             self._here.clear()
@@ -64,7 +65,7 @@ class PreferredOwner:
             return None
         if self._preferred.get(owned.key) == owned.active.epoch:
             return None
-        plan = self._cluster.preferred(owned.key, owned.active)
+        plan = self._cluster.preferred_owner_plan(owned.key, owned.active)
         if plan is None:
             self._preferred[owned.key] = owned.active.epoch
-        return plan if plan is not None and plan.owner not in owned.behind(self._now_ms()) else None
+        return plan if plan is not None and plan.owner not in owned.lagging(self._now_ms()) else None

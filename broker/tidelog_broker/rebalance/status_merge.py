@@ -1,9 +1,9 @@
 """Merging the reports of several nodes about the same partitions.
 
-Each node knows its own copies. For a partition the newest epoch counts, and in it the owner's report; whether a copy
-has all of the history, or is in doubt or damaged, only its own node can tell: an owner sees that it does not answer,
-not why. Rejected: replicas that report missing history to their owner, which would be more state to keep consistent
-between nodes for a question that an operator asks rarely.
+Each node knows its own copies. For a partition the newest epoch counts, and in it the owner's report; only the node of
+a copy knows whether the copy has all of the history, is in doubt or is damaged: an owner knows that it does not
+acknowledge, not why. Rejected: replicas that report missing history to their owner, which would be more state to keep
+consistent between nodes for a question that an operator asks rarely.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ class _Lacks(NamedTuple):
         return cls(info.missing_epochs, info.missing_records, info.copy_fault)
 
 
-def told_topics(told: Iterable[pb.ClusterStatusReply]) -> dict[bytes, dict[str, pb.TopicInfo]]:
+def reports_by_topic(replies: Iterable[pb.ClusterStatusReply]) -> dict[bytes, dict[str, pb.TopicInfo]]:
     """Return, by topic id, each node's report. Every reply is a node's report about itself."""
     found: dict[bytes, dict[str, pb.TopicInfo]] = {}
-    for reply in told:
+    for reply in replies:
         for topic in reply.topics if reply.nodes else ():
             found.setdefault(topic.topic_id, {})[reply.nodes[0].node.node_id] = topic
     return found
 
 
-def merge_topic(node_id: str, own: pb.TopicInfo, told: Mapping[str, pb.TopicInfo]) -> None:
+def merge_topic(node_id: str, own: pb.TopicInfo, reports: Mapping[str, pb.TopicInfo]) -> None:
     """Update `node_id`'s report on a topic's partitions with the best known state."""
     for partition in own.partitions:
-        infos = _about(partition.partition, told)
+        infos = _about(partition.partition, reports)
         lacks = {teller: _Lacks.of(info) for teller, info in infos.items()} | {node_id: _Lacks.of(partition)}
         infos[node_id] = partition
         best = infos[_best(infos)]
@@ -57,20 +57,20 @@ def merge_topic(node_id: str, own: pb.TopicInfo, told: Mapping[str, pb.TopicInfo
             replica.copy_fault = fault
 
 
-def removal_fault(node_id: str, told: Mapping[str, pb.ClusterStatusReply]) -> str:
+def removal_fault(node_id: str, replies: Mapping[str, pb.ClusterStatusReply]) -> str:
     """Return why removing a node now could lose records, for the operator; empty if it could not.
 
     History follows a partition to its new nodes long after its open epoch has moved. Until a majority of those have all
-    of it, and no node that answers is still fetching, the removed node may hold the only copy of something. A copy that
-    is in doubt or damaged does not count. If the node is in the placement of the open epoch, only copies with all
-    committed records, as the owner knows, count. Nothing is known of a replica that does not answer: it does not count,
-    and does not delay the removal.
+    of the history, and no node that answers is still fetching, the removed node may hold the only copy of some records.
+    A copy that is in doubt or damaged does not count. If the node is in the placement of the open epoch, only copies
+    with all committed records, as the owner knows, count. A replica that does not answer does not count, and does not
+    delay the removal.
 
     Args:
         node_id: the node to be removed.
-        told: the status of each node that has answered, by node.
+        replies: the status of each node that has answered, by node.
     """
-    for topics in told_topics(told.values()).values():
+    for topics in reports_by_topic(replies.values()).values():
         for partition in next(iter(topics.values())).partitions:
             infos = _about(partition.partition, topics)
             best = infos[_best(infos)]
@@ -86,9 +86,10 @@ def removal_fault(node_id: str, told: Mapping[str, pb.ClusterStatusReply]) -> st
             if not others:
                 return f"{node_id!r} has the only copy of {name}; add another replica first"
             held = {replica.node_id: replica.held_offset for replica in best.replicas}
-            if node_id in best.placement:  # It may have acknowledged records of the open epoch that another copy lacks.
+            # This node may have acknowledged records of the open epoch that another copy lacks.
+            if node_id in best.placement:
                 known = {node: info for node, info in known.items() if held.get(node, -1) >= best.high_watermark}
-            awaited = [_awaited(node, known.get(node)) for node in others]
+            awaited = [_awaited_node(node, known.get(node)) for node in others]
             whole = awaited.count("")
             if whole < min(len(others), len(best.placement) // 2 + 1):
                 return (
@@ -98,7 +99,7 @@ def removal_fault(node_id: str, told: Mapping[str, pb.ClusterStatusReply]) -> st
     return ""
 
 
-def _awaited(node_id: str, info: pb.PartitionInfo | None) -> str:
+def _awaited_node(node_id: str, info: pb.PartitionInfo | None) -> str:
     """Return a node whose copy does not count, with the reason if it is known; empty if the copy is complete."""
     if info is None:
         return repr(node_id)
@@ -106,10 +107,10 @@ def _awaited(node_id: str, info: pb.PartitionInfo | None) -> str:
     return f"{node_id!r} ({fault})" if fault else ""
 
 
-def _about(partition: int, told: Mapping[str, pb.TopicInfo]) -> dict[str, pb.PartitionInfo]:
+def _about(partition: int, reports: Mapping[str, pb.TopicInfo]) -> dict[str, pb.PartitionInfo]:
     """Return the reports on a partition by node; each topic's partitions are in order."""
     found: dict[str, pb.PartitionInfo] = {}
-    for teller, topic in told.items():
+    for teller, topic in reports.items():
         at = bisect_left(topic.partitions, partition, key=_number_of)
         if at < len(topic.partitions) and topic.partitions[at].partition == partition:
             found[teller] = topic.partitions[at]

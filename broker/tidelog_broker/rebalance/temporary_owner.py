@@ -4,9 +4,9 @@ By its role such a node owns nothing, but a partition without an owner takes no 
 node that only stores copies takes over, or gets what a stopping node owns. It gives the partition up as soon as a
 replica that may own it keeps up, without the long stable time of `preferred_owner`.
 
-It waits a little, and much longer each time the partition comes back: an unstable replica must not drag its publishers
-along, and it may have handed over for a reason that only it sees, such as a full disk. No copy moves; if none of the
-replicas may own it, `mover` creates a copy on a node that may.
+It waits a little, and much longer each time the partition returns: an unstable replica must not interrupt publishers
+repeatedly, and it may have given the partition up for a reason that only its node knows, such as a full disk. No copy
+moves; if none of the replicas may own it, `mover` creates a copy on a node that may.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tidelog_broker.core.replication.ports import Plan
 from tidelog_broker.rebalance.ownership_advice import EpochTimes, Owned
 
 STEADY_S: Final = 10.0
-"""How long a replica that may own has to keep up before it does."""
+"""How long a replica with the role of an owner has to keep up before it gets the partition."""
 AGAIN_S: Final = 300.0
 
 
@@ -43,12 +43,12 @@ class TemporaryOwner:
 
     @property
     def again_s(self) -> float:
-        """See `Adviser`. A partition that comes back stays longer."""
+        """See `Adviser`. A partition that returns stays longer."""
         return AGAIN_S
 
     def plan(self, owned: Owned) -> Plan | None:
         """Return the epoch by which a partition goes to a replica that may own it; None while no replica may."""
-        plan = self._cluster.relief(owned.key, owned.active, behind=owned.behind(self._now_ms()))
+        plan = self._cluster.ingestion_owner_plan(owned.key, owned.active, lagging=owned.lagging(self._now_ms()))
         if plan is None:
             self._could_go.broken(owned.key)
             return None

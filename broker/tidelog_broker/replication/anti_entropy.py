@@ -24,7 +24,7 @@ LOOKS_MAX: Final = 500
 """How many replicas are examined per period: examining all of many thousand each time would take a tenth of a core."""
 
 EVERY: Final = 256
-"""The longest interval between a replica's messages, in looks."""
+"""The longest interval between a replica's messages, in examinations."""
 
 
 class AntiEntropy:
@@ -41,10 +41,10 @@ class AntiEntropy:
         self._replication = replication
         self._cluster = cluster
         self._ages: dict[PartitionKey, tuple[int, int]] = {}
-        """Per replica its epoch, and the number of looks in that epoch."""
+        """For each replica its epoch, and how often it was examined in that epoch."""
         self._seen: dict[PartitionKey, tuple[int, int]] = {}
-        """The same for the current round."""
-        self._left: list[ReplicaDriver] = []
+        """The same for the round that is in progress."""
+        self._remaining_replicas: list[ReplicaDriver] = []
         """The replicas still to be examined in this round."""
 
     async def run(self) -> None:
@@ -55,17 +55,17 @@ class AntiEntropy:
 
     def step(self) -> None:
         """Examine the replicas of one period."""
-        if not self._left:
-            self._left = self._replication.all()
+        if not self._remaining_replicas:
+            self._remaining_replicas = self._replication.all()
             self._ages, self._seen = self._seen, {}
-        looked_at, self._left = self._left[:LOOKS_MAX], self._left[LOOKS_MAX:]
+        looked_at, self._remaining_replicas = self._remaining_replicas[:LOOKS_MAX], self._remaining_replicas[LOOKS_MAX:]
         for driver in looked_at:
             replica = driver.replica
             active = replica.state.active
             epoch, age = self._ages.get(driver.key, (-1, 0))
             age = age + 1 if epoch == active.epoch else 1
             self._seen[driver.key] = (active.epoch, age)
-            # At looks 1, 2, 4, 8, …, and then once per EVERY looks at an offset of the replica's own.
+            # At examinations 1, 2, 4, 8, …, and then at every EVERYth one, at different times for each replica.
             if age & (age - 1) == 0 or age % EVERY == hash(driver.key) % EVERY:
                 self._tell(replica)
 

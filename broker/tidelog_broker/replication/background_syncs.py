@@ -14,7 +14,7 @@ from tidelog_broker.replication.replica_log import ReplicaLog
 
 
 class BackgroundSyncs:
-    """Runs these syncs. For the event loop's thread.
+    """Runs the background syncs of one log. For the event loop's thread.
 
     Args:
         offload, key: the worker and its key.
@@ -42,7 +42,7 @@ class BackgroundSyncs:
         self._stopped = False
 
     def add(self, effect: SyncAhead) -> None:
-        """Sync what is written by now, or slightly later."""
+        """Sync what was written until now; the sync may include later writes."""
         self._waiting[effect.to] = effect
         if not self._is_syncing:
             self._next()

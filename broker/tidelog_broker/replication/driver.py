@@ -20,13 +20,13 @@ from typing import Final, NamedTuple
 
 from tidelog_broker.core.replication.effects import (
     Append,
-    AppendFill,
+    AppendPartialCopy,
     CommitMoved,
     DropCopy,
     Effect,
     EpochDecided,
     EpochFenced,
-    FinishFill,
+    FinishPartialCopy,
     Halted,
     LaterSnapshot,
     OwnerConfirmed,
@@ -60,7 +60,7 @@ from tidelog_proto.limits import MIB
 log = logging.getLogger(__name__)
 
 QUEUED_BYTES_MAX: Final = 32 * MIB
-"""Beyond this, appends of the owner are dropped and pulled later, at this node's pace."""
+"""Beyond this size, appends of the owner are dropped; catch-up fetches them later, at this node's pace."""
 
 
 class _Queued(NamedTuple):
@@ -119,7 +119,7 @@ class ReplicaDriver:
         self._listener: Listener | None = None
         self._queue: deque[_Queued] = deque()
         self._cuts: deque[int] = deque()
-        """Offsets of the truncations in the queue, in order."""
+        """Offsets of the queued truncations, in order."""
         self._writing = False
         self._pumping = False
         self._may_be_due = False
@@ -138,7 +138,7 @@ class ReplicaDriver:
 
     @property
     def is_learning(self) -> bool:
-        """Whether a known decision is not in the journal yet: after a crash this node may not know it."""
+        """Whether a decision is not in the journal yet, so that this node may not know it after a crash."""
         return self._decisions_queued > 0
 
     # --- inputs ----------------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ class ReplicaDriver:
     def start(self, listener: Listener) -> None:
         """Begin to carry out effects, and to notify the listener."""
         self._listener = listener
-        self.tick()  # Nodes that are already down would cause no later notification.
+        self.tick()  # Nodes that are already down cause no notification.
 
     def stop(self) -> None:
         """Begin no more writes; pending writes complete without notification."""
@@ -181,7 +181,7 @@ class ReplicaDriver:
             self.pump()
 
     def want_owner(self) -> None:
-        """Request ownership: a client wants to write."""
+        """Request ownership, because a client wants to write."""
         if not self.stopped:
             self.replica.want_owner(self._tools.now_ms())
             self.pump()
@@ -214,7 +214,7 @@ class ReplicaDriver:
             self.pump()
 
     def damaged(self, epoch: int, reason: str) -> Repair:
-        """Report that an epoch of the log has rotted; return how it is repaired."""
+        """Report a damaged epoch of the log; return how it is repaired."""
         if self.stopped:
             return "none"
         repair = self.replica.damaged(epoch, reason, self._tools.now_ms())
@@ -247,7 +247,7 @@ class ReplicaDriver:
         """Carry out effects, see `pump`.
 
         Args:
-            soon: False if the input does not change a near deadline.
+            soon: whether the input may change a deadline within the heartbeat interval.
             writes: whether a write may begin.
             may_be_due: False if the input moves no deadline to an earlier time.
         """
@@ -311,7 +311,9 @@ class ReplicaDriver:
             if self.stopped:
                 return
             if found is None:
-                log.warning("%s: epoch %d cannot be read for another node: %s", self.name, effect.epoch, error)
+                log.warning(
+                    "%s: cannot read epoch %d, which another node requested: %s", self.name, effect.epoch, error
+                )
                 nothing = Position(effect.from_offset, 0)
                 found = BatchRange((), nothing, nothing)
             if was_open and isinstance(error, DamagedError):
@@ -335,7 +337,7 @@ class ReplicaDriver:
             if not (has_space or self._is_own(effect)):
                 size_bytes = sum(map(len, effect.batches))
                 self._count(size_bytes)
-        elif isinstance(effect, AppendFill):
+        elif isinstance(effect, AppendPartialCopy):
             size_bytes = sum(map(len, effect.batches))
             self._count(size_bytes)
         elif isinstance(effect, Truncate):
@@ -427,10 +429,12 @@ class ReplicaDriver:
         assert self._listener is not None
         ended = time.perf_counter()
         is_owner = self.replica.state.owner is not None
-        may_be_due = is_owner or self._in_doubt or not ok  # A follower has everything that it requested.
+        may_be_due = is_owner or self._in_doubt or not ok  # A follower has all records that it requested.
         self._tell(len(group), ok=ok)
-        if not is_owner:  # The owner waits for the acknowledgement; nothing waits for the rest.
-            self._carry_on(soon=not ok, writes=False, may_be_due=may_be_due)  # The next append is reported after this.
+        if not is_owner:  # The owner waits for the acknowledgement of this append; the others are not urgent.
+            self._carry_on(
+                soon=not ok, writes=False, may_be_due=may_be_due
+            )  # The next append is reported after this one.
         if ok:
             self._listener.appended(group, seconds=ended - started)
         self._carry_on(soon=not ok, may_be_due=may_be_due)
@@ -441,8 +445,8 @@ class ReplicaDriver:
                 self._fail(error)
                 return
             self._written(ok=bool(ok))
-            if self._listener is not None and isinstance(effect, FinishFill) and not self.stopped:
-                self._listener.filled()
+            if self._listener is not None and isinstance(effect, FinishPartialCopy) and not self.stopped:
+                self._listener.backfilled()
 
         self._tools.io.start(self._io_key, partial(log_writer.perform, self.view, effect), done)
 

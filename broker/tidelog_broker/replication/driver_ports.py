@@ -60,9 +60,9 @@ class Listener(Protocol):
     """The partition, as notified by its driver, on the event loop. Its methods must not raise."""
 
     def appended(self, appends: Sequence[Append], *, seconds: float) -> None:
-        """Batches are durable here, as far as their epoch requires."""
+        """Batches are durable on this node, as far as their epoch requires."""
 
-    def filled(self) -> None:
+    def backfilled(self) -> None:
         """A formerly incomplete older epoch is in the log."""
 
     def owner_ready(self) -> None:
@@ -72,7 +72,7 @@ class Listener(Protocol):
         """This node still owned the epoch after question `number` was asked."""
 
     def fenced(self) -> None:
-        """No more is appended to the active epoch here."""
+        """This node appends nothing more to the active epoch."""
 
     def decided(self, news: EpochDecided) -> None:
         """An epoch has ended."""

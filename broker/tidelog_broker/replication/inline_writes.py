@@ -4,7 +4,7 @@ A copy into the page cache takes a fraction of a millisecond, two thread switche
 single core a worker adds no parallelism. But the same call can stall when the kernel throttles writers or memory is
 short. So the event loop writes itself only while that is fast: after a write that was slow because it waited, all
 writes go to the workers for a while, then one is tried again. A write that was merely preempted does not count, because
-with few processors the thread switches are what costs. The clock cannot tell the two apart; the count of voluntary
+with few processors the thread switches are what costs. The clock cannot distinguish the two; the count of voluntary
 context switches can.
 
 The duration of a copy depends on its target: 5 to 10 GB/s into a reused file, a tenth of that or less into fresh pages.
@@ -31,7 +31,7 @@ SLOW_S_PER_BYTE: Final = 0.5e-9
 
 TRIED_S: Final = 0.05
 TRIED_SHARE: Final = 0.02
-"""The interval after which one is tried anyway, and the share of the event loop that this may take."""
+"""The share of the event loop that such writes may take, which gives the interval between two of them."""
 
 SLOW_S: Final = 0.005
 PAUSE_S: Final = 0.5
@@ -40,7 +40,7 @@ _THREAD: Final = getattr(resource, "RUSAGE_THREAD", None)
 
 
 class InlineWrites:
-    """The policy of one node. Times are the caller's clock, in seconds."""
+    """Decides for the writes of one node. Times are those of the caller's clock, in seconds."""
 
     def __init__(self) -> None:
         self._paused_until_s = 0.0

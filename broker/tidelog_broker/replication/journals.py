@@ -87,7 +87,7 @@ class Chains:
                     )
 
     def knows(self, topic_id: bytes, partition: int) -> bool:
-        """Whether a partition has a chain here."""
+        """Whether this node has a chain of a partition."""
         return (topic_id, partition) in self._loaded
 
     def active(self, key: PartitionKey) -> pb.EpochDescriptor | None:
@@ -102,11 +102,11 @@ class Chains:
         return fence.descriptor if fence is not None and fence.HasField("descriptor") else None
 
     def topics(self) -> set[bytes]:
-        """Return the ids of the topics that have a chain or fence here."""
+        """Return the ids of the topics of which this node has a chain or fence."""
         return {key[0] for key in self._loaded} | {key[0] for key in self._fences}
 
     def chain(self, key: PartitionKey, genesis: pb.EpochDescriptor) -> EpochChain:
-        """Return a partition's chain, which its replica then owns; a new one begins with `genesis`."""
+        """Return a partition's chain, which its replica extends from then on; a new one begins with `genesis`."""
         chain = self._loaded.get(key)
         if chain is None:
             fence = self._fences.get((*key, genesis.epoch))
@@ -135,7 +135,7 @@ class Chains:
     async def forget(self, topic_id: bytes, partitions: int) -> None:
         """Durably forget the chains of a deleted topic, then its fences."""
         keys = [(topic_id, index) for index in range(partitions)]
-        gone = [key for key in keys if key in self._journalled]
+        journalled = [key for key in keys if key in self._journalled]
         dropped = [
             pb.FenceEntry(topic_id=topic_id, partition=index, epoch=epoch, dropped=True)
             for topic, index, epoch in self._fences
@@ -153,8 +153,8 @@ class Chains:
                 ]
         for entry in dropped:
             self._fences.pop(fence_key(entry), None)
-        if gone:
-            forgotten = [pb.ChainEntry(topic_id=topic_id, partition=index, forgotten=True) for _, index in gone]
+        if journalled:
+            forgotten = [pb.ChainEntry(topic_id=topic_id, partition=index, forgotten=True) for _, index in journalled]
             await _written(self._chain_writes, forgotten)
         if dropped:
             await _written(self._fence_writes, dropped)

@@ -1,4 +1,4 @@
-"""Carries out a replica's log writes, on the partition's I/O worker (or, while that is fast, on the event loop).
+"""Execution of a replica's log writes, on the partition's I/O worker or, while writes are fast, on the event loop.
 
 Every write is durable when its function returns, as far as its epoch requires. `False` means that there was no space
 and nothing was written. Any other failure is raised, and final: the node stops.
@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 from tidelog_broker.core.replication.effects import (
     Append,
-    AppendFill,
+    AppendPartialCopy,
     DropCopy,
-    FinishFill,
+    FinishPartialCopy,
     KeepProducers,
     SetAside,
     SyncLog,
@@ -29,7 +29,7 @@ from tidelog_proto.errors import ProtocolError
 
 log = logging.getLogger(__name__)
 
-Step = Truncate | SyncLog | AppendFill | FinishFill | SetAside | DropCopy | KeepProducers
+Step = Truncate | SyncLog | AppendPartialCopy | FinishPartialCopy | SetAside | DropCopy | KeepProducers
 """A write other than an append; each is carried out separately."""
 
 LogWrite = Append | Step
@@ -58,7 +58,7 @@ def padded_bytes(group: Sequence[Append]) -> int:
 def append(view: ReplicaLog, group: Sequence[Append], *, synced: bool) -> bool:
     """Write consecutive appends as one, and sync once; return False if there is no space.
 
-    An append that does not continue the log follows one that found no space.
+    An append that does not continue the log follows one for which there was no disk space.
 
     Raises:
         StorageError: the disk failed.
@@ -78,7 +78,7 @@ def append(view: ReplicaLog, group: Sequence[Append], *, synced: bool) -> bool:
         if not active.has_room(needed_bytes):
             store.ensure_space(needed_bytes)
     except DiskFullError as error:
-        log.warning("%s: no space for the owner's batches: %s", store.directory.name, error)
+        log.warning("%s: no space for the owner's batches, fetching them later: %s", store.directory.name, error)
         return False
     store.append(batches)
     if synced:
@@ -108,10 +108,10 @@ def perform(view: ReplicaLog, effect: Step) -> bool:
         case SyncLog():
             if store.active is not None and store.active.epoch == effect.epoch:
                 store.active.sync()
-        case AppendFill():
-            return _fill(view, effect)
-        case FinishFill():
-            _finish_fill(view, effect)
+        case AppendPartialCopy():
+            return _append_partial_copy(view, effect)
+        case FinishPartialCopy():
+            _finish_copy(view, effect)
         case DropCopy():
             log.info(
                 "%s: fetching the copy of epoch %d again, because it was compacted", store.directory.name, effect.epoch
@@ -124,12 +124,12 @@ def perform(view: ReplicaLog, effect: Step) -> bool:
             unreadable = store.unreadable_epoch
             if (
                 effect.epoch == unreadable
-                or effect.epoch in store.copies.fill_epochs
+                or effect.epoch in store.copies.partial_epochs
                 or store.log_of(effect.epoch) is not None
             ):
                 store.copies.set_aside(effect.epoch, effect.reason)
             if unreadable is not None:
-                view.resume_fills()
+                view.resume_partial_copies()
     return True
 
 
@@ -138,7 +138,7 @@ def _keep_producers(view: ReplicaLog, effect: KeepProducers) -> bool:
         if not view.producers.knows_at(effect.for_epoch):
             snapshot = ProducerSnapshot(effect.epoch, effect.offset, effect.digest, effect.payload)
             if effect.epoch != effect.for_epoch and not view.producers.counts(snapshot):
-                return False  # The log has not got so far yet.
+                return False  # The log does not reach this offset yet.
             view.store.save_producer_snapshot(
                 effect.epoch, effect.offset, effect.digest, effect.payload, committed=effect.offset
             )
@@ -148,11 +148,11 @@ def _keep_producers(view: ReplicaLog, effect: KeepProducers) -> bool:
     return True
 
 
-def _fill(view: ReplicaLog, effect: AppendFill) -> bool:
+def _append_partial_copy(view: ReplicaLog, effect: AppendPartialCopy) -> bool:
     store = view.store
     end = (effect.epoch_end_offset, effect.epoch_end_digest)
     try:
-        position = store.copies.begin_fill(
+        position = store.copies.begin_copy(
             effect.epoch,
             effect.start_offset,
             *end,
@@ -162,26 +162,26 @@ def _fill(view: ReplicaLog, effect: AppendFill) -> bool:
     except DiskFullError:
         return False
     except NotHeldError as error:
-        # The copy to be resumed is gone: the core looks again.
+        # The copy to be resumed is missing: the core plans again.
         log.warning("%s: %s", store.directory.name, error)
         return False
     if position.offset == effect.epoch_end_offset and position.digest != effect.epoch_end_digest:
-        return False  # A complete copy of another version has left the log meanwhile: the core looks again.
+        return False  # A complete copy of another version has left the log meanwhile: the core plans again.
     if not _continues(position, effect):
         log.info(
             "%s: the partial copy of epoch %d is of another version, fetching it again",
             store.directory.name,
             effect.epoch,
         )
-        store.copies.abandon_fill(effect.epoch)
+        store.copies.abandon_copy(effect.epoch)
         return False
     try:
         missing = [batch for batch in effect.batches if unpack_header(batch).base_offset >= position.offset]
-        store.copies.append_fill(effect.epoch, missing)
+        store.copies.append_copy(effect.epoch, missing)
     except DiskFullError:
         return False
     except (DivergedError, NotHeldError) as error:
-        # The core detects that and has the copy set aside; or retention has just ended the fill.
+        # The core detects that and has the copy set aside; or retention has just removed the copy.
         log.warning("%s: %s", store.directory.name, error)
     except StorageError:
         raise
@@ -191,21 +191,21 @@ def _fill(view: ReplicaLog, effect: AppendFill) -> bool:
     return True
 
 
-def _continues(position: LogPosition, effect: AppendFill) -> bool:
-    """Whether a copy that a former run left, and that is longer than the core knew, contains the received batches."""
+def _continues(position: LogPosition, effect: AppendPartialCopy) -> bool:
+    """Whether the partial copy of an earlier process, longer than the core expected, has the received batches."""
     if position.offset <= effect.base_offset:
         return True
     ends = [(header.end_offset, header.digest) for header in map(unpack_header, effect.batches)]
     return position in ends or position.offset > ends[-1][0]
 
 
-def _finish_fill(view: ReplicaLog, effect: FinishFill) -> None:
+def _finish_copy(view: ReplicaLog, effect: FinishPartialCopy) -> None:
     try:
-        if view.store.copies.fill_position(effect.epoch) is not None:
-            view.store.copies.finish_fill(effect.epoch, effect.decided)
+        if view.store.copies.copy_position(effect.epoch) is not None:
+            view.store.copies.finish_copy(effect.epoch, effect.decided)
     except NotHeldError as error:
         log.warning("%s: %s", view.store.directory.name, error)
-    except DivergedError as error:  # The core looks again, and fetches it again.
+    except DivergedError as error:  # The core then fetches the epoch again.
         log.warning("%s: %s", view.store.directory.name, error)
-        view.store.copies.abandon_fill(effect.epoch)
-    view.resume_fills()
+        view.store.copies.abandon_copy(effect.epoch)
+    view.resume_partial_copies()

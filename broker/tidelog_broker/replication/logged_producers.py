@@ -1,6 +1,6 @@
-"""The producers' state as told by the headers of a partition's log, and by snapshots of it.
+"""The producers' state in the headers of a partition's log, and in snapshots beside it.
 
-Retention and compaction remove headers, and so does a log that leaves before a gap: their information is saved before
+Retention and compaction remove headers, and so does the removal of epochs before a gap: the state is saved before that
 in a snapshot beside the log (`storage.partition.snapshots`). A snapshot is validated by the log around it.
 
 A log that begins after offset 0 has the state of all producers only with such a snapshot. A copy that began late, after
@@ -26,8 +26,8 @@ from tidelog_proto.errors import ProtocolError
 log = logging.getLogger(__name__)
 
 
-class _Known(NamedTuple):
-    """The producers' state at an offset, the header before it if it is here, and the headers after it."""
+class ProducersAt(NamedTuple):
+    """The producers' state at an offset, the header before it if the log has that, and the headers after it."""
 
     table: ProducerTable
     last: BatchHeader | None
@@ -61,7 +61,7 @@ class LoggedProducers:
             return ProducerTable(), 0
         try:
             table, _ = self._scan(offset, log_start)
-            # A log that begins after a gap has no batch before it to tell the time: the snapshot does.
+            # A log that begins after a gap has no earlier batch with an append time: the snapshot has that time.
             return table, max(self._last_append_us(offset), table.last_append_timestamp_us) if table is not None else 0
         except ProtocolError as error:
             log.warning("%s: the producer state cannot be read: %s", self.store.directory.name, error)
@@ -85,7 +85,7 @@ class LoggedProducers:
         An empty state is saved, too: otherwise a later start could not know that there were no producers.
 
         Returns:
-            None if a valid later snapshot knows as much, or the state is unknown.
+            None if a valid later snapshot has the same information, or the state is unknown.
 
         Raises:
             StorageError: the disk failed, or something is damaged.
@@ -93,26 +93,26 @@ class LoggedProducers:
         store = self.store
         offset = min(committed, store.end_offset)
         beginning = self._beginning(below)
-        behind = [
+        headers_after = [
             known_from(one.payload)
             for one in store.reader.load_producer_snapshots()
             if below <= one.offset <= offset and (one.offset > below or one[:3] == beginning) and self.counts(one)
         ]
-        if 0 in behind:
+        if 0 in headers_after:
             return None
         table, last = self._scan(offset, log_start)
-        if table is None or table.known_from >= min([*behind, offset]):
+        if table is None or table.known_from >= min([*headers_after, offset]):
             return None
         if beginning is not None and beginning[1] == offset:
             return ProducerSnapshot(
                 *beginning, table.snapshot()
-            )  # All committed records are deleted: the next segment's header validates it.
+            )  # All committed records are deleted: the next segment's header validates the snapshot.
         if last is None:
             return None
         return ProducerSnapshot(last.epoch, last.end_offset, last.digest, table.snapshot())
 
     def _beginning(self, below: int) -> tuple[int, int, int] | None:
-        """Return epoch, offset and digest of the log's start after the records below an offset are deleted."""
+        """Return epoch, offset and digest of the log's start once the records below an offset are deleted."""
         segments = [segment for held in self.store.epochs for segment in held.segments]
         first = next((one for one in segments if one.end_offset > below), segments[-1]) if segments else None
         return (first.header.epoch, first.base_offset, first.header.start_digest) if first is not None else None
@@ -120,8 +120,8 @@ class LoggedProducers:
     def _keep_what_leaves(self) -> None:
         """Save the producers' state before the log leaves for an epoch that begins after a gap.
 
-        The epochs return when the gap is filled, unless retention has deleted that far meanwhile: then nothing else
-        would have the state. The snapshot is valid where the next epoch begins. Runs on the I/O worker.
+        The epochs return when the missing epochs were fetched, unless retention has deleted that far meanwhile: then
+        nothing else would have the state. The snapshot is valid where the next epoch begins. Runs on the I/O worker.
 
         Raises:
             StorageFailedError: the disk failed.
@@ -140,7 +140,7 @@ class LoggedProducers:
                 )
         except StorageFailedError:
             raise
-        except ProtocolError as error:  # No space, or damaged: another node may know it.
+        except ProtocolError as error:  # No space, or damaged: another node may know the state.
             log.warning(
                 "%s: no producer snapshot before a gap; deduplication of retries may be lost: %s",
                 store.directory.name,
@@ -153,23 +153,23 @@ class LoggedProducers:
         Runs on the I/O worker.
 
         Returns:
-            None if a valid snapshot there or later knows as much; or if the log does not tell the state, because
-            the epoch was fetched compacted: before this node owns the partition it asks others, see `at`.
+            None if a valid snapshot there or later has the same information; or if the log lacks the state, because the
+            epoch was fetched in compacted form: this node asks others for it before it owns the partition, see `at`.
 
         Raises:
             StorageError: the disk failed, or something is damaged.
         """
         decision = self._chain.decision(epoch)
         end_offset = decision.end_offset
-        behind = [
+        headers_after = [
             known_from(one.payload)
             for one in self.store.reader.load_producer_snapshots()
             if end_offset <= one.offset <= committed and self.counts(one)
         ]
-        if 0 in behind:
+        if 0 in headers_after:
             return None
         table, _ = self._scan(end_offset, log_start)
-        if table is None or table.known_from >= min([*behind, end_offset]):
+        if table is None or table.known_from >= min([*headers_after, end_offset]):
             return None
         return ProducerSnapshot(epoch, end_offset, decision.end_digest, table.snapshot())
 
@@ -182,12 +182,12 @@ class LoggedProducers:
         return self.later(self._chain.decision(epoch).end_offset) is not None
 
     def counts(self, snapshot: ProducerSnapshot) -> bool:
-        """Whether a snapshot is valid for this log, see `_behind`.
+        """Whether a snapshot is valid for this log, see `_headers_after`.
 
         Raises:
             StorageError: the disk failed, or something is damaged.
         """
-        return self._behind(snapshot) is not None
+        return self._headers_after(snapshot) is not None
 
     def later(self, offset: int) -> LaterSnapshot | None:
         """Return the earliest valid, complete snapshot at or after an offset; None without one.
@@ -201,9 +201,9 @@ class LoggedProducers:
         return LaterSnapshot(*found) if found is not None else None
 
     def unknown_epoch(self) -> int | None:
-        """Return the newest epoch before whose end neither headers nor a snapshot tell the complete producers' state.
+        """Return the newest epoch at whose end neither headers nor a snapshot contain the complete producers' state.
 
-        It was compacted, or the log begins with it or after it, and never had the records before.
+        The epoch was compacted, or the log begins with it or after it and never had earlier records.
 
         Raises:
             StorageError: the disk failed, or something is damaged.
@@ -214,7 +214,7 @@ class LoggedProducers:
             if held is not None and held.end_digest in {each.terms.end_digest for each in compactions}:
                 return None if self.knows_at(epoch) else epoch
         if not store.epochs or not 0 < store.start_offset <= self._log_start():
-            return None  # It has its beginning, or waits for it.
+            return None  # The log has the beginning of the epoch, or fetches it.
         epoch = min(store.epochs[0].epoch, chain.active.epoch - 1)
         return epoch if epoch >= chain.genesis.epoch and self.later(store.start_offset) is None else None
 
@@ -226,7 +226,7 @@ class LoggedProducers:
             if store.start_offset > log_start or not store.epochs:
                 return None, None
             begin = store.start_offset
-            known = _Known(ProducerTable(known_from=begin), None, begin, store.reader.scan_headers(begin))
+            known = ProducersAt(ProducerTable(known_from=begin), None, begin, store.reader.scan_headers(begin))
         table, last, at, headers = known
         for header in headers:
             if header.end_offset > offset:
@@ -240,19 +240,19 @@ class LoggedProducers:
             last, at = header, header.end_offset
         return (table, last) if at == offset else (None, None)
 
-    def _snapshot_at_most(self, offset: int) -> _Known | None:
-        """Return the newest of the valid snapshots that know most, and the headers after it; see `_behind`."""
-        best: _Known | None = None
+    def _snapshot_at_most(self, offset: int) -> ProducersAt | None:
+        """Return the newest of the valid snapshots with the most complete state, and the headers after it."""
+        best: ProducersAt | None = None
         for snapshot in self.store.reader.load_producer_snapshots():
-            if snapshot.offset <= offset and (behind := self._behind(snapshot)) is not None:
+            if snapshot.offset <= offset and (headers_after := self._headers_after(snapshot)) is not None:
                 table = ProducerTable.restore(snapshot.payload)
                 if best is None or table.known_from < best.table.known_from:
-                    best = _Known(table, behind[0], snapshot.offset, behind[1])
+                    best = ProducersAt(table, headers_after[0], snapshot.offset, headers_after[1])
                 if not table.known_from:
                     break
         return best
 
-    def _behind(self, snapshot: ProducerSnapshot) -> tuple[BatchHeader | None, Iterator[BatchHeader]] | None:
+    def _headers_after(self, snapshot: ProducerSnapshot) -> tuple[BatchHeader | None, Iterator[BatchHeader]] | None:
         """Return the last header that a snapshot covers and those after it, if it is valid.
 
         A snapshot can be ahead of a log whose unsynced tail was lost, and the log can have grown past its offset with

@@ -1,9 +1,10 @@
 """Push windows: memory for batches that lagging replicas still need, shared among a node's partitions.
 
-A replica that falls out of the push window pulls, which costs both sides more: at full load it catches up late, and
-once retention has overtaken it, the epoch has to end. At 500 MB a second 8 MiB last 16 ms, less than a process may wait
-for a processor, and 32 MiB less than a disk may be busy. So a window holds a quarter of a second while few partitions
-use theirs, and less the more partitions there are: their sum stays within a bound.
+A replica that falls out of the push window has to catch up, which costs both sides more: at full load it reaches the
+window late, and once retention has deleted records that it lacks, the epoch has to end. At 500 MB a second 8 MiB last
+16 ms, less than a process may wait for a processor, and 32 MiB less than a disk may be busy. So a window holds a
+quarter of a second while few partitions use theirs, and less the more partitions there are: their sum stays within a
+bound.
 
 Rejected: counting every group in and out. The groups that an ending epoch discards would have to be counted out in
 every way in which it can end, and recomputing the sum is cheap.

@@ -1,6 +1,6 @@
 """A partition's log as seen by its replica, with repair at open.
 
-Opening repairs what other nodes can restore: a damaged sealed epoch is set aside, to be filled again, and the open
+Opening repairs what other nodes can restore: a damaged sealed epoch is set aside, to be fetched again, and the open
 epoch is truncated at its damage and stays in doubt until it has caught up with the owner's log. A single copy is left
 unchanged: its partition stays in LIMBO and can be read up to the damage.
 """
@@ -60,7 +60,7 @@ class ReplicaLog:
         self._short = False
         self._without_producers: int | None = None
         self.is_reboot_noted = True
-        """Whether the machine crash is recorded durably, if there was one."""
+        """Whether a machine crash, if there was one, is recorded durably."""
 
     @classmethod
     def open(
@@ -75,7 +75,7 @@ class ReplicaLog:
         view._heal()
         view._recreate_lost_epoch()
         view._note_reboot()
-        view.resume_fills()
+        view.resume_partial_copies()
         view._look_for_producers()
         return view
 
@@ -90,7 +90,7 @@ class ReplicaLog:
     # --- the chain, as this log needs it ---------------------------------------------------------------
 
     def synced(self, epoch: int) -> bool:
-        """Whether an append to an epoch counts only after a sync."""
+        """Whether an append to an epoch is acknowledged only after a sync."""
         known = self._synced
         if known is None or known[0] != epoch:
             known = self._synced = (epoch, self._chain.descriptor(epoch).flush in {pb.ALWAYS, pb.FLUSH_UNSPECIFIED})
@@ -122,12 +122,12 @@ class ReplicaLog:
             self._limbo = store.limbo
 
     def _recreate_lost_epoch(self) -> None:
-        """If the open epoch's directory is missing, begin an empty copy that is marked as lacking records."""
+        """Begin an empty copy, marked as lacking records, if the open epoch's directory is missing."""
         store, active = self.store, self._chain.active
         lost = store.repair.lost_epoch(active.epoch)
         if self._limbo is not None or lost is None or lost < active.epoch or self._node_id not in active.placement:
             return
-        reason = f"{store.directory} has lost epoch {lost}, with records that this node has acknowledged"
+        reason = f"{store.directory} lacks epoch {lost}, whose records this node has acknowledged"
         log.warning("%s", reason)
         if lost == active.epoch and store.limbo is None and self._others_hold(lost):
             try:
@@ -151,7 +151,7 @@ class ReplicaLog:
                     self.is_reboot_noted = False
             self._short = self._rebooted or self.store.repair.is_marked_short(active)
 
-    def resume_fills(self) -> None:
+    def resume_partial_copies(self) -> None:
         """Resume the copies beside the log; complete ones that only waited for others are added to it.
 
         While an epoch cannot be opened, they wait until it is repaired.
@@ -159,21 +159,23 @@ class ReplicaLog:
         if self.store.unreadable_epoch is not None:
             return
         copies = self.store.copies
-        for epoch in copies.fill_epochs:
-            is_beside = epoch in copies.fill_epochs  # The previous one may have brought it in.
-            if is_beside and copies.fill_position(epoch) is None and epoch < self._chain.active.epoch:
-                self._resume_fill(epoch, self._chain.decision(epoch))
+        for epoch in copies.partial_epochs:
+            is_beside = (
+                epoch in copies.partial_epochs
+            )  # The epoch may have been added to the log together with the previous one.
+            if is_beside and copies.copy_position(epoch) is None and epoch < self._chain.active.epoch:
+                self._resume_partial_copy(epoch, self._chain.decision(epoch))
 
-    def _resume_fill(self, epoch: int, decision: pb.EpochDecision) -> None:
+    def _resume_partial_copy(self, epoch: int, decision: pb.EpochDecision) -> None:
         start_offset, end_offset = self._chain.descriptor(epoch).start_offset, decision.end_offset
         digests = self.decided_digests(epoch)
         if start_offset < end_offset <= self._log_start or end_offset < self._log_start:
-            self.store.copies.abandon_fill(epoch)
+            self.store.copies.abandon_copy(epoch)
             return
-        # If it begins late, the digest before it is unknown here.
+        # The digest before a copy that begins late is unknown on this node.
         known = 0 if start_offset >= self._log_start else None
         try:
-            position = self.store.copies.begin_fill(
+            position = self.store.copies.begin_copy(
                 epoch,
                 max(start_offset, self._log_start),
                 end_offset,
@@ -186,11 +188,11 @@ class ReplicaLog:
             return
         newest = (end_offset, digests[-1])
         if self.epoch_end(epoch) is None and position.offset == end_offset:
-            self.store.copies.finish_fill(epoch)  # Any version is better than none.
+            self.store.copies.finish_copy(epoch)  # Any version is better than none.
         elif self.epoch_end(epoch) == newest or (position.offset == end_offset and position != newest):
-            self.store.copies.abandon_fill(epoch)
+            self.store.copies.abandon_copy(epoch)
         elif position == newest:
-            self.store.copies.finish_fill(epoch, self._chain.compactions[epoch][-1].at)
+            self.store.copies.finish_copy(epoch, self._chain.compactions[epoch][-1].at)
 
     def decided_digests(self, epoch: int) -> list[int]:
         """Return the valid end digests of a complete copy of a decided epoch, the newest version's last."""
@@ -243,7 +245,7 @@ class ReplicaLog:
         return held.start_offset if held is not None else None
 
     def digest_at(self, epoch: int, offset: int) -> int | None:
-        """The running digest at a batch boundary; None if it is not one, or not here."""
+        """The running digest at a batch boundary; None if it is not one, or not in this log."""
         try:
             return self.store.reader.digest_at(epoch, offset)
         except ProtocolError as error:
@@ -258,13 +260,13 @@ class ReplicaLog:
             log.warning("%s: no batch at offset %d can be found: %s", self.store.directory.name, offset, error)
             return None
 
-    def fill_position(self, epoch: int) -> tuple[int, int] | None:
+    def copy_position(self, epoch: int) -> tuple[int, int] | None:
         """The end of a partial copy of a sealed epoch; None without one."""
-        return self.store.copies.fill_position(epoch) or self.epoch_end(epoch)
+        return self.store.copies.copy_position(epoch) or self.epoch_end(epoch)
 
     def position_beside(self, epoch: int) -> tuple[int, int] | None:
-        """The end of another version that is being filled beside the log's; None without one."""
-        return self.store.copies.fill_position(epoch)
+        """The end of the partial copy of another version, stored beside the log; None if it does not exist."""
+        return self.store.copies.copy_position(epoch)
 
     def log_start(self) -> int:
         """The log start of retention; for records that no other node ever stored, the start of this log."""
@@ -293,14 +295,14 @@ class ReplicaLog:
     # --- reading, on a worker --------------------------------------------------------------------------
 
     def read_epoch(self, effect: ReadLog) -> BatchRange:
-        """Read whole batches of an epoch for another node; none if they are not here.
+        """Read whole batches of an epoch for another node; none if this log lacks them.
 
         Batches of an ended epoch may be slices of the log, for system calls only: they are decided, never truncated,
-        and a receiver of rotten ones asks another node. The owner is the only source of the open epoch, so its batches
+        and a receiver of corrupt ones asks another node. The owner is the only source of the open epoch, so its batches
         are checked.
 
         Raises:
-            DamagedError: the first batch has rotted.
+            DamagedError: the first batch is corrupt.
             ProtocolError: as `EpochReader.read`.
         """
         nothing = BatchRange((), Position(effect.from_offset, 0), Position(effect.from_offset, 0))
@@ -324,10 +326,10 @@ class ReplicaLog:
         return BatchRange(batches, Position(effect.from_offset, base), Position(end_offset, end))
 
     def _sound(self, batches: Sequence[memoryview]) -> int:
-        """Return how many batches precede the first with a rotten body.
+        """Return how many batches precede the first one with a corrupt body.
 
         Raises:
-            DamagedError: none does.
+            DamagedError: the first batch is corrupt.
         """
         for number, batch in enumerate(batches):
             header = unpack_header(batch)

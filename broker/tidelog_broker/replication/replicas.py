@@ -1,7 +1,7 @@
 """The replicas of a node: created when partitions are opened, ticked when due, and given other nodes' messages.
 
 A heap holds when each replica is due, and one timer of the event loop waits for the first. A deadline that has moved
-earlier is pushed again; one that has moved later is detected when it comes up. After an append or an acknowledgement
+earlier is pushed again; one that has moved later is detected when it expires. After an append or an acknowledgement
 nothing is due for a heartbeat interval. So the deadline of a replica with such inputs, if it has no tick within that
 interval anyway, is examined every few milliseconds, together with others: examining it for every record would cost as
 much as storing the record. A follower that receives the continuation of its log is not examined, because no deadline
@@ -31,7 +31,7 @@ from tidelog_proto import broker_pb2 as pb
 
 LOOK_MS: Final = 5
 PORTION: Final = 16
-"""How many replicas act on changes, or on time, before the event loop handles messages again."""
+"""How many replicas process changes or timers before the event loop handles messages again."""
 RECENTLY_MS: Final = 10_000
 """A partition written within this time probably has waiting clients."""
 FIRST: Final = frozenset({META_TOPIC_ID, OFFSETS_TOPIC_ID})
@@ -82,11 +82,11 @@ class Replication:
         self._pushing: dict[ReplicaDriver, None] = {}
         """Every replica that owns an epoch with followers; it may also have replicas that no longer do."""
         self._deleted: set[bytes] = set()
-        self._due: list[tuple[int, int, ReplicaDriver]] = []
+        self._timers: list[tuple[int, int, ReplicaDriver]] = []
         self._numbers = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
-        self._touched: list[ReplicaDriver] = []
+        self._touched_replicas: list[ReplicaDriver] = []
         self._unaware: deque[ReplicaDriver] = deque()
         """Replicas that have not been notified yet of a changed set of live nodes."""
         self._look_timer: asyncio.TimerHandle | None = None
@@ -137,7 +137,7 @@ class Replication:
         return driver
 
     def get(self, key: PartitionKey) -> ReplicaDriver | None:
-        """Return a partition's driver, None if the partition is not known here."""
+        """Return a partition's driver, None if this node does not know the partition."""
         return self._drivers.get(key)
 
     def all(self) -> list[ReplicaDriver]:
@@ -166,7 +166,7 @@ class Replication:
     # --- the other nodes -------------------------------------------------------------------------------
 
     def take_part(self, adopt: Callable[[PartitionKey], None]) -> None:
-        """Accept messages of other nodes; `adopt` is called with partitions that have no replica here."""
+        """Accept messages of other nodes; `adopt` is called with partitions that have no replica on this node."""
         self._adopt = adopt
 
     def receive(self, peer_id: str, message: LinkMessage, batches: Sequence[Batch]) -> None:
@@ -180,8 +180,8 @@ class Replication:
         elif message.topic_id not in self._deleted:
             self._adopt(key)
         elif not isinstance(message, pb.MetadataUpdate):
-            gone = pb.MetadataUpdate(topic_id=message.topic_id, partition=message.partition, deleted=True)
-            self._tools.neighbours.send((peer_id,), gone, ())
+            deletion = pb.MetadataUpdate(topic_id=message.topic_id, partition=message.partition, deleted=True)
+            self._tools.neighbours.send((peer_id,), deletion, ())
 
     def liveness_changed(self) -> None:
         """Notify the replicas, in portions, that the set of live nodes has changed.
@@ -206,7 +206,7 @@ class Replication:
             self._loop.call_soon(self._make_aware)
 
     def statuses(self) -> list[pb.EpochStatus]:
-        """Return the length of every chain here, as requests to another node."""
+        """Return the length of every chain of this node, as requests to another node."""
         return [driver.replica.state.chain_status() for driver in self._drivers.values()]
 
     # --- time ------------------------------------------------------------------------------------------
@@ -219,11 +219,11 @@ class Replication:
         deadline_ms = driver.replica.deadline_ms
         if deadline_ms is None or (driver.scheduled_ms is not None and driver.scheduled_ms <= deadline_ms):
             return
-        # A deadline in the past waits a moment: otherwise a core that requests it repeatedly would block the event
+        # A deadline in the past waits a moment: otherwise a core that requests one repeatedly would block the event
         # loop.
         deadline_ms = max(deadline_ms, self._tools.now_ms() + 1)
         driver.scheduled_ms = deadline_ms
-        heapq.heappush(self._due, (deadline_ms, next(self._numbers), driver))
+        heapq.heappush(self._timers, (deadline_ms, next(self._numbers), driver))
         if not self._ringing and (self._timer is None or deadline_ms < self._timer_ms):
             self._arm()
 
@@ -231,14 +231,14 @@ class Replication:
         assert not driver.is_touched
         driver.is_touched = True
         if driver.scheduled_ms is not None and driver.scheduled_ms <= self._tools.now_ms() + self._timing.heartbeat_ms:
-            return  # Nothing is due before that.
-        self._touched.append(driver)
+            return  # The scheduled call is early enough.
+        self._touched_replicas.append(driver)
         if self._look_timer is None and not self._closed:
             self._look_timer = self._loop.call_later(LOOK_MS / 1000, self._look)
 
     def _look(self) -> None:
         self._look_timer = None
-        touched, self._touched = self._touched, []
+        touched, self._touched_replicas = self._touched_replicas, []
         for driver in touched:
             driver.is_touched = False
             if not driver.stopped:
@@ -248,8 +248,8 @@ class Replication:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._due and not self._closed:
-            self._timer_ms = self._due[0][0]
+        if self._timers and not self._closed:
+            self._timer_ms = self._timers[0][0]
             delay_s = max(0, self._timer_ms - self._tools.now_ms()) / 1000
             self._timer = self._loop.call_later(delay_s, self._ring)
 
@@ -257,9 +257,9 @@ class Replication:
         self._timer = None
         now_ms = self._tools.now_ms()
         due: list[ReplicaDriver] = []
-        while self._due and self._due[0][0] <= now_ms and len(due) < PORTION:
-            at_ms, _, driver = heapq.heappop(self._due)
-            if driver.scheduled_ms == at_ms:  # Otherwise it is, or was, scheduled for an earlier time.
+        while self._timers and self._timers[0][0] <= now_ms and len(due) < PORTION:
+            at_ms, _, driver = heapq.heappop(self._timers)
+            if driver.scheduled_ms == at_ms:  # Otherwise the replica is, or was, scheduled for an earlier time.
                 driver.scheduled_ms = None
                 driver.is_touched = False
                 due.append(driver)

@@ -1,6 +1,6 @@
 """Authorization: the permission that each kind of request needs, and the caller that it is checked for.
 
-Every kind of request has a rule here, or the reason why it needs none; other kinds are refused. Each node checks the
+Every kind of request has a rule in `RULES`; other kinds are refused. Each node checks the
 requests that it receives, including those that it forwards, and the owner checks the forwarded caller again.
 
 Most requests name topics by id. While this node does not know whether a topic with an id exists, the request is
@@ -28,10 +28,10 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX
 
 HANDED_ON_MAX: Final = 1_024
-"""Limit of the remembered sessions of forwarded callers."""
+"""Limit of the cached sessions of forwarded callers."""
 
 Rule = Callable[[Broker, Session, pb.Envelope], None]
-"""Raises ProtocolError FORBIDDEN if the caller lacks the permission."""
+"""Checks a request; raises ProtocolError FORBIDDEN if the caller lacks the permission."""
 
 
 class _Entry(Protocol):
@@ -84,14 +84,14 @@ class Need(NamedTuple):
 def _entries(of: Callable[[pb.Envelope], Collection[_Entry]], operation: pb.Operation) -> Need:
     def rule(broker: Broker, session: Session, envelope: pb.Envelope) -> None:
         entries = of(envelope)
-        check_entries(len(entries))  # before the loop: an envelope has room for 250,000 entries
+        check_entries(len(entries))  # checked before the loop, because an envelope has room for 250,000 entries
         for topic_id in {entry.topic_id for entry in entries}:
             check_topic_id(broker, session, operation, topic_id)
 
     return Need(rule, f"`{operation_name(operation)}` on each topic", operation, pb.RES_TOPIC)
 
 
-def _named(of: Callable[[pb.Envelope], str], operation: pb.Operation) -> Need:
+def _needs_named(of: Callable[[pb.Envelope], str], operation: pb.Operation) -> Need:
     return _needs(
         lambda _, session, envelope: session.check(operation, pb.RES_TOPIC, of(envelope)), operation, pb.RES_TOPIC
     )
@@ -130,9 +130,9 @@ def _no_caller(_broker: Broker, _session: Session, envelope: pb.Envelope) -> Non
 
 def _member(_broker: Broker, session: Session, envelope: pb.Envelope) -> None:
     """Require group membership and read access to all named topics, without revealing which of them exist."""
-    asked = envelope.group_heartbeat
-    session.check(pb.OP_GROUP, pb.RES_GROUP, asked.group)
-    for name in asked.join.topics[:TOPICS_MAX]:
+    heartbeat = envelope.group_heartbeat
+    session.check(pb.OP_GROUP, pb.RES_GROUP, heartbeat.group)
+    for name in heartbeat.join.topics[:TOPICS_MAX]:
         for operation in (pb.OP_DESCRIBE, pb.OP_CONSUME):
             session.check(operation, pb.RES_TOPIC, name)
 
@@ -144,7 +144,7 @@ RULES: Final[dict[str, Need]] = {
     "peer_hello": _any_caller("nothing to ask for the cluster's id, otherwise the cluster's secret"),
     "peer_proof": _any_caller("the cluster's secret"),
     "node_announce": _cluster(pb.OP_CLUSTER),  # accepted from nodes only
-    "lives": _cluster(pb.OP_CLUSTER),  # accepted from nodes only
+    "incarnations": _cluster(pb.OP_CLUSTER),  # accepted from nodes only
     "metadata": _any_caller(_SHOWS_PART),
     "topic_list": _any_caller(_SHOWS_PART),
     "group_list": _any_caller(_SHOWS_PART),
@@ -170,10 +170,10 @@ RULES: Final[dict[str, Need]] = {
     ),
     "group_describe": _shown_of_group(lambda envelope: envelope.group_describe.group),
     "group_delete": _group(lambda envelope: envelope.group_delete.group, pb.OP_DELETE),
-    "topic_create": _named(lambda envelope: envelope.topic_create.name, pb.OP_CREATE),
-    "topic_describe": _named(lambda envelope: envelope.topic_describe.name, pb.OP_DESCRIBE),
-    "topic_alter": _named(lambda envelope: envelope.topic_alter.name, pb.OP_ALTER),
-    "topic_delete": _named(lambda envelope: envelope.topic_delete.name, pb.OP_DELETE),
+    "topic_create": _needs_named(lambda envelope: envelope.topic_create.name, pb.OP_CREATE),
+    "topic_describe": _needs_named(lambda envelope: envelope.topic_describe.name, pb.OP_DESCRIBE),
+    "topic_alter": _needs_named(lambda envelope: envelope.topic_alter.name, pb.OP_ALTER),
+    "topic_delete": _needs_named(lambda envelope: envelope.topic_delete.name, pb.OP_DELETE),
     "cluster_status": _cluster(pb.OP_DESCRIBE),
     "cluster_change": _cluster(pb.OP_CLUSTER),
     "security_change": _cluster(pb.OP_CLUSTER),
@@ -203,8 +203,10 @@ class AccessChecks:
         envelope, connection = request.envelope, request.connection
         if envelope.HasField("caller"):
             if connection.peer_id is None:
-                raise ProtocolError(pb.INVALID_REQUEST, "only nodes may name the caller of a request")
-            request.session = self._standing(self._session_of(envelope.caller))
+                raise ProtocolError(
+                    pb.INVALID_REQUEST, "only nodes may name the caller of a request; leave caller unset"
+                )
+            request.session = self._valid_session(self._session_of(envelope.caller))
         else:
             request.session = connection.session
         if envelope.on_behalf:
@@ -236,10 +238,10 @@ class AccessChecks:
                 count_refusal(self._broker, kind, request, error)
             raise
 
-    def _standing(self, session: Session) -> Session:
-        over = _recorded_end(self._broker, session)
-        if over:
-            raise ProtocolError(pb.UNAUTHENTICATED, over)
+    def _valid_session(self, session: Session) -> Session:
+        end_reason_text = _recorded_end(self._broker, session)
+        if end_reason_text:
+            raise ProtocolError(pb.UNAUTHENTICATED, end_reason_text)
         return session
 
     def _session_of(self, caller: pb.Caller) -> Session:
@@ -265,13 +267,13 @@ def end_reason(broker: Broker, session: Session) -> str:
 
 
 def _recorded_end(broker: Broker, session: Session) -> str:
-    """Return `end_reason` without checks of local files, which may differ between nodes for a while."""
+    """Return `end_reason` without the checks of local files, which may differ between nodes for a while."""
     if session.expired(time.time_ns() // 1000):
         return "the credentials have expired"
     if session.identity:
         permissions = broker.security.registry.permissions
         if session.identity.startswith((KEY, USER)) and permissions.is_admin(session.principal):
-            return ADMIN_BY_RECORD  # an older node has admitted it
+            return ADMIN_BY_RECORD  # a node with an older build has admitted the session
         record = broker.security.registry.get(session.identity)
         if record is not None and record.deleted:
             is_user = session.identity.startswith(USER)
@@ -293,8 +295,10 @@ def check_entry(broker: Broker, kind: str, request: Request, operation: pb.Opera
     """
     if request.session is None:
         return
-    if _gateway_of(request) and (over := end_reason(broker, request.session)):  # without a gateway the connection ends
-        raise ticket_refused(over)
+    if _gateway_of(request) and (
+        ended := end_reason(broker, request.session)
+    ):  # without a gateway, the end of the identity ends the connection
+        raise ticket_refused(ended)
     try:
         check_topic_id(broker, request.session, operation, topic_id)
     except ProtocolError as error:
@@ -310,23 +314,23 @@ def count_refusal(broker: Broker, kind: str, request: Request, error: ProtocolEr
         broker.audit.refused(kind, request.session, error, refusal_of(error, request))
 
 
-def evaluate_access(session: Session | None, asked: pb.AccessTest, broker: Broker) -> pb.AccessTestReply:
+def evaluate_access(session: Session | None, question: pb.AccessTest, broker: Broker) -> pb.AccessTestReply:
     """Return whether a principal has a permission, and why.
 
     Raises:
         ProtocolError: FORBIDDEN for a question about another principal; INVALID_REQUEST without an operation or
             resource.
     """
-    if session is not None and asked.principal and asked.principal != session.principal:
+    if session is not None and question.principal and question.principal != session.principal:
         session.check(pb.OP_CLUSTER, pb.RES_CLUSTER, "")
-    if asked.operation in {pb.OPERATION_UNSPECIFIED, pb.OP_ALL} or asked.resource == pb.RESOURCE_UNSPECIFIED:
-        raise ProtocolError(pb.INVALID_REQUEST, "an operation and a kind of resource are required")
-    principal = asked.principal or (session.principal if session is not None else "")
+    if question.operation in {pb.OPERATION_UNSPECIFIED, pb.OP_ALL} or question.resource == pb.RESOURCE_UNSPECIFIED:
+        raise ProtocolError(pb.INVALID_REQUEST, "an access test must name an operation and a kind of resource")
+    principal = question.principal or (session.principal if session is not None else "")
     if not principal:
         return pb.AccessTestReply(allowed=True, because="this node does not authenticate callers (auth = none)")
     own = session is not None and principal == session.principal
-    roles = session.roles if own and session is not None else frozenset(asked.roles)
+    roles = session.roles if own and session is not None else frozenset(question.roles)
     permissions = broker.security.registry.permissions
-    decision = permissions.decide(principal, roles, asked.operation, asked.resource, asked.name)
-    what = f"{operation_name(asked.operation)} on the {resource_name(asked.resource)}"
+    decision = permissions.decide(principal, roles, question.operation, question.resource, question.name)
+    what = f"{operation_name(question.operation)} on the {resource_name(question.resource)}"
     return pb.AccessTestReply(allowed=decision.allowed, because=f"{what}: {decision.because}")

@@ -1,8 +1,9 @@
 """The topic `__audit`: the audit log of all nodes of a cluster, readable with the `cluster` permission.
 
 Lines wait in a bounded queue and are written in the background, so that requests neither wait for them nor fail with
-them. A line that finds no room is dropped and counted; the node's own log contains it in any case. The first line
-creates the topic. A write with an unknown outcome is repeated, so a line may appear twice, with equal node and number.
+them. A line that exceeds the queue's limit is dropped and counted; the node's own log contains every line. The first
+line creates the topic. A write with an unknown outcome is repeated, so a line may appear twice, with equal node and
+number.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ log = logging.getLogger(__name__)
 QUEUE_BYTES_MAX: Final = 4 * 1024 * 1024
 """Limit of the waiting lines, about ten thousand."""
 LINES_MAX: Final = 1_000
-"""Lines in a batch."""
+"""Largest number of audit log lines in one batch."""
 WRITE_S_MAX: Final = 15.0
 AGAIN_S: Final = 1.0
 """Delay between two attempts."""
@@ -52,7 +53,7 @@ class AuditTopic:
         self._lines: deque[bytes] = deque()
         self._bytes = 0
         self._number = 0
-        self._wanted = asyncio.Event()
+        self._woken = asyncio.Event()
         self._dropping = False
 
     def put(self, fields: dict[str, object]) -> None:
@@ -64,15 +65,15 @@ class AuditTopic:
             return
         self._lines.append(line)
         self._bytes += len(line)
-        self._wanted.set()
+        self._woken.set()
 
     async def run(self) -> None:
         """Write queued lines until cancelled."""
         while True:
-            await self._wanted.wait()
+            await self._woken.wait()
             lines = [self._lines.popleft() for _ in range(min(len(self._lines), LINES_MAX))]
             if not lines:
-                self._wanted.clear()
+                self._woken.clear()
                 self._dropping = False
                 continue
             await self._write_surely(lines)
@@ -105,8 +106,8 @@ class AuditTopic:
             await self._append(key, data)
             return
         entry = pb.PublishEntry(topic_id=key[0], partition=key[1], length=len(data))
-        asked = pb.Envelope(publish=pb.Publish(forwarded=True, entries=[entry]))
-        frame = await self._broker.cluster.request(owner, asked, [data], timeout_s=WRITE_S_MAX)
+        request = pb.Envelope(publish=pb.Publish(forwarded=True, entries=[entry]))
+        frame = await self._broker.cluster.request(owner, request, [data], timeout_s=WRITE_S_MAX)
         for result in frame.envelope.publish_reply.results:
             if result.HasField("error"):
                 raise ProtocolError(result.error.code, result.error.message)
@@ -150,11 +151,11 @@ class AuditTopic:
                 await broker.controller.found_audit(envelope.topic_create.config)
                 return pb.Envelope(topic_reply=pb.TopicReply())
 
-            asked = pb.Envelope(topic_create=pb.TopicCreate(name=AUDIT_TOPIC, config=config))
-            await ask_owner(broker, META_KEY, asked, local)
+            request = pb.Envelope(topic_create=pb.TopicCreate(name=AUDIT_TOPIC, config=config))
+            await ask_owner(broker, META_KEY, request, local)
             await wait_until_applied(lambda: broker.topics.exists(AUDIT_TOPIC))
         if not broker.topics.exists(AUDIT_TOPIC):
-            raise ProtocolError(pb.EPOCH_CHANGING, f"{AUDIT_TOPIC} is not known at this node yet")
+            raise ProtocolError(pb.EPOCH_CHANGING, f"this node does not know the topic {AUDIT_TOPIC} yet")
         return broker.topics.named(AUDIT_TOPIC).topic_id, 0
 
     def _drop(self, count: int, why: str) -> None:

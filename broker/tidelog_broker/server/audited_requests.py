@@ -47,7 +47,7 @@ def follow_act(broker: Broker, kind: str, request: Request, session: Session, op
     """Log the intent of an allowed operation now, and its outcome when it is answered."""
     resource = ", ".join(_RESOURCES[kind](broker, request.envelope))
     about = came_from(request.connection, session)._replace(operation=operation, resource=resource)
-    act = broker.audit.asked(kind, session, request.envelope, about)
+    act = broker.audit.begin(kind, session, request.envelope, about)
     answered = partial(broker.audit.answered, act, kind, session, about)
     request.on_answer = lambda answer: answered(_error_in(answer))
 
@@ -62,7 +62,7 @@ def _error_in(answer: pb.Envelope) -> pb.Error | None:
 
 
 def came_from(connection: Connection, session: Session | None = None) -> About:
-    """Return the origin of a request: its host, and the gateway or the node that sent it for the caller."""
+    """Return the origin of a request: its host, and the gateway or node that sent it for the caller."""
     if connection.peer_id is not None:
         return About(handed_on_by=connection.peer_id)
     own = connection.session

@@ -34,6 +34,6 @@ async def founded(broker: Broker) -> None:
     """
     deadline_s = broker.loop.time() + FOUNDED_TIMEOUT_S
     while not broker.groups.is_founded():
-        if broker.loop.time() >= deadline_s or broker.life.stopping:
+        if broker.loop.time() >= deadline_s or broker.lifecycle.stopping:
             raise ProtocolError(pb.EPOCH_CHANGING, "__offsets is not known at this node yet; retry")
         await asyncio.sleep(_LOOK_S)

@@ -10,43 +10,43 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.topic_settings import TOPIC_SETTINGS
 
 
-async def check_features(broker: Broker, asked: Record) -> None:
+async def check_features(broker: Broker, record: Record) -> None:
     """Check that every registered node supports a setting; a refusal is based on the newest `__meta`.
 
     Raises:
         ProtocolError: see `FeatureGate.check`.
     """
     try:
-        broker.features.check(asked)
+        broker.features.check(record)
     except ProtocolError:
         if broker.cluster.is_alone or not await is_current(broker):
             raise
-        broker.features.check(asked)
+        broker.features.check(record)
 
 
-def new_topic(asked: pb.TopicCreate) -> pb.TopicRecord:
+def new_topic(request: pb.TopicCreate) -> pb.TopicRecord:
     """Return the record of a new topic's settings."""
-    return pb.TopicRecord(name=asked.name, config=asked.config)
+    return pb.TopicRecord(name=request.name, config=request.config)
 
 
 def changed_topic(broker: Broker, change: pb.TopicAlter) -> pb.TopicRecord:
-    """Return a record with the changed settings that are not in the base set."""
-    standing = broker.topics.find(change.name)
-    record = pb.TopicRecord(name=change.name, topic_id=b"" if standing is None else standing.topic_id)
+    """Return a topic record that contains only the changed settings outside the base set."""
+    current = broker.topics.find(change.name)
+    record = pb.TopicRecord(name=change.name, topic_id=b"" if current is None else current.topic_id)
     for name, setting in TOPIC_SETTINGS.items():
         if setting.feature and change.HasField(name):
             setattr(record.config, name, getattr(change, name))
     return record
 
 
-def new_security_record(asked: pb.SecurityChange) -> pb.SecurityRecord:
+def new_security_record(change: pb.SecurityChange) -> pb.SecurityRecord:
     """Return the record that a change adds, without its id."""
-    match asked.WhichOneof("change"):
+    match change.WhichOneof("change"):
         case "create_user":
-            return pb.SecurityRecord(id="user", user=asked.create_user)
+            return pb.SecurityRecord(id="user", user=change.create_user)
         case "grant":
-            return pb.SecurityRecord(id="rule", rule=asked.grant)
+            return pb.SecurityRecord(id="rule", rule=change.grant)
         case "set_quota":
-            return pb.SecurityRecord(id="quota", quota=asked.set_quota)
+            return pb.SecurityRecord(id="quota", quota=change.set_quota)
         case _:
             return pb.SecurityRecord()

@@ -2,16 +2,16 @@
 
 A client may send any request to any node. A request that only the owner of a partition can process (topic changes: the
 owner of `__meta`; group positions: that of `__offsets`; publishing: that of the partition) is forwarded, and its answer
-returns through this node. A node answers a forwarded request or refuses it with NOT_OWNER, so two nodes that take each
-other for the owner cannot create a loop.
+returns through this node. A node answers a forwarded request or refuses it with NOT_OWNER, so two nodes that consider
+each other the owner cannot create a loop.
 
-While ownership moves, a request waits here and is retried, as long as no part of it can have been processed.
+While ownership moves, a request waits on this node and is retried, as long as no part of it can have been processed.
 
-A node that has silently stopped or lost its network answers nothing. So pending requests are checked regularly, and
-fail with an unknown outcome (a retry may succeed) once gossip has reported that node dead, or another node has owned
-the partition, for a grace period: gossip may be wrong on a busy machine, and a live node answers itself. A request
-whose link broke fails at once. A partition that has lost its quorum gets no new owner, so its requests fail with
-QUORUM_LOST and the missing nodes.
+A node that has failed or lost its network does not answer. So pending requests are checked regularly. They fail with an
+unknown outcome (a retry may succeed) after a grace period in which gossip reports that node dead, or another node owns
+the partition: gossip may be wrong on a busy machine, and a live node may still answer. A request whose link broke fails
+at once. A partition without a quorum gets no new owner, so its requests fail with QUORUM_LOST, naming the missing
+nodes.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ async def ask_owner(
         broker: this node's broker.
         key: the partition.
         envelope: the request.
-        local: answers it if this node is the owner.
+        local: answers the request if this node is the owner.
         timeout_s: limit of finding the owner and waiting for its answer, over all attempts.
         answer_s: limit of waiting for another node's answer, if longer.
 
@@ -92,13 +92,18 @@ async def ask_owner(
             if owner == broker.node_id or broker.cluster.is_alone:
                 return await local(envelope)
             if owner:
-                asked = pb.Envelope()
-                asked.CopyFrom(envelope)
-                answer = broker.cluster.request(owner, asked, timeout_s=max(left_s, answer_s, 0.1))
+                forwarded = pb.Envelope()
+                forwarded.CopyFrom(envelope)
+                answer = broker.cluster.request(owner, forwarded, timeout_s=max(left_s, answer_s, 0.1))
                 return (await _unless_gone(broker, key, owner, answer)).envelope
             raise not_owner(broker, key)
         except ProtocolError as error:
-            if error.code not in _ELSEWHERE or broker.cluster.is_alone or left_s <= _AGAIN_S or broker.life.stopping:
+            if (
+                error.code not in _ELSEWHERE
+                or broker.cluster.is_alone
+                or left_s <= _AGAIN_S
+                or broker.lifecycle.stopping
+            ):
                 raise
             partition = broker.partitions.find(key)
             lost = None if partition is None or not partition.state.is_member else partition.state.quorum_lost()
@@ -129,15 +134,18 @@ def _is_well(broker: Broker, key: PartitionKey, owner: str) -> bool:
 
 
 def _gone(owner: str) -> ProtocolError:
-    return ProtocolError(pb.TIMED_OUT, f"node {owner!r} failed before it answered; the outcome is unknown")
+    return ProtocolError(
+        pb.TIMED_OUT, f"node {owner!r} failed before it answered; the outcome is unknown, a retry may succeed"
+    )
 
 
 def not_owner(broker: Broker, key: PartitionKey) -> ProtocolError:
     """Return the error that refers a client to the owner, or makes it retry until there is one."""
-    route = broker.routes.get(key)
+    route, what = broker.routes.get(key), f"partition {key[1]} of the topic with id {key[0].hex()}"
     if route is None or not route.owner:
-        return ProtocolError(pb.EPOCH_CHANGING, "this partition has no owner at the moment; retry")
-    return ProtocolError(pb.NOT_OWNER, f"node {route.owner!r} owns this partition", epoch=route.epoch)
+        return ProtocolError(pb.EPOCH_CHANGING, f"{what} has no owner at the moment; retry")
+    why = f"{what} is owned by node {route.owner!r}; send the request to that node"
+    return ProtocolError(pb.NOT_OWNER, why, epoch=route.epoch)
 
 
 Settle = Callable[[pb.PublishResult], None]
@@ -151,17 +159,17 @@ class _Batch(NamedTuple):
 
 
 class _Waiting:
-    """Batches of one request to another node. Each is settled once: by the answer, or when no answer is expected."""
+    """Batches of one request to another node. Each gets its result once, from the answer or when none is expected."""
 
     def __init__(self, broker: Broker, owner: str, batches: Sequence[_Batch], request: Request) -> None:
         self._broker = broker
         self._request = request
         self._owner = owner
         self._count = len(batches)
-        self._left = {
+        self._unsettled = {
             index: ((batch.entry.topic_id, batch.entry.partition), batch.settle) for index, batch in enumerate(batches)
         }
-        self._well_s = dict.fromkeys(self._left, broker.loop.time())
+        self._well_s = dict.fromkeys(self._unsettled, broker.loop.time())
         """When the owner of each batch was last seen alive and owning the partition."""
         self._timer: asyncio.TimerHandle | None = None
 
@@ -170,14 +178,19 @@ class _Waiting:
         self._timer = self._broker.loop.call_later(_LOOK_S, self._look)
 
     def answered(self, done: asyncio.Future[Frame]) -> None:
-        """Settle the batches with the answer of the request."""
+        """Report the results in the answer of the request."""
         try:
             results = done.result().envelope.publish_reply.results
         except ProtocolError as error:
             self.fail(client_error(self._request, error))
             return
         except asyncio.CancelledError:
-            self.fail(ProtocolError(pb.TIMED_OUT, "this node stopped waiting for the owner; the outcome is unknown"))
+            self.fail(
+                ProtocolError(
+                    pb.TIMED_OUT,
+                    "this node stopped waiting for the partition's owner; the outcome is unknown, retry unchanged",
+                )
+            )
             return
         if len(results) != self._count:
             self.fail(
@@ -187,27 +200,27 @@ class _Waiting:
                 )
             )
             return
-        for index in list(self._left):
+        for index in list(self._unsettled):
             self._settle(index, results[index])
 
     def fail(self, error: ProtocolError) -> None:
-        """Settle all remaining batches with an error."""
-        for index in list(self._left):
+        """Report an error for all remaining batches."""
+        for index in list(self._unsettled):
             self._settle(index, pb.PublishResult(error=error.to_message()))
 
     def _look(self) -> None:
         now_s = self._broker.loop.time()
-        for index, (key, _) in list(self._left.items()):
+        for index, (key, _) in list(self._unsettled.items()):
             if _is_well(self._broker, key, self._owner):
                 self._well_s[index] = now_s
             elif now_s - self._well_s[index] >= GRACE_S:
                 self._settle(index, pb.PublishResult(error=_gone(self._owner).to_message()))
-        if self._left:
+        if self._unsettled:
             self.watch()
 
     def _settle(self, index: int, result: pb.PublishResult) -> None:
-        _, settle = self._left.pop(index)
-        if not self._left and self._timer is not None:
+        _, settle = self._unsettled.pop(index)
+        if not self._unsettled and self._timer is not None:
             self._timer.cancel()
         settle(result)
 
@@ -233,7 +246,7 @@ class Forwarded:
         self._by_owner.setdefault(owner, []).append(_Batch(entry, data, settle))
 
     def send(self) -> None:
-        """Send the batches; those that cannot be sent are settled at once."""
+        """Send the batches; those that cannot be sent get their error at once."""
         for owner, batches in self._by_owner.items():
             publish = pb.Publish(
                 acks=self._publish.acks,

@@ -23,7 +23,7 @@ TICKETS_MAX: Final = 4_096
 """Limit of cached tickets, a few megabytes; beyond it the oldest are verified again when used."""
 
 
-class _Known(NamedTuple):
+class _CachedTicket(NamedTuple):
     holder: str
     session: Session
     ends_us: int
@@ -44,7 +44,7 @@ class GatewayTickets:
         self._broker = broker
         self._session_of = session_of
         self._end_reason = end_reason
-        self._known: dict[bytes, _Known] = {}
+        self._cached: dict[bytes, _CachedTicket] = {}
 
     def session(self, connection: Connection, ticket: bytes) -> Session:
         """Return the session of the caller in a ticket that was presented on this connection.
@@ -55,28 +55,31 @@ class GatewayTickets:
         """
         gateway = connection.session
         if gateway is None:
-            raise ProtocolError(pb.INVALID_REQUEST, "tickets need authentication, and this node has none (auth = none)")
+            raise ProtocolError(
+                pb.INVALID_REQUEST,
+                "this node does not authenticate callers (auth = none) and accepts no tickets; set auth = required",
+            )
         gateway.check(pb.OP_IMPERSONATE, pb.RES_CLUSTER, "")
         now_us = time.time_ns() // 1000
-        known = self._known.get(ticket)
+        known = self._cached.get(ticket)
         if known is None or known.holder != gateway.principal or now_us >= known.ends_us:
-            self._known.pop(ticket, None)
-            shown = self._broker.security.tickets.read(ticket, holder=gateway.principal, now_us=now_us)
-            known = _Known(gateway.principal, self._session_of(shown.caller), shown.ends_us)
-            self._known[ticket] = known
-            if len(self._known) > TICKETS_MAX:
-                del self._known[next(iter(self._known))]
-        over = self._end_reason(known.session) or self._unknown(known.session)
-        if over:
-            raise ticket_refused(over)
+            self._cached.pop(ticket, None)
+            verified = self._broker.security.tickets.read(ticket, holder=gateway.principal, now_us=now_us)
+            known = _CachedTicket(gateway.principal, self._session_of(verified.caller), verified.ends_us)
+            self._cached[ticket] = known
+            if len(self._cached) > TICKETS_MAX:
+                del self._cached[next(iter(self._cached))]
+        ended = self._end_reason(known.session) or self._unknown(known.session)
+        if ended:
+            raise ticket_refused(ended)
         return known.session
 
     def _unknown(self, session: Session) -> str:
-        """Return an error if this node has no record of the key or user; snapshots omit deleted ones."""
+        """Return an error if this node has no record of the key or user, which may be new or deleted."""
         registry = self._broker.security.registry
         if not session.identity.startswith((KEY, USER)) or registry.vouches_for(session.identity, session.principal):
             return ""
-        return "the API key or user is not known at this node"
+        return "this node does not know the API key or user of the ticket"
 
 
 def charge(broker: Broker, request: Request) -> None:

@@ -1,7 +1,7 @@
 """The quota on the number of groups of a principal, over all partitions of `__offsets`.
 
-A group's record names the principal that created it, by joining or committing. Groups without a creator, made without
-authentication or by an older release, count for no principal.
+A group's record names the principal that created it, by joining or committing. Groups without a creator, which were
+created without authentication or by an older release, do not count.
 
 A coordinator knows only the groups of its own partition. If the creator of a new group has a quota, its coordinator
 asks the coordinators of all other partitions first; existing groups and principals without such a quota have no cost.
@@ -53,7 +53,7 @@ async def group_made(broker: Broker, shard: GroupShard, name: str, session: Sess
         async with asyncio.timeout_at(deadline_s):
             await turn.acquire()
     except TimeoutError:
-        raise _uncounted(creator, "other new groups of this principal are counted first") from None
+        raise _uncounted_error(creator, "other new groups of this principal are being counted") from None
     with broker.groups.claims.claim(creator, shard.key[1], name):
         try:
             await _check(broker, shard, creator, bound, deadline_s)
@@ -76,21 +76,21 @@ async def made_here(broker: Broker, index: int, creator: str) -> int:
 async def _check(broker: Broker, shard: GroupShard, creator: str, bound: int, deadline_s: float) -> None:
     """Refuse a reserved group that exceeds the quota."""
     own = broker.groups.claims.made_by(creator, shard.key[1], shard.records)
-    if own > bound:  # the other counts do not matter
+    if own > bound:  # the counts of other partitions do not matter
         raise _too_many(creator, own - 1, bound)
     try:
         async with asyncio.timeout_at(deadline_s):
-            counts = await asyncio.gather(*(_made(broker, key, creator) for key in broker.groups.all_keys()))
+            counts = await asyncio.gather(*(_created_count(broker, key, creator) for key in broker.groups.all_keys()))
     except TimeoutError:
-        raise _uncounted(creator, "not all coordinators have answered") from None
+        raise _uncounted_error(creator, "not all coordinators have answered") from None
     except ProtocolError as error:
-        raise _uncounted(creator, str(error)) from error
-    made = sum(counts)
-    if made > bound:
-        raise _too_many(creator, made - 1, bound)
+        raise _uncounted_error(creator, str(error)) from error
+    existing = sum(counts)
+    if existing > bound:
+        raise _too_many(creator, existing - 1, bound)
 
 
-async def _made(broker: Broker, key: PartitionKey, creator: str) -> int:
+async def _created_count(broker: Broker, key: PartitionKey, creator: str) -> int:
     async def local(_: pb.Envelope) -> pb.Envelope:
         return pb.Envelope(group_list_reply=pb.GroupListReply(made=await made_here(broker, key[1], creator)))
 
@@ -99,15 +99,15 @@ async def _made(broker: Broker, key: PartitionKey, creator: str) -> int:
     return answer.group_list_reply.made
 
 
-def _too_many(creator: str, there: int, bound: int) -> ProtocolError:
+def _too_many(creator: str, existing: int, bound: int) -> ProtocolError:
     return ProtocolError(
         pb.QUOTA_EXCEEDED,
-        f"{creator!r} has created {there} groups and its quota is {bound}; delete groups (tidelog group delete), or "
+        f"{creator!r} has created {existing} groups and its quota is {bound}; delete groups (tidelog group delete), or "
         "raise the quota",
     )
 
 
-def _uncounted(creator: str, why: str) -> ProtocolError:
+def _uncounted_error(creator: str, why: str) -> ProtocolError:
     return ProtocolError(
         pb.EPOCH_CHANGING, f"the groups of {creator!r}, which has a quota, cannot be counted now: {why}; retry"
     )

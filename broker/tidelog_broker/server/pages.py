@@ -43,7 +43,7 @@ class Bounds(NamedTuple):
     size_bytes: int = PAGE_BYTES
 
 
-class Piece(NamedTuple):
+class TopicPart(NamedTuple):
     """The description of one topic on a page: partitions `first` up to but not including `stop`."""
 
     record: pb.TopicRecord
@@ -63,12 +63,12 @@ class Page:
 
     Attributes:
         infos: the descriptions.
-        pieces: those of existing topics.
+        parts: those of existing topics.
         next: the cursor of the next page; None on the last page.
     """
 
     infos: list[pb.TopicInfo] = field(default_factory=list)
-    pieces: list[Piece] = field(default_factory=list)
+    parts: list[TopicPart] = field(default_factory=list)
     next: pb.TopicCursor | None = None
     _entries: int = 0
     _size_bytes: int = 0
@@ -80,7 +80,7 @@ class Page:
         self._size_bytes += size_bytes
 
     def is_full(self, bounds: Bounds, entries: int = 1) -> bool:
-        """Return whether there is no room for more entries."""
+        """Return whether no more entries fit."""
         return bool(self.infos) and (
             self._entries + entries > bounds.entries
             or self._size_bytes >= bounds.size_bytes
@@ -139,7 +139,7 @@ def fill(
             info = describe(record, first, stop)
             size_bytes = info.ByteSize()
         page.add(info, 1 if brief else 1 + stop - first, size_bytes)
-        page.pieces.append(Piece(record, first, stop, info))
+        page.parts.append(TopicPart(record, first, stop, info))
         if stop < count:
             return _ended(page)
     return page
@@ -148,10 +148,10 @@ def fill(
 def _ended(page: Page) -> Page:
     """Set the cursor of a page that is full."""
     last = page.infos[-1]
-    piece = page.pieces[-1] if page.pieces else None
+    part = page.parts[-1] if page.parts else None
     page.next = pb.TopicCursor(topic=last.name, topic_id=last.topic_id)
-    if piece is not None and piece.info is last:
-        page.next.partition = piece.stop
+    if part is not None and part.info is last:
+        page.next.partition = part.stop
     return page
 
 
@@ -175,6 +175,6 @@ def named_items(topics: TopicRegistry, names: list[str], cursor: pb.TopicCursor 
         yield names[index], topics.find(names[index])
 
 
-def cursor_of(asked: pb.Metadata | pb.TopicList | pb.TopicDescribe | pb.ClusterStatus) -> pb.TopicCursor | None:
+def cursor_of(message: pb.Metadata | pb.TopicList | pb.TopicDescribe | pb.ClusterStatus) -> pb.TopicCursor | None:
     """Return the cursor of a request; None for the first page."""
-    return asked.cursor if asked.HasField("cursor") else None
+    return message.cursor if message.HasField("cursor") else None

@@ -1,4 +1,4 @@
-"""Requests about several partitions with different owners: bounded concurrency, one result per partition."""
+"""Requests about several partitions with different owners, with bounded concurrency and one result per partition."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidelog_broker.broker import Broker
 from tidelog_broker.metadata.meta_freshness import denial
 from tidelog_broker.server.access import check_entries
 from tidelog_broker.server.forwarding import Local
-from tidelog_broker.server.request_pieces import Pieces
+from tidelog_broker.server.request_slices import RequestSlices
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -66,12 +66,12 @@ async def answer_each(
     current = await broker.meta_freshness.refresh_for((entry.topic_id, entry.partition) for entry in entries)
     results: dict[int, ResultT] = {}
     left = iter(enumerate(entries))
-    pieces = Pieces(broker, request, len(entries))
+    slices = RequestSlices(broker, request, len(entries))
 
     async def work() -> None:
         for number, entry in left:
             try:
-                await pieces.step()
+                await slices.step()
                 results[number] = await ask(entry)
             except ProtocolError as error:
                 results[number] = refused(denial(error, current=current).to_message())

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _ACCEPT_TURNS: Final = 3
-"""Turns of the event loop in which an accepted socket becomes a connection."""
+"""Number of event loop turns until an accepted socket is a connection."""
 
 Handler = Callable[[Broker, Request], Coroutine[Any, Any, None] | None]
 
@@ -98,15 +98,15 @@ HANDLERS: dict[str, Handler] = {
     "peer_hello": peers.hello,
     "peer_proof": peers.proof,
     "node_announce": cluster.node_announce,
-    "lives": peers.lives,
+    "incarnations": peers.incarnations,
 }
 """Envelope kind -> handler. Kinds of answers have no handler and get UNKNOWN_KIND."""
 
-NODES_ONLY: Final = ONE_WAY_KINDS | {"node_announce", "lives"}
+NODES_ONLY: Final = ONE_WAY_KINDS | {"node_announce", "incarnations"}
 """Kinds that are refused from clients."""
 
 _GREETINGS: Final = frozenset({"hello", "peer_hello", "peer_proof"})
-_WHILE_STARTING: Final = _GREETINGS | {"node_announce", "lives"}
+_WHILE_STARTING: Final = _GREETINGS | {"node_announce", "incarnations"}
 
 _NUMBERS_MAX: Final = 8
 """Limit of unknown envelope fields that an error names."""
@@ -156,7 +156,7 @@ class Server:
     def _make_entrance(self) -> TlsEntrance | None:
         if not self.broker.tls.is_on:
             return None
-        wanted = ProtocolError(
+        error = ProtocolError(
             pb.UNAUTHENTICATED,
             "this port requires TLS: pass the CA of its certificate by TIDELOG_CA_FILE, tls= or a context "
             "(on a node: tls_cert_file and tls_ca_file)",
@@ -164,7 +164,7 @@ class Server:
         return TlsEntrance(
             self.broker.tls.server,
             timeout_s=self.settings.hello_timeout_ms / 1000,
-            refusal=encode_frame(pb.Envelope(error=wanted.to_message())),
+            refusal=encode_frame(pb.Envelope(error=error.to_message())),
             failed=self._not_encrypted,
             turns=self.broker.bounds.turns,
         )
@@ -194,7 +194,7 @@ class Server:
         if self._entrance is not None:
             self._entrance.close()
 
-    async def worked_off(self) -> None:
+    async def requests_finished(self) -> None:
         """Wait for the requests that run as tasks; no new ones begin once the node is stopping."""
         if self._working:
             await asyncio.wait(self._working)
@@ -203,7 +203,7 @@ class Server:
         """Close every connection after its answers have left, or at `deadline` (in the event loop's time)."""
         for connection in list(self.connections):
             connection.close()
-        with contextlib.suppress(TimeoutError):  # clients that are slow to read are cut off below
+        with contextlib.suppress(TimeoutError):  # connections of clients that are slow to read are closed below
             async with asyncio.timeout_at(deadline):
                 while self.connections:
                     self._deserted.clear()
@@ -252,9 +252,9 @@ class Server:
             session = connection.session
             if session is None:
                 continue
-            over = end_reason(self.broker, session)
-            if over:
-                connection.abort(ProtocolError(pb.UNAUTHENTICATED, over))
+            ended = end_reason(self.broker, session)
+            if ended:
+                connection.abort(ProtocolError(pb.UNAUTHENTICATED, ended))
                 continue
             try:
                 for pump in connection.pumps.values():
@@ -290,10 +290,10 @@ class Server:
         if work is not None:
             task = self.broker.tasks.spawn(self._finish(work, request), f"{kind} of {request.connection.client_id}")
             self._working.add(task)
-            task.add_done_callback(partial(self._worked, work, request))
+            task.add_done_callback(partial(self._answer_if_cancelled, work, request))
 
-    def _worked(self, work: Coroutine[Any, Any, None], request: Request, task: asyncio.Task[None]) -> None:
-        """Answer a request whose task ended early, possibly before it began, because the node is stopping."""
+    def _answer_if_cancelled(self, work: Coroutine[Any, Any, None], request: Request, task: asyncio.Task[None]) -> None:
+        """Answer a request whose task was cancelled, possibly before it began, because the node is stopping."""
         self._working.discard(task)
         has_begun = inspect.getcoroutinestate(work) != inspect.CORO_CREATED
         work.close()
@@ -314,9 +314,9 @@ class Server:
             raise ProtocolError(pb.UNKNOWN_KIND, _unknown_kind(kind, request))
         if not request.connection.greeted and kind not in _GREETINGS:
             raise ProtocolError(pb.HELLO_REQUIRED, "HELLO must be the first request of a connection")
-        if self.broker.life.starting and kind not in _WHILE_STARTING:
+        if self.broker.lifecycle.starting and kind not in _WHILE_STARTING:
             raise ProtocolError(pb.EPOCH_CHANGING, "the node is starting; retry, or use another node")
-        if self.broker.life.stopping:
+        if self.broker.lifecycle.stopping:
             raise ProtocolError(pb.SHUTTING_DOWN, "the node is stopping; retry at another node")
         self._requests[kind].inc()
         return handler

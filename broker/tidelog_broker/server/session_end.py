@@ -1,4 +1,4 @@
-"""Ending a session when another node has learned first that its caller's identity is no longer valid.
+"""End of a session whose caller's identity another node has found to be no longer valid.
 
 Nodes learn of a revoked key or a deleted user one after the other. The owner of a partition may already refuse a
 request while the connection that it came by is still open at this node.
@@ -15,8 +15,8 @@ from tidelog_proto.errors import ProtocolError
 def client_error(request: Request, error: ProtocolError) -> ProtocolError:
     """Return the error to send to a client; an error that reports the end of its identity also ends its session.
 
-    The client then reconnects and presents its current credentials, which may be a new key; an error alone would be
-    final to it. A gateway gets TICKET_REFUSED and authenticates its caller again.
+    The client then reconnects and presents its current credentials, which may be a new key; the client would treat an
+    error alone as final. A gateway gets TICKET_REFUSED and authenticates its caller again.
     """
     connection = request.connection
     if error.code != pb.UNAUTHENTICATED or request.session is None or connection.peer_id is not None:

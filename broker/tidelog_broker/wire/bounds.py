@@ -17,14 +17,14 @@ class ConnectionBounds:
         """Attachments and large envelopes of requests in progress, all connections together."""
         self.slow_senders = SlowSenders(self.budget)
         self.peers_budget = Budget(settings.peers_in_flight_bytes)
-        """Batches from other nodes that are slow_senders or not yet written, all nodes together."""
+        """Batches from other nodes that are arriving or not yet written, all nodes together."""
         self.send_budget = SendBudget(
             bytes_max=settings.node_outgoing_bytes,
             connection_bytes_max=settings.connection_outgoing_bytes,
             stall_ms=settings.write_stall_ms,
         )
         self.turns = Turns()
-        """Turns of requests that occupy the event loop for long."""
+        """The scheduler of requests that occupy the event loop for long."""
         self.followed = 0
         """Partitions that the subscriptions of all connections follow."""
         self.open_connections = 0

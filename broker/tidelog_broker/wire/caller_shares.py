@@ -2,8 +2,8 @@
 
 Pausing reads on such a connection would delay all of its callers. So a request of a caller that exceeds its limits is
 refused with OVERLOADED and a time to retry; nothing was done, and Tidelog's gateway retries then. A caller may have as
-much in flight on the connection as is free on it: a single caller gets half of it, two get a third each, and the next
-one finds as much again.
+much in flight as the connection has free: a single caller can use half of the limit, two callers a third each, and the
+same amount stays free for the next one.
 """
 
 from __future__ import annotations

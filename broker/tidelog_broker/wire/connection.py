@@ -3,15 +3,15 @@
 - Requests in flight, in number and in bytes: at the connection's limits the node stops reading from it. At the *node's*
   limit a request with an attachment is declined before memory is allocated, and one with a large envelope before it is
   queued, with a retriable OVERLOADED. Clients that announce large frames and stop sending are closed then.
-- Unsent replies: at the limit nothing more is read from the client or pushed to it, and a client that takes nothing
-  for `write_stall_ms` is closed; the unsent bytes of all clients together are limited too (`send_budget`).
+- Unsent replies: at the limit nothing more is read from the client or pushed to it, and a client that reads nothing for
+  `write_stall_ms` is closed; the unsent bytes of all clients together are limited too (`send_budget`).
 - Read turns: a caller that has sent much waits for its next turn, so that other callers do not wait (`read_turns`).
 - Quotas: usage is counted in the client's account, which may pause the connection (`account`).
 - HELLO has to be the first request, within `hello_timeout_ms` and in a small frame.
 
 A connection of another node authenticates instead (`server/handlers/peers.py`) and is treated differently: its one-way
-messages go to an inbox, and a request that finds no room is declined. It is always read, because the acknowledgements
-that would end an overload may be next on it.
+messages go to an inbox, and a request that exceeds the budget is declined. The node always reads from it, because the
+next messages may be acknowledgements that end an overload.
 
 A malformed stream is answered by an error with correlation id 0, and the connection closes, because nothing after that
 point can be parsed reliably. An invalid request gets its error, and the connection stays open.
@@ -35,7 +35,7 @@ from tidelog_broker.wire.frame_admission import FrameAdmission
 from tidelog_broker.wire.inbox import Inbox
 from tidelog_broker.wire.quota_account import Account
 from tidelog_broker.wire.read_turns import ENVELOPE_WEIGHT, REQUEST_BYTES, ReadTurn
-from tidelog_broker.wire.request_work import Rest, end_work
+from tidelog_broker.wire.request_work import RemainingWork, end_work
 from tidelog_broker.wire.send_budget import SendBacklog
 from tidelog_broker.wire.sockets import sends_no_more, tune
 from tidelog_broker.wire.stall_watch import StallWatch, stalled_because
@@ -65,7 +65,7 @@ class Request:
     def __init__(self, connection: Connection, frame: Frame, size_bytes: int) -> None:
         self.connection = connection
         self.size_bytes = size_bytes
-        """Its share of the budgets."""
+        """The request's share of the budgets."""
         self.work_us = 0
         """Charged event-loop time in microseconds; see `request_work`."""
         self.work_of: Account | None = None
@@ -132,18 +132,18 @@ class Connection(asyncio.BufferedProtocol):
         self.session: Session | None = None
         """The authenticated client; None if clients are not authenticated."""
         self.account: Account | None = None
-        """The account for quotas, set by the account itself after HELLO, as are the next attributes."""
+        """The account for quotas; `Account.join` sets it after HELLO, as it does the next attributes."""
         self.meter: Account | None = None
         """The same account if it has rate quotas."""
         self._held = False
-        """Whether its account has paused it."""
+        """Whether the account has paused this connection."""
         self._own_turn = ReadTurn()
         """Read turn while it has no account; see `read_turns`."""
         self._awaits_turn = self._has_begun = False
-        """Whether it waits for its caller's turn; whether a frame has begun in the data that is being parsed."""
+        """Whether it waits for its caller's read turn; whether a frame has begun in the data that is being parsed."""
         self._received: Iterator[Frame] | None = None
         """Frames of received data that are parsed when the connection continues."""
-        self.rest = Rest()  # of the last request; the next request is not dispatched before it is done
+        self.rest = RemainingWork()  # work of the last request; the next one is not dispatched before it is done
         self._session_timer: asyncio.TimerHandle | None = None
         self.challenge: Challenge | None = None
         """Set while another node has to prove its identity."""
@@ -295,12 +295,12 @@ class Connection(asyncio.BufferedProtocol):
             pump.pump()
 
     def hold(self) -> None:
-        """Process nothing after the current request: the account has a debt."""
+        """Stop after the current request, because the account has a debt."""
         self._held = True
         self._balance_reading()
 
     def read_on(self) -> None:
-        """Continue: the account's debt is paid."""
+        """Resume reading, because the account's debt is paid."""
         self._held = False
         self._go_on()
 
@@ -321,14 +321,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def take_turn(self) -> None:
         """Continue in a new turn."""
-        if not self.rest.is_done(self._turn):  # also while it is held: a request that has begun is answered
+        if not self.rest.is_done(self._turn):  # also while the account pauses it: a request that has begun is answered
             self.server.read_turns.wait(self._turn, self)
             return
         self._awaits_turn = False
         self._go_on()
 
     def _go_on(self) -> None:
-        if self._held or self._awaits_turn:  # called again when neither applies
+        if self._held or self._awaits_turn:  # `take_turn` or `read_on` is called again when neither applies
             return
         if self._received is not None:
             self.buffer_updated(0)
@@ -383,10 +383,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def certificate(self) -> Mapping[str, Any] | None:
         """Return the verified certificate of the other end; None if it has none."""
-        shown: Mapping[str, Any] | None = None
+        certificate: Mapping[str, Any] | None = None
         if self._transport is not None:
-            shown = self._transport.get_extra_info("peercert")
-        return shown
+            certificate = self._transport.get_extra_info("peercert")
+        return certificate
 
     def certified(self, kind: str) -> list[str]:
         """Return the names of a kind (see `certificate_names`) in the certificate of the other end."""
@@ -415,14 +415,14 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_writable(self) -> bool:
-        """Whether there is room to send: the client keeps up, and the node's budget allows it.
+        """Whether a reply may be sent now: the client keeps up, and the node's budget allows it.
 
-        If not, the connection's subscriptions are resumed when there is.
+        If not, the connection's subscriptions pause until it may.
         """
         return self.is_open and self.backlog.has_room()
 
     async def drained(self) -> None:
-        """Wait until there is room to send, or the connection is lost."""
+        """Wait until a reply may be sent, or the connection is lost."""
         while self.is_open and not self.backlog.has_room():
             self._has_room.clear()
             await self._has_room.wait()
@@ -506,13 +506,13 @@ class Connection(asyncio.BufferedProtocol):
         self.close()
 
     def give_way(self) -> None:
-        """Close: too many connections have not completed HELLO."""
+        """Close the connection, because too many connections have not completed HELLO."""
         why = "too many connections have not completed HELLO; reconnect and send HELLO at once"
         self.send(pb.Envelope(error=ProtocolError(pb.OVERLOADED, why, retry_after_ms=1000).to_message()))
         self.close()
 
     def close(self) -> None:
-        """Close after the sent data has left, or the client has taken nothing for too long."""
+        """Close once all data is sent, or the client has read nothing for too long."""
         if self._transport is not None:
             self._transport.close()
 
@@ -573,7 +573,7 @@ class Connection(asyncio.BufferedProtocol):
                 account.made_room()
 
     def _balance_reading(self) -> None:
-        """Pause or resume reading, depending on the room for more requests.
+        """Pause or resume reading, depending on whether the limits allow more requests.
 
         A frame that has begun is received to its end: its memory is allocated, and nothing else would release it.
         """
@@ -584,10 +584,10 @@ class Connection(asyncio.BufferedProtocol):
         )
         may_go_on = has_room and not self._held and not self._awaits_turn
         is_coming = self._admission.size_bytes is not None and self._received is None
-        wanted = self._keeps_up and (may_go_on or is_coming)
-        if wanted != self._reading:
-            self._reading = wanted
-            if wanted:
+        may_read = self._keeps_up and (may_go_on or is_coming)
+        if may_read != self._reading:
+            self._reading = may_read
+            if may_read:
                 self._transport.resume_reading()
             else:
                 self._transport.pause_reading()

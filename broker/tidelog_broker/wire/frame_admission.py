@@ -1,6 +1,6 @@
 """The incomplete frame of one connection, counted in the node's budget before memory is allocated for it.
 
-Clients that announce large frames and stop sending are closed when other requests find no room (`slow_senders`).
+Clients that announce large frames and stop sending are closed when other requests exceed the budget (`slow_senders`).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class FrameAdmission:
         return self._gathering_bytes or self.size_bytes or 0, self._arrived_bytes()
 
     def close_slow(self) -> None:
-        """Close the connection: it announced much, sends too slowly, and other requests find no room."""
+        """Close the connection: its large frame arrives too slowly while other requests exceed the budget."""
         self._too_slow(*self.announced())
 
     # --- for the connection ------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ class FrameAdmission:
     def whole(self) -> int:
         """Return the budget share of the complete frame, which the request owns from now on."""
         size_bytes, self.size_bytes = self.size_bytes, None
-        assert size_bytes is not None, "admitted before it is whole"
+        assert size_bytes is not None, "a frame must be admitted before it is complete"
         if self._is_watched:
             self._unwatch()
         return size_bytes

@@ -1,8 +1,8 @@
 """One-way messages from another node: admission, splitting into entries, batch verification and ordered delivery.
 
 A message needs no `Request`, because nothing answers it. All peers share a budget of memory; a message that does not
-fit is discarded and counted, and the node that misses it asks again. (Pausing reads instead would hold up the
-acknowledgements that follow, which may be what the peer's own full queues are waiting for.)
+fit is discarded and counted, and the node that misses it asks again. (Pausing reads instead would delay the
+acknowledgements that follow, for which the peer's own full queues may be waiting.)
 
 A batch is delivered with its header parsed and the CRC32C of its body checked, so corruption on a peer's disk or in its
 memory does not spread: the entry is dropped and logged, other entries and the connection are not affected. A message
@@ -43,25 +43,25 @@ copying the batches did, and a thread on the same core saves nothing."""
 Received = Callable[[str, LinkMessage, Sequence[Batch]], None]
 """Called with the sender's node id, one message and its verified batches."""
 
-_Judged = Sequence[Sequence[Batch] | ProtocolError]
+_Outcomes = Sequence[Sequence[Batch] | ProtocolError]
 
 
-class _Arrived:
-    """A message in progress; `judged` holds each entry's batches or error once they are verified."""
+class _ArrivedMessage:
+    """A message in progress; `outcomes` holds each entry's batches or error once they are verified."""
 
-    __slots__ = ("attachment_bytes", "entries", "is_long", "judged", "parts", "size_bytes")
+    __slots__ = ("attachment_bytes", "entries", "is_long", "outcomes", "parts", "size_bytes")
 
     def __init__(self, entries: Sequence[LinkMessage], parts: Sequence[memoryview], attachment_bytes: int) -> None:
         self.entries = entries
         self.parts = parts
         self.attachment_bytes = attachment_bytes
         self.size_bytes = attachment_bytes
-        """Its share of the budget."""
+        """The message's share of the budget."""
         self.is_long = attachment_bytes > VERIFY_ON_LOOP_BYTES and not self._has_few()
         """Whether it is verified on a worker."""
-        self.judged: _Judged | None = None
+        self.outcomes: _Outcomes | None = None
 
-    def verify(self) -> _Judged:
+    def verify(self) -> _Outcomes:
         return [_verified(part) for part in self.parts]
 
     def _has_few(self) -> bool:
@@ -104,7 +104,7 @@ class Inbox:
         self._verifiers = verifiers
         self._bytes_in = metrics.peer_bytes_in.tally(node_id)
         self._dropped = metrics.peer_dropped_in.tally(node_id)
-        self._waiting: deque[_Arrived] = deque()
+        self._waiting: deque[_ArrivedMessage] = deque()
         self._arriving_bytes = 0
         self._closed = False
 
@@ -138,7 +138,7 @@ class Inbox:
         self._bytes_in.value += message.attachment_bytes
         if message.is_long:
             self._waiting.append(message)
-            self._verifiers.start(0, message.verify, lambda judged, error: self._verified(message, judged, error))
+            self._verifiers.start(0, message.verify, lambda outcomes, error: self._verified(message, outcomes, error))
         elif self._waiting:
             self._waiting.append(message)
         else:
@@ -150,24 +150,24 @@ class Inbox:
         self._budget.give_back(self._arriving_bytes)
         self._arriving_bytes = 0
 
-    def _verified(self, message: _Arrived, judged: _Judged | None, error: BaseException | None) -> None:
+    def _verified(self, message: _ArrivedMessage, outcome: _Outcomes | None, error: BaseException | None) -> None:
         """Record the result of a verification and deliver all messages that are ready."""
-        if judged is None:
+        if outcome is None:
             log.error("verifying a message from node %r failed: %r", self.node_id, error, exc_info=error)
-            judged = [ProtocolError(pb.INTERNAL, "verification failed")] * len(message.parts)
-        message.judged = judged
+            outcome = [ProtocolError(pb.INTERNAL, "verification failed")] * len(message.parts)
+        message.outcomes = outcome
         while self._waiting:
             first = self._waiting[0]
-            if first.judged is None and first.is_long:
+            if first.outcomes is None and first.is_long:
                 return
             self._waiting.popleft()
             self._deliver(first)
 
-    def _deliver(self, message: _Arrived) -> None:
+    def _deliver(self, message: _ArrivedMessage) -> None:
         if not self._closed:
-            judged = message.judged if message.judged is not None else message.verify()
+            outcome = message.outcomes if message.outcomes is not None else message.verify()
             for index, entry in enumerate(message.entries):
-                self._hand_on(entry, judged[index] if judged else ())
+                self._hand_on(entry, outcome[index] if outcome else ())
         if message.size_bytes:
             self._budget.give_back(message.size_bytes)
 
@@ -184,11 +184,11 @@ class Inbox:
             return
         try:
             self._received(self.node_id, entry, batches)
-        except Exception:  # a bug in one partition's message must not affect other messages
+        except Exception:  # a bug in the handling of one partition's message must not affect other messages
             log.exception("processing a %s from node %r failed", type(entry).__name__, self.node_id)
 
 
-def _arrived(frame: Frame) -> _Arrived:
+def _arrived(frame: Frame) -> _ArrivedMessage:
     """Split a message into its entries and its attachment into their parts, checking only lengths."""
     kind = frame.envelope.WhichOneof("kind")
     if kind not in ONE_WAY_KINDS:
@@ -205,7 +205,7 @@ def _arrived(frame: Frame) -> _Arrived:
         raise ProtocolError(pb.MALFORMED_FRAME, f"a {kind} has no attachment, got {len(frame.attachment)} bytes")
     else:
         parts = []
-    return _Arrived(entries, parts, len(frame.attachment))
+    return _ArrivedMessage(entries, parts, len(frame.attachment))
 
 
 def _verified(part: memoryview) -> Sequence[Batch] | ProtocolError:

@@ -23,7 +23,7 @@ from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.core.peer_auth import Identity, check_certificate, check_reply, hello_of
 from tidelog_broker.core.placement.registry import removal
 from tidelog_broker.core.replication.outbox import LinkMessage, Outbox, OutgoingEnvelope, alone
-from tidelog_broker.wire.lives import HandshakeLives
+from tidelog_broker.wire.handshake_incarnations import HandshakeIncarnations
 from tidelog_broker.wire.stall_watch import StallWatch, stalled_because
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import NATURE, ProtocolError
@@ -89,7 +89,7 @@ class Link(asyncio.BufferedProtocol):
         self.peer_id = peer_id
         self._loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[str] = self._loop.create_future()
-        """Completed when the connection is lost; the result is the reason."""
+        """Future of the reason for which the connection was lost."""
         self._queue_bytes = queue_bytes
         self._bytes_out = metrics.peer_bytes_out.tally(peer_id)
         self._dropped = metrics.peer_dropped_out.tally(peer_id)
@@ -100,20 +100,20 @@ class Link(asyncio.BufferedProtocol):
         self._left_s = 0.0
         """When a message was last written at once."""
         self._requests = PendingRequests(self._loop, self._late)
-        self._why = ""
+        self._close_reason = ""
 
     async def greet(
-        self, own: Identity, *, called: str | None, timeout_s: float, lives: HandshakeLives | None = None
+        self, own: Identity, *, called: str | None, timeout_s: float, incarnations: HandshakeIncarnations | None = None
     ) -> int:
-        """Authenticate both nodes and compare their lives; return the other node's incarnation.
+        """Authenticate both nodes and compare their incarnations; return the other node's incarnation.
 
         `called` is the expected id of the other node; None accepts any node of the cluster.
 
         Raises:
             ProtocolError: one node rejects the other, or the other end does not answer as a node does.
             RemovedError: the cluster has removed this node.
-            OldLifeError: the other node has proven that this node's directory is an older copy, or has noted that this
-                node withdraws its life for such a reason.
+            StaleDirectoryError: the other node has proven that this node's directory is an older copy, or has noted
+                that this node withdraws its incarnation for such a reason.
         """
         hello = hello_of(own, os.urandom(PEER_NONCE_BYTES))
         answer = (await self.request(pb.Envelope(peer_hello=hello), timeout_s=timeout_s)).envelope
@@ -121,19 +121,19 @@ class Link(asyncio.BufferedProtocol):
         proof = check_reply(own, called, hello, answer.peer_hello_reply)
         peer_id, incarnation = answer.peer_hello_reply.node_id, answer.peer_hello_reply.incarnation
         check_certificate(own, peer_id, self.certified())
-        if lives is not None:
-            proof.life.CopyFrom(lives.offer(peer_id))
+        if incarnations is not None:
+            proof.incarnations.CopyFrom(incarnations.offer(peer_id))
         welcome = (await self.request(pb.Envelope(peer_proof=proof), timeout_s=timeout_s)).envelope
         _expect(welcome, "peer_welcome")
         if welcome.peer_welcome.removed:
             raise RemovedError(pb.FORBIDDEN, removal(own.node_id))
-        if lives is not None:
-            said = welcome.peer_welcome
-            if said.withdrawn:
-                raise lives.withdrawal_noted(peer_id)
-            if said.HasField("old_life"):
-                raise lives.refuted(peer_id, said.old_life, in_use=said.in_use)
-            await lives.meet(peer_id, incarnation, said.life)
+        if incarnations is not None:
+            reply = welcome.peer_welcome
+            if reply.withdrawn:
+                raise incarnations.withdrawal_noted(peer_id)
+            if reply.HasField("later_incarnation"):
+                raise incarnations.refuted(peer_id, reply.later_incarnation, in_use=reply.in_use)
+            await incarnations.register(peer_id, incarnation, reply.incarnations)
         self._receiver.frame_bytes_max = FRAME_BYTES_MAX
         return incarnation
 
@@ -166,7 +166,7 @@ class Link(asyncio.BufferedProtocol):
         return self._outbox.size_bytes + unsent
 
     def send(self, one_way: OneWay) -> None:
-        """Send a one-way message within this turn of the event loop; drop it if the queue is full."""
+        """Send a one-way message within this turn of the event loop; drop the message if the queue is full."""
         bound = self._queue_bytes + (0 if one_way.batches else KEPT_BACK_BYTES)
         transport, gathered_bytes = self._transport, self._outbox.size_bytes
         if (
@@ -224,7 +224,7 @@ class Link(asyncio.BufferedProtocol):
         """Write a request now and return the future of its answer.
 
         Args:
-            envelope: the request; its correlation id is set here.
+            envelope: the request; this method sets its correlation id.
             attachment: parts that are sent after the envelope, without a copy.
             timeout_s: the future fails after this time.
 
@@ -257,7 +257,7 @@ class Link(asyncio.BufferedProtocol):
 
     def close(self, why: str) -> None:
         """Close the connection and drop the queued messages; pending requests fail."""
-        self._why = self._why or why
+        self._close_reason = self._close_reason or why
         if self._transport is not None:
             self._transport.abort()
 
@@ -265,7 +265,7 @@ class Link(asyncio.BufferedProtocol):
         """Close after the queue has been sent, or when the timeout expires."""
         self.flush()
         if self._transport is not None:
-            self._why = self._why or "this node is stopping"
+            self._close_reason = self._close_reason or "this node is stopping"
             self._transport.close()
             await asyncio.wait([self.lost], timeout=timeout_s)
             self.close("this node is stopping")
@@ -295,7 +295,7 @@ class Link(asyncio.BufferedProtocol):
         self._transport = None
         if self._stall_watch is not None:
             self._stall_watch.stop()
-        why = self._why or (str(exc) if exc is not None else "the other side closed the connection")
+        why = self._close_reason or (str(exc) if exc is not None else "the other side closed the connection")
         what = f"the connection to node {self.peer_id!r} broke: {why}; the outcome is unknown"
         self._requests.end(ProtocolError(pb.TIMED_OUT, what))
         self.flush()
@@ -344,12 +344,12 @@ def _expect(answer: pb.Envelope, kind: str) -> None:
         raise ProtocolError(pb.MALFORMED_FRAME, f"expected a {kind}, got a {answer.WhichOneof('kind')}")
 
 
-def _error_of(said: pb.Error) -> ProtocolError:
+def _error_of(error: pb.Error) -> ProtocolError:
     return ProtocolError(
-        said.code if said.code in NATURE else pb.INTERNAL,
-        said.message,
-        retry_after_ms=said.retry_after_ms,
-        log_start_offset=said.log_start_offset,
-        high_watermark=said.high_watermark,
-        epoch=said.epoch,
+        error.code if error.code in NATURE else pb.INTERNAL,
+        error.message,
+        retry_after_ms=error.retry_after_ms,
+        log_start_offset=error.log_start_offset,
+        high_watermark=error.high_watermark,
+        epoch=error.epoch,
     )

@@ -2,11 +2,11 @@
 
 A link has one direction: the connection from A to B carries A's one-way messages, A's requests and B's answers; B's own
 messages use the connection from B to A. Rejected: one connection for both directions. It saves a socket per pair but
-needs a rule for simultaneous connects, and messages on the connection that loses are lost.
+needs a rule for simultaneous connects, and messages on the discarded connection are lost.
 
 A broken link is connected again after 20 ms, then with exponential backoff up to one second and random jitter, so that
-nodes do not reconnect in step. The backoff is reset only after a link that held for a second. A *refused* connection is
-reported separately: the machine answers, so the process has ended. After any other failure (no route, no answer, a
+nodes do not reconnect in step. The backoff is reset only after a link that lasted for a second. A *refused* connection
+is reported separately: the machine answers, so the process has ended. After any other failure (no route, no answer, a
 reset) the state of the other node is unknown.
 """
 
@@ -19,11 +19,11 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 from tidelog_broker.base.metrics import NodeMetrics
-from tidelog_broker.base.tls import NodeTls
+from tidelog_broker.base.node_tls import NodeTls
 from tidelog_broker.core.peer_auth import Identity
 from tidelog_broker.core.replication.outbox import LinkMessage
+from tidelog_broker.wire.handshake_incarnations import HandshakeIncarnations
 from tidelog_broker.wire.link import Link, OneWay, RemovedError, unreachable
-from tidelog_broker.wire.lives import HandshakeLives
 from tidelog_broker.wire.sockets import tune
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -81,7 +81,7 @@ class Links:
         queue_bytes: limit of the bytes that are waiting to be sent to one node.
         metrics: counts connects and dropped messages.
         tls: the TLS of outgoing connections.
-        lives: known lives of all nodes; None disables the comparison.
+        incarnations: the known incarnations of all nodes; None disables the comparison.
     """
 
     def __init__(
@@ -92,10 +92,10 @@ class Links:
         queue_bytes: int,
         metrics: NodeMetrics,
         tls: NodeTls,
-        lives: HandshakeLives | None,
+        incarnations: HandshakeIncarnations | None,
     ) -> None:
         self._identity = identity
-        self._lives = lives
+        self._incarnations = incarnations
         self._tls = tls
         self._events = events
         self._queue_bytes = queue_bytes
@@ -125,14 +125,14 @@ class Links:
 
     def update_peers(self, addresses: Mapping[str, Address]) -> None:
         """Keep links to exactly these nodes; an entry for this node itself is ignored."""
-        wanted = {node_id: address for node_id, address in addresses.items() if node_id != self._identity.node_id}
+        targets = {node_id: address for node_id, address in addresses.items() if node_id != self._identity.node_id}
         for node_id, peer in list(self._peers.items()):
-            if wanted.get(node_id) != peer.address:
+            if targets.get(node_id) != peer.address:
                 del self._peers[node_id]
                 self._end(node_id, peer)
         if self._closed:
             return
-        for node_id, address in wanted.items():
+        for node_id, address in targets.items():
             if node_id not in self._peers:
                 peer = self._peers[node_id] = _Peer(address)
                 peer.task = asyncio.get_running_loop().create_task(self._keep(node_id, peer), name=f"link to {node_id}")
@@ -202,7 +202,7 @@ class Links:
             link.close("request answered")
 
     def reconnect(self, node_id: str) -> None:
-        """Close the link to a node so that it is connected and authenticated again; another life of it may answer."""
+        """Close the link to a node and open a new one, which may reach another incarnation of that node."""
         peer = self._peers.get(node_id)
         if peer is not None and peer.link is not None:
             peer.link.close("a later start of the node was reported")
@@ -290,7 +290,7 @@ class Links:
             async with asyncio.timeout(ATTEMPT_TIMEOUT_S):
                 await self._call(link, address)
                 incarnation = await link.greet(
-                    self._identity, called=node_id, timeout_s=ATTEMPT_TIMEOUT_S, lives=self._lives
+                    self._identity, called=node_id, timeout_s=ATTEMPT_TIMEOUT_S, incarnations=self._incarnations
                 )
                 return link, incarnation
         except BaseException as error:

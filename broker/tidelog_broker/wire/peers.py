@@ -1,7 +1,7 @@
 """Incoming connections of other nodes: authentication results and delivery of their messages.
 
 Each node connects to each other node and sends its own messages over the connection that it made (see `links`). So
-there is one incoming connection per node; a new one replaces the old one, whose end has not been detected yet.
+there is one incoming connection per node; a new connection replaces the old one, whose loss has not been detected yet.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Peers:
         identity: this node's identity for the handshake.
         received: called with every one-way message, in the order in which its sender sent it.
         budget: bytes of batches that have arrived and are not delivered, all peers together. A receiver that keeps
-            delivered batches may count them here too.
+            delivered batches may count them in it, too.
         verifiers: one worker for large batches.
         metrics: counts received bytes and dropped messages.
     """
@@ -92,7 +92,7 @@ class Peers:
             connection.cut_off()
 
     def dismiss_unless(self, node_id: str, is_registered: Callable[[str, int], bool]) -> None:
-        """Close the connection of a node unless `is_noted` accepts the incarnation that made it."""
+        """Close the connection of a node unless `is_registered` accepts the incarnation that opened it."""
         connection = self._connections.get(node_id)
         inbox = connection.inbox if connection is not None else None
         if inbox is not None and not is_registered(node_id, inbox.incarnation):

@@ -4,14 +4,14 @@ A caller is a principal, or a client address if clients are not authenticated. A
 Incoming bytes are counted when a frame's lengths are known, outgoing bytes when they are sent; bytes beyond a rate are
 a debt. A debt refuses nothing:
 
-- A connection that sends during a debt, or is opened, is not read until the debt is paid. A client that waits as the
-  answers ask (`Envelope.throttle_ms`) sends nothing meanwhile, so its other requests on that connection are not held
-  up.
+- A connection that sends during a debt, or is opened, is not read until the debt is paid. A client that waits as long
+  as the answers require (`Envelope.throttle_ms`) sends nothing meanwhile, so the debt does not delay its other requests
+  on that connection.
 - Subscriptions send nothing more, and fetches read nothing, until the bytes that were sent before are paid for.
 - If more request bytes are in progress than allowed, the connection that sent last is not read until there are fewer.
   This limit holds for every caller (`caller_in_flight_bytes`), so it costs only two additions per request.
 
-An account without rates is never consulted for them: its connections have no meter.
+Connections of an account without rate quotas have no meter.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tidelog_proto.errors import ProtocolError
 READ_WAIT_S: Final = 5.0
 """Longest delay of a throttled fetch; then it is answered without records, before its client gives up and retries."""
 READ_WAIT_LEAST_S: Final = 1.2
-"""Delay that is always allowed: a client takes a node for dead after 1.5 s of silence beyond its own wait."""
+"""Delay that is always allowed: a client considers a node dead after 1.5 s of silence beyond its own wait."""
 _READ_LOOK_S: Final = 0.1
 WORK_US_MAX: Final = 1_000_000
 """While a caller's unanswered requests cost this much event-loop time, nothing more is read from its connections."""
@@ -92,7 +92,7 @@ class Account:
         self.name = name
         self.limits = Limits()
         self.clients: dict[Client, bool] = {}
-        """Its connections, and whether their requests count here."""
+        """The caller's connections, and whether the account counts their requests."""
         self.in_flight_bytes = 0
         """Bytes of received and unanswered requests; its connections update it."""
         self.in_flight_bytes_max = in_flight_bytes
@@ -107,7 +107,7 @@ class Account:
         self.reading = asyncio.Lock()
         """Held by the one fetch of this account that reads."""
         self.users = 0
-        """Its requests and subscriptions over connections of gateways."""
+        """The caller's requests and subscriptions over connections of gateways."""
         self._refused_until_s = 0.0
         self._limits_of = limits_of
         self._now_s = now_s
@@ -128,8 +128,8 @@ class Account:
         self._produce = _changed(self._produce, self.limits.produce_bytes, now_s)
         self._consume = _changed(self._consume, self.limits.consume_bytes, now_s)
         self._requests = _changed(self._requests, self.limits.requests, now_s)
-        named, default_bytes = self.limits.in_flight_bytes, self._default_bytes
-        self.in_flight_bytes_max = default_bytes if named is None else named
+        own_bytes, default_bytes = self.limits.in_flight_bytes, self._default_bytes
+        self.in_flight_bytes_max = default_bytes if own_bytes is None else own_bytes
         for client, meters in self.clients.items():
             if meters:
                 client.meter = self if self.limits.has_rates else None
@@ -163,7 +163,7 @@ class Account:
     # --- connections -------------------------------------------------------------------------------------
 
     def join(self, client: Client, *, meters: bool) -> None:
-        """Add a connection; its requests count here if it `meters`.
+        """Add a connection; if it `meters`, the account counts its requests.
 
         Raises:
             ProtocolError: QUOTA_EXCEEDED, the connection limit is reached.
@@ -215,7 +215,7 @@ class Account:
             self._produce.take(size_bytes, now_s)
 
     def hold(self, client: Client) -> None:
-        """Have a connection wait until there is neither a debt nor too much in flight."""
+        """Pause a connection until there is neither a debt nor too much in flight."""
         client.hold()
         self._incoming.wait(client)
         self.holds = True
@@ -247,7 +247,7 @@ class Account:
             self.made_room()
 
     def made_room(self) -> None:
-        """Let one waiting connection continue, because a request of this caller was answered."""
+        """Resume one paused connection, because a request of this caller was answered."""
         self.holds = len(self._incoming) > 0
         if self.holds and not self._is_full():
             self._incoming.look()

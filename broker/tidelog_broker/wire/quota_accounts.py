@@ -55,12 +55,12 @@ class Accounts:
         self._now_s = now_s
         self._in_flight_bytes = in_flight_bytes
         self._count = count
-        self._counted: set[str] = set()
+        self._counted_names: set[str] = set()
         self._by_key: dict[_Key, Account] = {}
         self._of_client: dict[Client, list[_Key]] = {}
         self._idle: dict[_Key, None] = {}
         """Accounts without connections that were used recently."""
-        self._shared: dict[_Key, None] = {}
+        self._gateway_accounts: dict[_Key, None] = {}
         """Accounts of gateway callers, the most recently used at the end."""
         self._roles: dict[str, set[str]] = {}
         """The roles that each principal with an account has presented."""
@@ -91,8 +91,8 @@ class Accounts:
         except ProtocolError:
             self._leave(client, joined)
             for unused, found in (*others, (key, account)):
-                if unused in self._by_key and not found.clients and unused not in self._shared:
-                    self._rest(unused, found)
+                if unused in self._by_key and not found.clients and unused not in self._gateway_accounts:
+                    self._keep_indebted(unused, found)
             raise
         self._of_client[client] = [*joined, key]
         return account
@@ -121,15 +121,15 @@ class Accounts:
     def of_caller(self, session: Session) -> Account:
         """Return the account of a caller that a gateway acts for; it is also that of the caller's own connections."""
         key, account = self._of_principal(session)
-        self._shared.pop(key, None)
-        self._shared[key] = None
-        if len(self._shared) > SHARED_MAX:
-            for longest in list(islice(self._shared, LOOKED_AT)):
+        self._gateway_accounts.pop(key, None)
+        self._gateway_accounts[key] = None
+        if len(self._gateway_accounts) > SHARED_MAX:
+            for longest in list(islice(self._gateway_accounts, LOOKED_AT)):
                 found = self._by_key[longest]
                 if not found.users and longest != key:
-                    del self._shared[longest]
+                    del self._gateway_accounts[longest]
                     if not found.clients:
-                        self._rest(longest, found)
+                        self._keep_indebted(longest, found)
         return account
 
     def leave(self, client: Client) -> None:
@@ -163,20 +163,20 @@ class Accounts:
         return account
 
     def _waited(self, name: str, waited_s: float) -> None:
-        if name not in self._counted and len(self._counted) >= COUNTED_MAX:
+        if name not in self._counted_names and len(self._counted_names) >= COUNTED_MAX:
             name = OTHERS
-        self._counted.add(name)
+        self._counted_names.add(name)
         self._count(name, waited_s)
 
     def _leave(self, client: Client, keys: list[_Key]) -> None:
         for key in keys:
             account = self._by_key[key]
             account.leave(client)
-            if not account.clients and key not in self._shared:
-                self._rest(key, account)
+            if not account.clients and key not in self._gateway_accounts:
+                self._keep_indebted(key, account)
 
-    def _rest(self, key: _Key, account: Account) -> None:
-        """Keep an unused account while it has a debt, within `IDLE_MAX`."""
+    def _keep_indebted(self, key: _Key, account: Account) -> None:
+        """Keep an account without connections while it has a debt, within `IDLE_MAX`."""
         self._idle[key] = None
         for idle in list(islice(self._idle, LOOKED_AT)):
             if len(self._idle) > IDLE_MAX or not self._by_key[idle].owes:

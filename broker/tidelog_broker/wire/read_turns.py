@@ -3,11 +3,9 @@
 uvloop reads everything that the kernel has received for a connection in one go, up to 32 buffers, before the next
 socket; a buffer is as large as the batch that is arriving. Without turns, a caller that sends faster than the node
 works has tens of megabytes read from each of its connections in each iteration of the event loop, and a publish of one
-record waits for all of that. So each caller has a `ReadTurn` for all of its connections: after `TURN_BYTES`, they are
-not read until the next iteration of the loop, which starts a new turn of the same size. Other callers are read in
-between.
-
-A turn costs about 10 µs, and only for callers that send that much.
+record waits for all of that. So each caller has a `ReadTurn` for all of its connections: after `TURN_BYTES`, the node
+does not read from them until the next iteration of the loop, which starts a new turn of the same size. In between it
+reads from other callers. A turn costs about 10 µs, and only callers that send that much have turns.
 """
 
 from __future__ import annotations
@@ -66,7 +64,7 @@ class ReadTurn:
 
 
 class ReadTurns:
-    """The exhausted turns of one node. They are kept here, so that the next turn starts even if connections close."""
+    """The exhausted turns of one node, which owns them so that the next turn starts even if connections close."""
 
     def __init__(self) -> None:
         self._over: dict[ReadTurn, None] = {}

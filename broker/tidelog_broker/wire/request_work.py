@@ -1,7 +1,7 @@
 """Charging of a request's event-loop time to its caller, from its start until it is answered.
 
 A request whose parts must be processed in order of arrival, before any later request, does not run in a task but as
-the `Rest` of its connection: piece by piece, in its caller's read turns (`read_turns`).
+the `RemainingWork` of its connection: slice by slice, in its caller's read turns (`read_turns`).
 
 While the unanswered requests of a caller cost one second together (`account.WORK_US_MAX`), nothing more is read from
 its connections. For a gateway's caller, which shares its connection with others, further requests are refused.
@@ -17,18 +17,18 @@ from tidelog_broker.wire.read_turns import WORK_BYTES_PER_US, ReadTurn
 
 
 class Divided(Protocol):
-    """A request that its connection processes in pieces, in its caller's read turns."""
+    """A request that its connection processes in slices, in its caller's read turns."""
 
-    def piece(self) -> bool:
-        """Process a piece, charge it to the turn, and return whether it was the last one."""
+    def next_slice(self) -> bool:
+        """Process a slice, charge it to the turn, and return whether it was the last one."""
         ...
 
     def drop(self) -> None:
         """Discard the remaining work: the connection is closed, and no answer can be sent."""
 
 
-class Rest:
-    """The remaining pieces of a connection's last request."""
+class RemainingWork:
+    """The remaining slices of a connection's last request."""
 
     __slots__ = ("_request",)
 
@@ -41,11 +41,11 @@ class Rest:
         self._request = request
 
     def is_done(self, turn: ReadTurn) -> bool:
-        """Process pieces until the caller's turn is over; return whether nothing is left."""
+        """Process slices until the caller's turn is over; return whether nothing is left."""
         while self._request is not None:
             if turn.is_over:
                 return False
-            if self._request.piece():
+            if self._request.next_slice():
                 self._request = None
         return True
 
@@ -69,7 +69,7 @@ class Working(Protocol):
     account: Account | None
     """The account of a gateway's caller."""
     work_of: Account | None
-    """The account that its work is charged to, if that is not the connection's."""
+    """The account that the request's work is charged to, if that is not the connection's."""
     work_us: int
 
     @property

@@ -1,17 +1,18 @@
 """The budget of bytes that are waiting to be sent to clients, and detection of clients that do not read.
 
 Unread batches and answers occupy the node's memory. So data for a client is checked against two limits, before it is
-read from the log and again before it is sent: the connection's own (`connection_bytes_max`), and a fraction
-(1/`SHARE`) of what remains of three quarters of the node's budget. So a few slow clients may have much, and many get
-less each. The last quarter is a reserve for later clients: each may have 1/`LEAST` of the budget, so that a client that
-reads is served in spite of hundreds that do not. A larger batch waits until it fits the budget as a whole. Small
+read from the log and again before it is sent: the connection's own (`connection_bytes_max`), and a fraction (1/`SHARE`)
+of what remains of three quarters of the node's budget. So a few slow clients may have many unsent bytes each, and many
+have fewer. The last quarter is a reserve for later clients: each may have 1/`LEAST` of the budget, so that a client
+that reads is served in spite of hundreds that do not. A larger batch waits until it fits the budget as a whole. Small
 answers without batches are always sent; the requests of a client that does not read are limited by its connection.
 
 asyncio reports a full buffer, but not in each of its releases and not below the high-water mark. So the size of the
 transport's buffer is read after each write (a partly sent write stays in memory as a whole, and counts as a whole), and
 while anything waits all connections are checked every `TICK_S`. A client that reads nothing for `stall_ms` while
-something waits for it is closed, whatever it sends meanwhile. If a client with nothing unsent finds no room, clients
-that have read nothing for `PRESSED_STALL_S` are closed at once, largest first, until half of the budget is free.
+something waits for it is closed, whatever it sends meanwhile. If a client without unsent bytes exceeds the budget,
+clients that have read nothing for `PRESSED_STALL_S` are closed at once, largest first, until half of the budget is
+free.
 
 Other nodes have their own limits and are not counted; the stall limit applies to them too.
 """
@@ -45,14 +46,14 @@ class Sink(Protocol):
         """Handle a change of the unsent bytes."""
 
     def has_room_again(self) -> None:
-        """Resume sending: there is room."""
+        """Resume sending: the node's unsent replies are below the limit."""
 
     def close_stalled(self, stalled_s: float) -> None:
         """Close the connection: nothing was read for this long."""
 
 
 @dataclass(slots=True)
-class _Piece:
+class _Write:
     """One write: its range in all bytes ever written to the connection, and its time."""
 
     begin_bytes: int
@@ -65,10 +66,10 @@ class SendBacklog:
 
     __slots__ = (
         "_outgoing",
-        "_pieces",
         "_since_s",
         "_sink",
         "_taken_bytes",
+        "_writes",
         "held_bytes",
         "is_node",
         "reserved_bytes",
@@ -86,11 +87,11 @@ class SendBacklog:
         """Size of the transport's buffer when last read."""
         self.held_bytes = 0
         """Memory that the unsent bytes occupy: a write is released as a whole."""
-        self._pieces: deque[_Piece] = deque()
+        self._writes: deque[_Write] = deque()
         self.reserved_bytes = 0
         """Bytes reserved for data that is being read."""
         self.wanted_bytes = 0
-        """Size of data that found no room; nothing else is read before it fits."""
+        """Size of data that did not fit; nothing else is read before it fits."""
         self.written_bytes = 0
         self._taken_bytes = 0
         self._since_s = 0.0
@@ -100,16 +101,16 @@ class SendBacklog:
 
     @property
     def room_bytes(self) -> int:
-        """Bytes that may be read for it now; zero or less: none."""
+        """How many bytes may be read now to be sent on this connection; none if zero or less."""
         return self._outgoing.share_bytes - self.held_bytes - self.reserved_bytes
 
     @property
     def is_prompt(self) -> bool:
-        """Whether its oldest unsent write is recent."""
-        return not self._pieces or self._outgoing.now_s() - self._pieces[0].written_s < PROMPT_S
+        """Whether the connection's oldest unsent write is recent."""
+        return not self._writes or self._outgoing.now_s() - self._writes[0].written_s < PROMPT_S
 
     def fits(self, size_bytes: int) -> bool:
-        """Return whether this much may be sent: it fits the share, or nothing else waits and it fits the budget."""
+        """Return whether this much may be sent: it fits the share, or it fits the budget and nothing else is unsent."""
         outgoing = self._outgoing
         if self.is_node or size_bytes <= self.room_bytes:
             return True
@@ -164,11 +165,11 @@ class SendBacklog:
     def _keep(self, size_bytes: int) -> None:
         """Record a write that is not sent completely; writes of one event loop turn are merged."""
         now_s = self._outgoing.now_s()
-        last = self._pieces[-1] if self._pieces else None
+        last = self._writes[-1] if self._writes else None
         if last is not None and now_s - last.written_s < _ONE_GO_S:
             last.end_bytes = self.written_bytes
         else:
-            self._pieces.append(_Piece(self.written_bytes - size_bytes, self.written_bytes, now_s))
+            self._writes.append(_Write(self.written_bytes - size_bytes, self.written_bytes, now_s))
 
     def look(self) -> None:
         """Read the size of the transport's buffer."""
@@ -177,9 +178,9 @@ class SendBacklog:
     def note(self, unsent_bytes: int) -> None:
         """Record the size of the transport's buffer."""
         taken_bytes = self.written_bytes - unsent_bytes
-        while self._pieces and (self._pieces[0].end_bytes <= taken_bytes or not unsent_bytes):
-            self._pieces.popleft()
-        held_bytes = self.written_bytes - self._pieces[0].begin_bytes if self._pieces else unsent_bytes
+        while self._writes and (self._writes[0].end_bytes <= taken_bytes or not unsent_bytes):
+            self._writes.popleft()
+        held_bytes = self.written_bytes - self._writes[0].begin_bytes if self._writes else unsent_bytes
         if not self.is_node:
             self._outgoing.total_bytes += held_bytes - self.held_bytes
         self.held_bytes = held_bytes
@@ -237,7 +238,7 @@ class SendBudget:
         self._stall_s = stall_ms / 1000
         self._held: dict[SendBacklog, None] = {}
         self._waiting: dict[SendBacklog, None] = {}
-        """Connections that found no room, in order of arrival."""
+        """Connections whose data did not fit, in order of arrival."""
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -290,7 +291,7 @@ class SendBudget:
             self._watch()
 
     def _relieve(self, now_s: float) -> None:
-        """Close stalled connections if a client with nothing unsent finds no room."""
+        """Close stalled connections if a client without unsent bytes exceeds the budget."""
         if not any(not one.unsent_bytes and not one.has_room() for one in list(self._waiting)):
             return
         stalled = [one for one in self._held if not one.is_node and one.stalled_s(now_s) >= PRESSED_STALL_S]

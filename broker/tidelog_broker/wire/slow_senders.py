@@ -1,10 +1,10 @@
-"""Requests that are being received and not complete: slow senders are closed when other requests find no room.
+"""Requests that are being received: slow senders are closed when other requests exceed the budget.
 
 The announced size of a frame is counted in the node's budget before memory is allocated, and stays counted until the
 frame is complete. A client need not send the rest, so a few clients that announce large frames and send nothing could
-hold the whole budget. There is no deadline while the budget has room. When a request finds no room, connections are
-closed whose frame has been arriving for `SLOW_AFTER_S` at a rate that would take longer than `WHOLE_WITHIN_S`, largest
-first, until half of the budget is free.
+hold the whole budget. There is no deadline while the budget is not exhausted. When a request exceeds it, connections
+are closed whose frame has been arriving for `SLOW_AFTER_S` at a rate that would take longer than `WHOLE_WITHIN_S`,
+largest first, until half of the budget is free.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidelog_broker.wire.budget import Budget
 SLOW_AFTER_S: Final = 2.0
 WHOLE_WITHIN_S: Final = 30.0
 LOOK_AGAIN_S: Final = 0.1
-"""Least time between two checks; many requests can find no room at the same time."""
+"""Minimum time between two checks, because many requests can exceed the budget at the same time."""
 
 
 class Sender(Protocol):

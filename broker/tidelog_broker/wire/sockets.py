@@ -2,8 +2,8 @@
 
 TCP gives up on a silent peer after about 15 minutes. Between nodes, a connection is reset when bytes are unacknowledged
 for `UNACKNOWLEDGED_MS`, also if the peer's window stays closed for that long (the kernel of a stopped process still
-acknowledges). Idle connections are probed. Failure detection is the task of gossip: these options only make room for a
-new connection.
+acknowledges). Idle connections are probed. Failure detection is the task of gossip: these options only end a dead
+connection, so that a new one is opened.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ def sends_no_more(connected: socket.socket) -> bool:
     if option is None:
         return False
     try:
-        told = connected.getsockopt(socket.IPPROTO_TCP, option, 1)
+        info = connected.getsockopt(socket.IPPROTO_TCP, option, 1)
     except (OSError, ValueError):  # uvloop raises ValueError for a socket that was just closed
         return True
-    return bool(told) and told[0] in _STATES_AFTER_FIN
+    return bool(info) and info[0] in _STATES_AFTER_FIN
 
 
 def check_udp_port(host: str, port: int) -> None:

@@ -46,12 +46,12 @@ def progress_of(connection: Options) -> Progress | None:
     if option is None:
         return None
     try:
-        told = connection.getsockopt(socket.IPPROTO_TCP, option, _INFO.size)
+        info = connection.getsockopt(socket.IPPROTO_TCP, option, _INFO.size)
     except (OSError, ValueError):  # uvloop raises ValueError for a socket that was just closed
         return None
-    if len(told) < _INFO.size:
+    if len(info) < _INFO.size:
         return None
-    fields = _INFO.unpack_from(told)
+    fields = _INFO.unpack_from(info)
     return Progress(fields[_UNACKED_AT], fields[_BYTES_ACKED_AT])
 
 

@@ -11,7 +11,7 @@ class SubscriptionPump(Protocol):
     """A subscription of a connection."""
 
     def pump(self) -> None:
-        """Send as much as credit and room allow."""
+        """Send what the client's credit and the node's send budget allow."""
 
     def grant(self, *, records: int, size_bytes: int) -> None:
         """Add credit from the client and send what it allows."""
@@ -23,7 +23,7 @@ class SubscriptionPump(Protocol):
         """Check that the subscription is still allowed.
 
         Args:
-            session: the session of the connection, or of a gateway's caller, whose subscription ends here if it is
+            session: the session of the connection, or of a gateway's caller, whose subscription this call ends if it is
                 refused.
 
         Raises:

@@ -1,8 +1,8 @@
 """A queue of one caller's connections that wait until its debt is paid: they continue one by one, in order.
 
 A connection that continues may create the next debt, so the next connection follows a moment later, and only when the
-debt is zero. Waiting connections are not read, so a closed connection is detected through the kernel's TCP state. (The
-kernel reports the end of the stream only after the data before it: while that does not fit the socket's buffer, a
+debt is zero. Waiting connections are not read, so a close by the client is detected through the kernel's TCP state.
+(The kernel reports the end of the stream only after the data before it: while that does not fit the socket's buffer, a
 closed connection cannot be distinguished from a waiting one.)
 """
 
@@ -15,7 +15,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 NEXT_S: Final = 0.002
 STILL_THERE_S: Final = 1.0
-"""How often waiting connections are checked for having been closed."""
+"""Interval at which waiting connections are checked for a close by the client."""
 NEVER: Final = math.inf
 """Result of `wait_s` that means: until `look` is called."""
 
@@ -46,7 +46,7 @@ class ThrottleQueue(Generic[C]):
         self._timer: asyncio.TimerHandle | None = None
         self._look_at_s = 0.0
         self._room_for = 0
-        """Number of connections that may continue in one go."""
+        """Number of connections that may continue at the next check."""
 
     def __len__(self) -> int:
         """Return the number of waiting connections."""
@@ -63,7 +63,7 @@ class ThrottleQueue(Generic[C]):
         self._since_s.pop(one, None)
 
     def look(self) -> None:
-        """Check again soon, because a request ended, which makes room for one connection.
+        """Check again soon, because a request ended and one more connection may continue.
 
         The check is scheduled, not called: a connection that continues may end a request, and so on, with a recursion
         as deep as the number of connections.
@@ -74,7 +74,7 @@ class ThrottleQueue(Generic[C]):
                 self._look_later(0.0, at_once=True)
 
     def open(self) -> None:
-        """Let all connections continue: there is no limit any more."""
+        """Resume all connections, because the limit was removed."""
         while self._since_s:
             self._pass_first()
 
@@ -91,12 +91,12 @@ class ThrottleQueue(Generic[C]):
             while self._since_s and room_for and self._wait_s() <= 0:
                 room_for -= 1
                 self._pass_first()
-            self._look_who_is_gone()
+            self._drop_closed()
         finally:  # a failing connection must not block the others
             if self._since_s and not self._room_for:
                 self._look_later(NEXT_S)
 
-    def _look_who_is_gone(self) -> None:
+    def _drop_closed(self) -> None:
         now_s = asyncio.get_running_loop().time()
         if now_s >= self._look_at_s:
             self._look_at_s = now_s + STILL_THERE_S

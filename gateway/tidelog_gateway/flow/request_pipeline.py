@@ -2,8 +2,8 @@
 
 A middleware for each of these would add two coroutines and a wrapped `send`, which are resumed at every await: 312
 calls for one POST. Here one `RequestState` holds the state of a request, and one coroutine runs these steps in order:
-check the head, authenticate the caller, receive the body, and answer by a fast path (`fast_paths`) or the framework. CORS
-remains the framework's middleware and is used only if origins are allowed.
+check the head, authenticate the caller, receive the body, and answer by a fast path (`fast_paths`) or the framework.
+CORS remains the framework's middleware and is used only if origins are allowed.
 """
 
 from __future__ import annotations

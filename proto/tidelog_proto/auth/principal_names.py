@@ -1,6 +1,6 @@
 """Validation of the names of principals and roles: only one spelling of a name is accepted.
 
-Names are compared character by character, but a reader cannot tell `admin` from `admin ` in a list, nor from a spelling
+Names are compared character by character, but in a list, `admin` and `admin ` look the same, and so does a spelling
 with a Cyrillic letter. Such names are refused.
 """
 

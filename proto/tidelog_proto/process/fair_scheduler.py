@@ -5,7 +5,8 @@ clients may send such requests at once. Published records must not wait for all 
 before each page (`turn`) or each slice (`next_slice`) of its work; when turns have used `SLICE_S`, the event loop does
 other work for as long as they took. Turns are shared by caller over all its connections, so a caller with a thousand
 requests delays the others by one. No page is encoded for a client that has not read its earlier answers, which bounds
-the memory of a client's answers to one page beyond the limit of the connection.
+the
+memory of a client's answers to one page beyond the limit of the connection.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class Turns:
             self._done(time.perf_counter() - began_s)
 
     async def next_slice(self, reader: object, caller: object = None, cost_s: float = 0.0) -> None:
-        """Wait for the next slice of long work, which ends at the caller's next `await`.
+        """Wait for a turn for the next slice of long work, which ends at the caller's next `await`.
 
         Returns at once for a closed connection and while the process stops; the caller then checks whether the work is
         still needed.
@@ -139,7 +140,7 @@ class Turns:
             raise
 
     def _measure(self, began_s: float, cost_s: float) -> None:
-        """Count the time of a slice, limited by its known cost, because other tasks may have run in the meantime."""
+        """Count the slice. of a slice, limited by its known cost, because other tasks may have run in the meantime."""
         took_s = time.perf_counter() - began_s
         self._done(min(max(cost_s, took_s), _SLOWER * cost_s) if cost_s else took_s)
 

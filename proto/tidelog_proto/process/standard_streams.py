@@ -82,7 +82,7 @@ def dropped_writes() -> int:
 
 @contextlib.contextmanager
 def queued_streams() -> Iterator[None]:
-    """Make writes to `sys.stdout` and `sys.stderr` non-blocking during the life of a process with an event loop.
+    """Make writes to `sys.stdout` and `sys.stderr` non-blocking while a process with an event loop runs.
 
     Streams without a descriptor (those of tests) are unchanged. At the end, queued writes have DRAIN_S to complete.
     """

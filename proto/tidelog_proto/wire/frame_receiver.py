@@ -174,7 +174,7 @@ class FrameReceiver:
         return at + skipped
 
     def _shift(self, at: int, needed_bytes: int) -> None:
-        """Move the bytes from `at` on to the front, and make room for the envelope that begins there.
+        """Move the bytes from `at` on to the front; enlarge the buffer if the envelope there does not fit.
 
         The envelope's length has passed the limits.
         """

@@ -115,7 +115,7 @@ async def test_stop_reason_is_the_last_line(
 
     async def start_and_be_removed(self: Node) -> None:
         await start(self)
-        self.life.give_up("the cluster has removed 'log1'")
+        self.lifecycle.give_up("the cluster has removed 'log1'")
 
     monkeypatch.setattr(Node, "start", start_and_be_removed)
     monkeypatch.setattr(commands, "calm_garbage_collection", lambda: None)

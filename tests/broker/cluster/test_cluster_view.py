@@ -64,7 +64,7 @@ async def test_drain_keeps_the_quorum_of_a_partition() -> None:
     world.die("c")
 
     def plans() -> list[set[str]]:
-        found = [world.cluster.wanted((TOPIC, index), active) for index in range(10)]
+        found = [world.cluster.placement_plan((TOPIC, index), active) for index in range(10)]
         return [set(plan.placement) for plan in found if plan is not None]
 
     assert set("abc") in plans(), "two of three are enough"
@@ -72,10 +72,10 @@ async def test_drain_keeps_the_quorum_of_a_partition() -> None:
     assert all({"a", "d"} <= placement for placement in plans())
 
 
-async def test_build_without_lives_of_nodes_knows_none(founded: Founded, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_build_without_incarnations_knows_none(founded: Founded, monkeypatch: pytest.MonkeyPatch) -> None:
     """A start does not wait for it to answer otherwise."""
     await founded.found()
     await founded.settled()
-    monkeypatch.delitem(HANDLERS, "lives")
+    monkeypatch.delitem(HANDLERS, "incarnations")
     cluster = founded.nodes["a"].broker.cluster
-    assert await cluster.ask_lives("b", pb.Lives(), timeout_s=20) == pb.LivesReply()
+    assert await cluster.exchange_incarnations("b", pb.Incarnations(), timeout_s=20) == pb.IncarnationsReply()

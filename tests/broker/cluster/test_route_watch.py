@@ -10,7 +10,7 @@ from tests.holding import entries_of
 from tidelog_broker.cluster import route_watch
 from tidelog_broker.cluster.route_watch import (
     LOOKS_PER_TURN,
-    Held,
+    HeldRequest,
     RouteNews,
     TopicView,
     check_known,
@@ -37,7 +37,7 @@ def topic(partitions: int = 1) -> pb.TopicRecord:
     return pb.TopicRecord(name="t", topic_id=ID, config=pb.TopicConfig(partitions=partitions))
 
 
-async def all_looked(news: RouteNews, held: Sequence[Held]) -> None:
+async def all_looked(news: RouteNews, held: Sequence[HeldRequest]) -> None:
     """Execute the next turn of every waiter, and forget it."""
     async with asyncio.timeout(20):
         await asyncio.gather(*(one.woken.wait() for one in held))

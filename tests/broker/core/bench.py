@@ -100,8 +100,8 @@ class Hints:
         self.turn = 0
         self.asked_below_ms: list[int] = []
         self.randoms_ms: list[int] = []
-        self.fill_waits_ms: list[int] = []
-        self.fills_bytes: list[int] = []
+        self.backfill_waits_ms: list[int] = []
+        self.backfilled_bytes: list[int] = []
 
     def alive(self, node_id: str) -> bool:
         return node_id not in self.dead
@@ -116,8 +116,8 @@ class Hints:
         return self.turn
 
     def backfill_wait_ms(self, size_bytes: int) -> int:
-        self.fills_bytes.append(size_bytes)
-        return self.fill_waits_ms.pop(0) if self.fill_waits_ms else 0
+        self.backfilled_bytes.append(size_bytes)
+        return self.backfill_waits_ms.pop(0) if self.backfill_waits_ms else 0
 
     def random_ms(self, below_ms: int) -> int:
         self.asked_below_ms.append(below_ms)

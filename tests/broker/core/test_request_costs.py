@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidelog_broker.core.request_costs import COSTS, JOIN, LOOK_UP_KEY, LOOK_UP_TIME, PIECE_US, Pace
+from tidelog_broker.core.request_costs import COSTS, JOIN, LOOK_UP_KEY, LOOK_UP_TIME, SLICE_US, Pace
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX
 
@@ -32,8 +32,8 @@ def test_request_with_too_many_entries_costs_no_more_than_the_largest() -> None:
 
 def test_piece_takes_as_long_as_a_turn() -> None:
     for kind, cost in COSTS.items():
-        if cost.pace is Pace.PIECES:
-            assert cost.piece_entries * cost.entry_us <= PIECE_US, kind
+        if cost.pace is Pace.SLICES:
+            assert cost.slice_entries * cost.entry_us <= SLICE_US, kind
 
 
 def test_lookups_count_as_documented() -> None:

@@ -135,10 +135,10 @@ def test_invalid_configuration_is_refused(bad: pb.TopicConfig) -> None:
 
 
 def test_alteration_changes_only_named_fields_and_partitions_only_grow() -> None:
-    standing = record()
-    changed = altered(standing, pb.TopicAlter(name="t", partitions=5, retention_bytes=9))
+    existing = record()
+    changed = altered(existing, pb.TopicAlter(name="t", partitions=5, retention_bytes=9))
     assert (changed.config.partitions, changed.config.retention_bytes, changed.revision) == (5, 9, 2)
-    assert changed.config.flush == standing.config.flush
+    assert changed.config.flush == existing.config.flush
     with pytest.raises(ProtocolError, match="cannot be reduced; got 4"):
         altered(changed, pb.TopicAlter(name="t", partitions=4))
     with pytest.raises(ProtocolError, match="segment_bytes"):

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from tidelog_broker.base.tasks import Tasks
+from tidelog_broker.core.groups.consumer_group import ConsumerGroup
 from tidelog_broker.core.groups.member_access import UNRESTRICTED
-from tidelog_broker.core.groups.membership import ConsumerGroup
 from tidelog_broker.groups.coordinated_group import CoordinatedGroup
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -22,7 +22,7 @@ class Stage:
     """A group and a log of one record; the test decides when its writes complete."""
 
     def __init__(self) -> None:
-        self.standing: pb.GroupRecord | None = None
+        self.durable_record: pb.GroupRecord | None = None
         self.written: list[pb.GroupRecord] = []
         self.gate: asyncio.Future[None] | None = None
         self.restarted: list[int] = []
@@ -32,7 +32,7 @@ class Stage:
             self.group,
             tasks=Tasks(),
             write=self.write,
-            standing=lambda: self.standing,
+            durable_record=lambda: self.durable_record,
             restarted=lambda group, error: self.restarted.append(error.code),
             settled=self.settle,
             pace=lambda: asyncio.sleep(0),
@@ -45,8 +45,8 @@ class Stage:
         self.written.append(record)
         if self.gate is not None:
             await self.gate
-        if self.standing is None or self.standing.revision < record.revision:
-            self.standing = pb.GroupRecord.FromString(record.SerializeToString())
+        if self.durable_record is None or self.durable_record.revision < record.revision:
+            self.durable_record = pb.GroupRecord.FromString(record.SerializeToString())
 
     def hold(self) -> asyncio.Future[None]:
         self.gate = asyncio.get_running_loop().create_future()
@@ -115,8 +115,8 @@ async def test_failed_write_resets_the_group() -> None:
     stage.gate = None
     stage.group.join(BOB, WISH)
     await stage.coordinated.settle()
-    assert stage.standing is not None
-    assert len(stage.standing.members) == 2
+    assert stage.durable_record is not None
+    assert len(stage.durable_record.members) == 2
 
 
 async def test_unknown_write_outcome_is_resolved_by_another_record() -> None:
@@ -136,9 +136,9 @@ async def test_unknown_write_outcome_is_resolved_by_another_record() -> None:
     await stage.coordinated.settle()
     doubts.append(stage.group.in_doubt)
     assert doubts == [True, False]
-    assert stage.standing is not None
-    assert stage.standing.revision > unknown.revision
-    assert [member.member_id for member in stage.standing.members] == [ADA]
+    assert stage.durable_record is not None
+    assert stage.durable_record.revision > unknown.revision
+    assert [member.member_id for member in stage.durable_record.members] == [ADA]
 
 
 async def test_definite_write_failure_needs_no_further_record() -> None:
@@ -163,7 +163,7 @@ async def test_overtaken_record_is_not_reported() -> None:
     done = stage.coordinated.settle()
     await asyncio.sleep(0.01)
     earlier = pb.GroupMember(member_id=BOB, wish=WISH)
-    stage.standing = pb.GroupRecord(group="g", revision=1, generation=1, members=[earlier])
+    stage.durable_record = pb.GroupRecord(group="g", revision=1, generation=1, members=[earlier])
     gate.set_result(None)
     with pytest.raises(ProtocolError) as refused:
         await done

@@ -68,10 +68,10 @@ async def commit_again(member: GroupMember, topic_id: bytes, partition: int, off
 
 async def test_members_continue_after_the_coordinator_is_killed(three: Founded) -> None:
     coordinator = coordinator_of(three)
-    lives = another_than(three, coordinator)
-    peer = await three.peer(lives)
+    running = another_than(three, coordinator)
+    peer = await three.peer(running)
     topic_id = await topic(three, peer)
-    ada, bob = GroupMember(peer, "t"), GroupMember(await three.peer(lives), "t")
+    ada, bob = GroupMember(peer, "t"), GroupMember(await three.peer(running), "t")
     await share(ada, bob, partitions=4)
     held, generation = (set(ada.held), set(bob.held)), ada.membership.generation
     mine = min(ada.held)
@@ -143,8 +143,8 @@ async def test_forwarded_heartbeat_is_answered_before_a_long_session_ends(
 
 async def test_graceful_stop_moves_the_coordinator(three: Founded) -> None:
     coordinator = coordinator_of(three)
-    lives = another_than(three, coordinator)
-    peer = await three.peer(lives)
+    running = another_than(three, coordinator)
+    peer = await three.peer(running)
     await topic(three, peer)
     ada, bob = GroupMember(peer, "t"), GroupMember(await three.peer(coordinator), "t")
     await share(ada, bob, partitions=4)

@@ -154,8 +154,8 @@ async def test_every_node_finds_each_groups_coordinator(founded: Founded) -> Non
         assert [name for page in await listed(peer) for name in page] == sorted(NAMES)
     lost = founded.owner(founded.nodes["a"].broker.groups.key_of(NAMES[0]), "a")
     await founded.crash(lost)
-    lives = await founded.peer(next(iter(founded.nodes)))
-    assert [await position(lives, name) for name in NAMES] == [*range(len(NAMES))]
+    peer = await founded.peer(next(iter(founded.nodes)))
+    assert [await position(peer, name) for name in NAMES] == [*range(len(NAMES))]
 
 
 async def test_node_without_the_offsets_topic_answers_retriably(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from tidelog_broker.metadata.audit_log import (
     REFUSALS_PER_S,
     About,
     AuditLog,
-    _told,
+    _without_secrets,
 )
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -33,7 +33,7 @@ def test_password_verifiers_are_not_audited() -> None:
     audit.also = lines.append
     user = pb.ScramUser(name="ann", roles=["etl"], iterations=1, salt=b"s", stored_key=b"k", server_key=b"v")
     for change in (pb.SecurityChange(create_user=user), pb.SecurityChange(set_password=user)):
-        audit.asked("security_change", Session(Permissions(), "admin"), pb.Envelope(security_change=change), About())
+        audit.begin("security_change", Session(Permissions(), "admin"), pb.Envelope(security_change=change), About())
         assert change.WhichOneof("change") is not None
     written = str(lines)
     assert written.count('"name": "ann"') == 2
@@ -47,18 +47,18 @@ def test_long_list_is_shortened_in_an_audit_line() -> None:
     entries = [pb.DeleteRecordsEntry(topic_id=b"t" * 16, partition=number) for number in range(4_096)]
     envelope = pb.Envelope(delete_records=pb.DeleteRecords(entries=entries))
     session = Session(Permissions(), "ann")
-    audit.asked("delete_records", session, envelope)
+    audit.begin("delete_records", session, envelope)
     whole = str(lines[0]["asked"])
     assert len(whole) == ASKED_CHARS_MAX
-    assert _told("delete_records", envelope).ByteSize() < envelope.ByteSize() // 4
+    assert _without_secrets("delete_records", envelope).ByteSize() < envelope.ByteSize() // 4
     del envelope.delete_records.entries[ASKED_ENTRIES_MAX:]
-    audit.asked("delete_records", session, envelope)
+    audit.begin("delete_records", session, envelope)
     assert lines[1]["asked"] == whole, "the line is equal to that of the complete request"
 
 
 def test_long_list_of_a_change_is_shortened_in_an_audit_line() -> None:
     rule = pb.AccessRule(principal="ann", operations=[pb.OP_CONSUME] * 100_000, resource=pb.RES_TOPIC, name="t")
-    told = _told("security_change", pb.Envelope(security_change=pb.SecurityChange(grant=rule)))
+    told = _without_secrets("security_change", pb.Envelope(security_change=pb.SecurityChange(grant=rule)))
     assert isinstance(told, pb.SecurityChange)
     assert len(told.grant.operations) == ASKED_ENTRIES_MAX
     assert (told.grant.principal, told.grant.name) == ("ann", "t")

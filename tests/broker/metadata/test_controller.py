@@ -28,9 +28,9 @@ async def test_single_node_creates_partitions_with_one_copy(node: Node, peer: Pe
 
 
 async def test_offsets_topic_is_created_once(node: Node) -> None:
-    standing = node.broker.topics.get(OFFSETS_TOPIC_ID)
+    existing = node.broker.topics.get(OFFSETS_TOPIC_ID)
     await node.broker.controller.found_offsets(internal_config(), is_new=True)
-    assert node.broker.topics.get(OFFSETS_TOPIC_ID) is standing
+    assert node.broker.topics.get(OFFSETS_TOPIC_ID) is existing
 
 
 async def test_total_number_of_partitions_is_limited(stand: Stand) -> None:

@@ -93,7 +93,7 @@ async def deaf(three: Founded, monkeypatch: pytest.MonkeyPatch) -> Deaf:
     meta = three.owner(META_KEY, "a")
     if three.owner(OFFSETS_KEY, "a") == meta:
         partition = three.nodes[meta].broker.partitions.get(*OFFSETS_KEY)
-        plan = three.nodes[meta].broker.cluster.heir(OFFSETS_KEY, partition.replica.state.active)
+        plan = three.nodes[meta].broker.cluster.handover_plan(OFFSETS_KEY, partition.replica.state.active)
         assert plan is not None
         partition.driver.roll_over(plan)
     await three.until(

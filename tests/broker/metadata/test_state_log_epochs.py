@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.broker.cluster_stand import NODES, TOPIC_ID, ClusterStand, standing
+from tests.broker.cluster_stand import NODES, TOPIC_ID, ClusterStand, started_cluster
 from tests.broker.peer import Peer
 from tests.broker.stand import settled
 
@@ -96,7 +96,7 @@ class Handover:
 
 @pytest.fixture
 async def handover(tmp_path: Path) -> AsyncIterator[Handover]:
-    async with standing(tmp_path) as cluster:
+    async with started_cluster(tmp_path) as cluster:
         yield Handover(cluster)
 
 

@@ -16,7 +16,7 @@ from tests.broker.founded import Founded
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.topics import META_KEY
-from tidelog_broker.node import directory_admission, membership
+from tidelog_broker.node import cluster_membership, directory_admission
 from tidelog_broker.node.directory_admission import IdentityError
 from tidelog_broker.node.node import Node
 from tidelog_broker.storage.io.errors import NodeDirError
@@ -223,7 +223,7 @@ async def test_admitted_founder_stays_despite_an_unadmitted_binding(
     await five.settled()
     known = "founder e has recorded another data directory for this node, one that was never admitted"
     await five.until(lambda: known in caplog.text, "it was not asked")
-    assert five.nodes["a"].life.health.state == "running"
+    assert five.nodes["a"].lifecycle.health.state == "running"
 
 
 async def test_unwritten_binding_does_not_count(
@@ -375,7 +375,7 @@ async def test_directories_and_records_without_ids_are_accepted(
         return record
 
     with monkeypatch.context() as old:
-        old.setattr(membership, "own_record", nameless(directory_admission.own_record))
+        old.setattr(cluster_membership, "own_record", nameless(directory_admission.own_record))
         await founded.found()
         await founded.settled()
         topic_id = await write(founded, "a")

@@ -118,7 +118,7 @@ async def test_lost_node_is_exported_as_missing_copies_and_new_owners(founded: F
 
 
 def under_replicated_of(founded: Founded) -> int:
-    return sum(node_figures(node.broker, node.life.health).under_replicated for node in founded.nodes.values())
+    return sum(node_figures(node.broker, node.lifecycle.health).under_replicated for node in founded.nodes.values())
 
 
 async def test_new_coordinator_exports_positions_without_a_request(founded: Founded) -> None:

@@ -162,9 +162,9 @@ async def test_downgraded_node_without_features_stops_at_its_announcement(
     founded.features["c"] = frozenset()
     forget_features(monkeypatch, "fault_of_features", "fault_of_record")
     node = await founded.start("c")
-    await founded.until(lambda: node.life.exit_code != 0, "the node continues")
-    assert "node 'c'" in node.life.stop_reason
-    assert "topic.deduplicate, in use by topic 't'" in node.life.stop_reason
+    await founded.until(lambda: node.lifecycle.exit_code != 0, "the node continues")
+    assert "node 'c'" in node.lifecycle.stop_reason
+    assert "topic.deduplicate, in use by topic 't'" in node.lifecycle.stop_reason
 
 
 async def test_single_node_does_not_start_with_an_unsupported_feature(stand: Stand) -> None:
@@ -180,7 +180,7 @@ async def test_single_node_does_not_start_with_an_unsupported_feature(stand: Sta
 async def test_record_of_an_unknown_kind_stops_the_node(stand: Stand) -> None:
     node = await stand.start()
     node.broker.meta_log.apply_value(b"\x9a\x04\x00")  # an empty message as field 67
-    assert "field 67 of MetaRecord" in node.life.stop_reason
+    assert "field 67 of MetaRecord" in node.lifecycle.stop_reason
     assert not node.broker.topics.exists("")
 
 
@@ -191,7 +191,7 @@ async def test_unknown_setting_stops_the_node_before_it_serves_the_topic(stand: 
     record.content_key = bytes(CONTENT_KEY_BYTES)
     node.broker.meta_log.apply_value(record.SerializeToString())
     await node.broker.meta_log.follow_changes()
-    assert "'t' needs field 90 of TopicConfig, topic.later" in node.life.stop_reason
+    assert "'t' needs field 90 of TopicConfig, topic.later" in node.lifecycle.stop_reason
     assert node.broker.partitions.find((b"t" * 16, 0)) is None
 
 
@@ -201,12 +201,12 @@ async def test_other_stop_reason_is_not_reported_as_a_missing_feature(
     recover = Broker.recover
 
     async def recover_removed(self: Broker) -> None:
-        self.life.give_up("the node was removed from the cluster")
+        self.lifecycle.give_up("the node was removed from the cluster")
         await recover(self)
 
     monkeypatch.setattr(Broker, "recover", recover_removed)
     node = await stand.start()
-    assert node.life.stop_reason == "the node was removed from the cluster"
+    assert node.lifecycle.stop_reason == "the node was removed from the cluster"
 
 
 async def test_changes_with_unknown_fields_are_refused(stand: Stand) -> None:

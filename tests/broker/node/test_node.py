@@ -77,7 +77,7 @@ async def test_stop_waits_for_pending_publishes(stand: Stand, node: Node, peer: 
     partition = node.broker.partitions.get(topic.topic_id, 0)
     await settled(lambda: len(partition.pipeline._queue) == 4, "the batches did not gather")
     stopping = asyncio.create_task(stand.stop())
-    await settled(lambda: node.life.stopping, "the stop did not begin")
+    await settled(lambda: node.lifecycle.stopping, "the stop did not begin")
     late = (await peer.refused(publish=pb.Publish())).code
     peer.send_raw(encode_frame(pb.Envelope(credit=pb.Credit(subscription_id=1, records=1))))
     await peer.refused(publish=pb.Publish())  # the node has taken the credit by now
@@ -116,7 +116,7 @@ async def test_stop_answers_long_polls_and_pending_writes(stand: Stand, node: No
     commit = peer.post(commit=pb.Commit(group="g", entries=[entry]))
     await stand.disk.held_up()
     stopping = asyncio.create_task(stand.stop())
-    await settled(lambda: node.life.stopping, "the stop did not begin")
+    await settled(lambda: node.lifecycle.stopping, "the stop did not begin")
     stand.disk.heal()
     assert (await other.reply(poll)).envelope.fetch_reply.results[0].length == 0
     assert (await peer.reply(commit)).envelope.commit_reply.results[0].found
@@ -233,7 +233,7 @@ async def test_failed_start_keeps_the_restart_mark(
 
 
 async def test_stop_may_be_requested_twice(stand: Stand, node: Node) -> None:
-    node.life.ask_to_stop()
+    node.lifecycle.ask_to_stop()
     assert await stand.stop() == 0
 
 
@@ -267,18 +267,18 @@ def reached(acknowledged: list[int], target: int, tasks: list[asyncio.Task[None]
     return len(acknowledged) >= target or any(task.done() for task in tasks)
 
 
-async def stir(peer: Peer, topic_id: bytes, life: int) -> None:
+async def stir(peer: Peer, topic_id: bytes, start: int) -> None:
     """Subscribe, then make and delete topics, fetch and commit, on and on."""
     entry = pb.SubscribeEntry(topic_id=topic_id)
     await peer.ask(subscribe=pb.Subscribe(subscription_id=1, entries=[entry], credit_records=10**6, credit_bytes=10**9))
     number = 0
     while True:
         number += 1
-        await peer.create(f"x-{life}-{number}")
+        await peer.create(f"x-{start}-{number}")
         await peer.fetch(topic_id, 0)
         position = pb.CommitEntry(topic_id=topic_id, next_offset=number % 3)
         await peer.ask(commit=pb.Commit(group="g", entries=[position]))
-        await peer.delete(f"x-{life}-{number}")
+        await peer.delete(f"x-{start}-{number}")
 
 
 @pytest.mark.parametrize("flush", [pb.ALWAYS, pb.INTERVAL, pb.NEVER])
@@ -287,11 +287,11 @@ async def test_node_recovers_from_crashes_at_any_point(stand: Stand, flush: pb.F
     acknowledged: list[int] = []
     await stand.start()
     topic_id = (await (await stand.peer()).create(flush=flush)).topic_id
-    for life in range(3):
+    for start in range(3):
         target = len(acknowledged) + 20
         tasks = [
             asyncio.create_task(publish_on(await stand.peer(), topic_id, acknowledged)),
-            asyncio.create_task(stir(await stand.peer(), topic_id, life)),
+            asyncio.create_task(stir(await stand.peer(), topic_id, start)),
         ]
         await settled(partial(reached, acknowledged, target, tasks), "nothing is acknowledged")
         await stand.crash()
@@ -303,7 +303,7 @@ async def test_node_recovers_from_crashes_at_any_point(stand: Stand, flush: pb.F
     values = await (await stand.peer()).read_all(topic_id)
     assert acknowledged == list(range(len(acknowledged)))
     assert len(acknowledged) >= 60
-    # Unacknowledged records of the last life may exist; the next producer's retry finds them as duplicates.
+    # Unacknowledged records of the last start may exist; the next producer's retry finds them as duplicates.
     assert values[: len(acknowledged)] == [b"%d" % number for number in range(len(acknowledged))]
     assert len(values) <= len(acknowledged) + 1
 

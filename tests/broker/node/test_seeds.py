@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.broker.stand import Stand
 
-from tidelog_broker.base.tls import NodeTls
+from tidelog_broker.base.node_tls import NodeTls
 from tidelog_broker.node import seeds
 from tidelog_broker.node.node import Node
 from tidelog_broker.node.seeds import Seed, find_cluster

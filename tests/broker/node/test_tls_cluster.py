@@ -12,8 +12,8 @@ from tests.broker.founded import Founded
 
 from tidelog import Client
 from tidelog.tls import Tls
-from tidelog_broker.base import tls as node_tls
-from tidelog_broker.node import membership
+from tidelog_broker.base import node_tls
+from tidelog_broker.node import cluster_membership
 from tidelog_broker.node.directory_admission import IdentityError
 
 
@@ -77,7 +77,7 @@ async def test_certificates_and_secret_are_replaced_without_a_stop(
     founded: Founded, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node_tls, "FILES_LOOK_S", 0.05)
-    monkeypatch.setattr(membership, "FILES_LOOK_S", 0.05)
+    monkeypatch.setattr(cluster_membership, "FILES_LOOK_S", 0.05)
     encrypt(founded, authority, "a", "b", "c")
     founded.settings["peer_auth"] = "certificate"
     await founded.found()

@@ -6,19 +6,19 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tests.broker.cluster_stand import TOPIC_ID, ClusterStand, standing
+from tests.broker.cluster_stand import TOPIC_ID, ClusterStand, started_cluster
 from tests.broker.stand import settled
 from tests.broker.storage.build import read_all
 from tests.broker.storage.partition.keyed import Row, all_records, keyed_batch
 
-from tidelog_broker.partition.compaction import Compacted
+from tidelog_broker.partition.compaction import CompactionState
 from tidelog_proto import broker_pb2 as pb
 
 
 @asynccontextmanager
 async def compacting(path: Path) -> AsyncIterator[ClusterStand]:
     """Run three nodes with a topic that is compacted when it is asked for."""
-    async with standing(path) as stand:
+    async with started_cluster(path) as stand:
         await stand.start(retention_interval_ms=20, ring_bytes=1 << 20)
         await configure(stand, cleanup=pb.COMPACT, dirty_percent=100, tombstone_retention_ms=60_000)
         yield stand
@@ -47,7 +47,7 @@ async def send(stand: ClusterStand, data: bytes) -> int:
     return result.base_offset
 
 
-async def compact(stand: ClusterStand) -> Compacted:
+async def compact(stand: ClusterStand) -> CompactionState:
     return await stand.partition(await stand.owner()).compaction.run_now()
 
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.broker.cluster_stand import NODES, TOPIC_ID, ClusterStand, standing
+from tests.broker.cluster_stand import NODES, TOPIC_ID, ClusterStand, started_cluster
 from tests.broker.peer import Peer
 from tests.broker.stand import settled
 
@@ -18,7 +18,7 @@ from tidelog_proto.errors import ProtocolError
 
 @pytest.fixture
 async def stand(tmp_path: Path) -> AsyncIterator[ClusterStand]:
-    async with standing(tmp_path) as made:
+    async with started_cluster(tmp_path) as made:
         yield made
 
 

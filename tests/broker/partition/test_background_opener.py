@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from tests.broker.cluster_stand import KEY, standing
+from tests.broker.cluster_stand import KEY, started_cluster
 from tests.broker.peer import batch
 from tests.broker.stand import Stand, settled
 
@@ -238,7 +238,7 @@ async def test_closed_replicas_are_opened_and_take_over_when_their_owner_dies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(background_opener_module, "GRACE_S", 0.01)
-    async with standing(tmp_path) as stand:
+    async with started_cluster(tmp_path) as stand:
         await stand.start()
         for name in stand.nodes:
             stand.nodes[name].broker.partitions.opening.soon(KEY)

@@ -18,7 +18,7 @@ from tidelog_broker.partition import compacted_versions
 from tidelog_broker.partition.compacted_versions import CompactedVersions
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.replication.driver import ReplicaDriver
-from tidelog_broker.storage.partition.compaction_pass import CompactionPass, Made, Terms
+from tidelog_broker.storage.partition.compaction_pass import CompactionPass, FinishedVersion, Terms
 from tidelog_broker.storage.partition.copied_batches import LogPosition
 from tidelog_broker.storage.partition.partition_reader import PartitionLogReader
 from tidelog_proto.batch.record_batch import columns_of, encode_batch
@@ -45,7 +45,7 @@ async def test_no_epoch_is_replaced_after_one_that_differs(
             super().__init__(reader, *rest, **named)
             self.is_odd = reader is cluster.partition(odd).log.reader
 
-        def run(self) -> list[Made]:
+        def run(self) -> list[FinishedVersion]:
             made = super().run()
             if not self.is_odd:
                 return made
@@ -187,7 +187,7 @@ async def test_version_for_another_decision_is_compacted_again(
 ) -> None:
     copy, versions = await outdated_copy(cluster, monkeypatch)
     held = next(held for held in copy.log.epochs if held.end_offset)
-    versions.keep([Made(held.epoch, LogPosition(held.end_offset, 1), held.size_bytes)])
+    versions.keep([FinishedVersion(held.epoch, LogPosition(held.end_offset, 1), held.size_bytes)])
     await versions.converge()
     assert (len(all_records(copy.log)), copy.compaction.is_behind) == (1, False)
 
@@ -250,7 +250,7 @@ async def test_owner_with_differing_copies_converges_in_the_next_round(
             super().__init__(reader, *rest, **named)
             self.is_odd = reader is not usual
 
-        def run(self) -> list[Made]:
+        def run(self) -> list[FinishedVersion]:
             made = super().run()
             return [one._replace(end=one.end._replace(digest=1)) for one in made] if self.is_odd else made
 

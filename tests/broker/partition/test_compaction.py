@@ -19,7 +19,7 @@ from tidelog_broker.partition import compaction as compaction_module
 from tidelog_broker.partition.access import Access
 from tidelog_broker.server.handlers import compaction as compaction_handler
 from tidelog_broker.storage.partition import compaction_pass
-from tidelog_broker.storage.partition.compaction_pass import CompactionPass, Made
+from tidelog_broker.storage.partition.compaction_pass import CompactionPass, FinishedVersion
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.derived_batch import Deriver
 from tidelog_proto.batch.record_batch import columns_of, encode_batch
@@ -169,7 +169,7 @@ async def test_pass_is_discarded_after_a_change_of_ownership(
     second = others(first)[0]
     made, go_on, run = threading.Event(), threading.Event(), CompactionPass.run
 
-    def held(one: CompactionPass) -> list[Made]:
+    def held(one: CompactionPass) -> list[FinishedVersion]:
         passed, is_first = run(one), not made.is_set()
         made.set()
         assert not is_first or go_on.wait(60), "the test never let go"
@@ -337,7 +337,7 @@ async def test_hanging_pass_times_out_and_continues_later(
     monkeypatch.setattr(compaction_module, "LOOK_S", 0.05)
     go_on, run = threading.Event(), CompactionPass.run
 
-    def hang(one: CompactionPass) -> list[Made]:
+    def hang(one: CompactionPass) -> list[FinishedVersion]:
         assert go_on.wait(20), "the test never let go"
         return run(one)
 

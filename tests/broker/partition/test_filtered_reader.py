@@ -7,13 +7,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.broker.cluster_stand import NODES, TOPIC_ID, ClusterStand, standing
+from tests.broker.cluster_stand import NODES, TOPIC_ID, ClusterStand, started_cluster
 from tests.broker.stand import settled
 from tests.broker.storage.keyed import keyed, records_of
 
 from tidelog_broker.partition.filtered_reader import indexed_columns, parse_record_filter
 from tidelog_broker.partition.partition import Partition
-from tidelog_broker.storage.partition.matching import Wanted
+from tidelog_broker.storage.partition.matching import RecordFilter
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
@@ -26,7 +26,7 @@ def _has_all(partition: Partition) -> bool:
 
 @pytest.fixture
 async def stand(tmp_path: Path) -> AsyncIterator[ClusterStand]:
-    async with standing(tmp_path) as made:
+    async with started_cluster(tmp_path) as made:
         yield made
 
 
@@ -48,23 +48,23 @@ async def test_every_replica_returns_only_committed_matches(
         await settled(partial(_has_all, partition), "it is not replicated")
         offset, found = 0, list[int]()
         while offset < 6:  # a follower's memory may have less of it yet than its log
-            some = await partition.filtered.read(offset, PLENTY, Wanted(b"a"))
+            some = await partition.filtered.read(offset, PLENTY, RecordFilter(b"a"))
             assert some.next_offset > offset
             offset, found = some.next_offset, [*found, *(one.offset for one in records_of(some.batches))]
         assert (found, offset) == ([0, 2, 4], 6)
-        assert (await partition.filtered.read(6, PLENTY, Wanted(b"a"))) == ([], 6)
-        newest = await partition.filtered.find_newest(Wanted(b"b"), lambda: True)
+        assert (await partition.filtered.read(6, PLENTY, RecordFilter(b"a"))) == ([], 6)
+        newest = await partition.filtered.find_newest(RecordFilter(b"b"), lambda: True)
         assert newest is not None
         assert newest.offset == 5
-        assert await partition.filtered.find_newest(Wanted(b"nobody"), lambda: True) is None
-        assert await partition.filtered.find_newest(Wanted(b"b"), lambda: False) is None
+        assert await partition.filtered.find_newest(RecordFilter(b"nobody"), lambda: True) is None
+        assert await partition.filtered.find_newest(RecordFilter(b"b"), lambda: False) is None
     for name in NODES:
         if name != owner:
             stand.disks[name].hold("sync")
     peer.post_publish(TOPIC_ID, bytes(keyed([b"a"])))
     await settled(lambda: stand.partition(owner).log.end_offset == 7, "the owner has not written it")
-    assert (await stand.partition(owner).filtered.read(5, PLENTY, Wanted(b"a"))).next_offset == 6
-    newest = await stand.partition(owner).filtered.find_newest(Wanted(b"a"), lambda: True)
+    assert (await stand.partition(owner).filtered.read(5, PLENTY, RecordFilter(b"a"))).next_offset == 6
+    newest = await stand.partition(owner).filtered.find_newest(RecordFilter(b"a"), lambda: True)
     assert newest is not None
     assert newest.offset == 4
     for name in NODES:
@@ -73,8 +73,8 @@ async def test_every_replica_returns_only_committed_matches(
 
 def test_filter_is_parsed_and_validated() -> None:
     assert parse_record_filter(pb.RecordFilter()) is None
-    assert parse_record_filter(pb.RecordFilter(key=b"")) == Wanted(b"", None)
-    assert parse_record_filter(pb.RecordFilter(key=b"k", tag="t")) == Wanted(b"k", "t")
+    assert parse_record_filter(pb.RecordFilter(key=b"")) == RecordFilter(b"", None)
+    assert parse_record_filter(pb.RecordFilter(key=b"k", tag="t")) == RecordFilter(b"k", "t")
     with pytest.raises(ProtocolError) as caught:
         parse_record_filter(pb.RecordFilter(tag="ä" * 2049))
     assert caught.value.code == pb.INVALID_REQUEST

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.broker.cluster_stand import NODES, TOPIC_ID, others, standing
+from tests.broker.cluster_stand import NODES, TOPIC_ID, others, started_cluster
 from tests.broker.founded import Founded
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand, settled
@@ -47,7 +47,7 @@ async def test_full_disk_refuses_publishes_until_there_is_space(
     stand.disk.heal()
     (result,) = await peer.publish(topic.topic_id, batch(b"again"))
     assert result.base_offset == before + stored
-    assert node.life.health.state == "running"
+    assert node.lifecycle.health.state == "running"
     await stand.restart()
     assert (await (await stand.peer()).read_all(topic.topic_id))[-1] == b"again"
 
@@ -177,7 +177,7 @@ async def test_damaged_partition_is_readable_up_to_its_damage_and_refuses_publis
     info = (await peer.ask(topic_describe=pb.TopicDescribe(name="t"))).envelope.topic_reply.topics[0]
     assert info.partitions[0].state == "limbo"
     assert (await peer.create("healthy")).name == "healthy"
-    assert stand.node.life.health.state == "running"
+    assert stand.node.lifecycle.health.state == "running"
 
 
 async def test_restarted_ring_releases_its_memory(node: Node, peer: Peer) -> None:
@@ -217,7 +217,7 @@ async def test_every_node_logs_possible_data_loss_after_power_loss_of_all(
 
 async def test_planned_end_reports_held_by_all_only_if_true(tmp_path: Path) -> None:
     """Like an owner that leaves a dead replica behind: it never reports its log end."""
-    async with standing(tmp_path) as stand:
+    async with started_cluster(tmp_path) as stand:
         await stand.start()
         owner = await stand.owner()
         await stand.publish(b"0", acks=pb.ALL)

@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.broker.cluster_stand import NODES, TOPIC_ID, standing
+from tests.broker.cluster_stand import NODES, TOPIC_ID, started_cluster
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand, settled
 
@@ -142,7 +142,7 @@ async def test_a_bound_batch_is_refused_in_the_next_epoch_of_the_same_owner(stan
 @pytest.mark.parametrize("operation", ["sync", "allocate"])
 async def test_batch_pending_during_another_ownership_is_refused(tmp_path: Path, operation: str) -> None:
     """It waits in the queue, or for space; its sender has been elsewhere since, and has lost a permission perhaps."""
-    async with standing(tmp_path) as cluster:
+    async with started_cluster(tmp_path) as cluster:
         await cluster.start()
         first = await cluster.owner()
         await cluster.publish(b"kept")
@@ -371,7 +371,7 @@ async def test_refusals_of_a_full_disk_are_counted(stand: Stand, partition: Part
 
 
 async def test_uncommitted_bytes_are_bounded(tmp_path: Path) -> None:
-    async with standing(tmp_path) as cluster:
+    async with started_cluster(tmp_path) as cluster:
         await cluster.start(partition_in_flight_bytes=100 * KIB)
         first = await cluster.owner()
         await cluster.publish(b"kept")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.broker.cluster_stand import NODES, TOPIC_ID, ClusterStand, others, standing
+from tests.broker.cluster_stand import NODES, TOPIC_ID, ClusterStand, others, started_cluster
 from tests.broker.peer import batch
 from tests.broker.stand import Stand, settled
 
@@ -51,7 +51,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
 @pytest.fixture
 async def cluster(tmp_path: Path, held: Held) -> AsyncIterator[ClusterStand]:
     """Three nodes, each with ten records in two segments, whose first notes wait for `held`."""
-    async with standing(tmp_path) as stand:
+    async with started_cluster(tmp_path) as stand:
         await stand.start(retention_interval_ms=10, ring_bytes=0)
         owner = await stand.owner()
         for part in range(2):

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.broker.cluster_stand import TOPIC_ID, ClusterStand, others, standing
+from tests.broker.cluster_stand import TOPIC_ID, ClusterStand, others, started_cluster
 from tests.broker.faulty_disk import FaultyDisk
 from tests.broker.peer import batch
 from tests.broker.stand import Stand, settled
@@ -26,7 +26,7 @@ SEGMENT_BYTES = 64 * KIB
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[ClusterStand]:
-    async with standing(tmp_path) as stand:
+    async with started_cluster(tmp_path) as stand:
         await stand.start(retention_bytes=BOUND_BYTES, retention_interval_ms=10, ring_bytes=0)
         yield stand
 
@@ -51,7 +51,7 @@ async def test_full_disk_overwrites_the_stored_log_start(cluster: ClusterStand) 
     await settled(lambda: partition.log.start_offset > 0, "a full disk kept expired records")
     directory = partition.log.directory
     await settled(lambda: load_log_start(disk, directory) == partition.log.start_offset, "that is not written down")
-    assert cluster.nodes[owner].life.health.state == "running"
+    assert cluster.nodes[owner].lifecycle.health.state == "running"
 
 
 async def test_log_start_file_is_created_when_an_epoch_begins_the_second_segment(
@@ -79,7 +79,7 @@ async def test_full_disk_for_the_log_start_file_deletes_nothing_and_retries(
         await publish(cluster, owner, sequence)
     await settled(lambda: "old segments cannot be deleted" in caplog.text, "the refusal was not logged")
     assert partition.log.start_offset == 0
-    assert (cluster.nodes[owner].life.health.state, cluster.nodes[owner].life.exit_code) == ("running", 0)
+    assert (cluster.nodes[owner].lifecycle.health.state, cluster.nodes[owner].lifecycle.exit_code) == ("running", 0)
     disk.heal()
     await settled(lambda: partition.log.start_offset > 0, "it was not tried again")
     assert caplog.text.count("old segments cannot be deleted") <= 2, "once for the look and once for the roll at most"
@@ -339,7 +339,7 @@ async def test_disk_failure_in_background_log_start_stops_the_node(cluster: Clus
     cluster.disks[owner].fail = lambda operation, path: broken if NAME in path.name else None
     partition.retention.note_log_start()
     await settled(lambda: partition.state.refusal is not None, "the node continued with a broken disk")
-    assert cluster.nodes[owner].life.exit_code == 74
+    assert cluster.nodes[owner].lifecycle.exit_code == 74
 
 
 async def test_disk_failure_stops_the_node(cluster: ClusterStand) -> None:
@@ -352,7 +352,7 @@ async def test_disk_failure_stops_the_node(cluster: ClusterStand) -> None:
     for sequence in range(1, 20):
         await peer.publish(TOPIC_ID, batch(b"%020d" % sequence * 1500, producer_id=7, sequence=sequence))
     await settled(lambda: partition.state.refusal is not None, "the node continued with a broken disk")
-    assert cluster.nodes[owner].life.exit_code == 74
+    assert cluster.nodes[owner].lifecycle.exit_code == 74
 
 
 async def test_single_copy_stores_no_log_start(stand: Stand) -> None:
@@ -368,7 +368,7 @@ async def test_single_copy_stores_no_log_start(stand: Stand) -> None:
 
 
 async def test_replica_follows_the_owners_deletion_at_once(tmp_path: Path) -> None:
-    async with standing(tmp_path) as stand:
+    async with started_cluster(tmp_path) as stand:
         await stand.start(retention_bytes=BOUND_BYTES, retention_interval_ms=3_600_000)
         owner = await stand.owner()
         for sequence in range(40):
@@ -415,4 +415,4 @@ async def test_topic_deleted_during_a_log_start_write_affects_no_other(
     await asyncio.sleep(0.05)
     assert not partition.log.directory.exists(), "a note came back to a directory that was removed"
     node = cluster.nodes[partition.replica.state.node_id]
-    assert (node.life.health.state, node.life.exit_code) == ("running", 0)
+    assert (node.lifecycle.health.state, node.lifecycle.exit_code) == ("running", 0)

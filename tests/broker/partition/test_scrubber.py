@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 import pytest
 from prometheus_client import Counter
-from tests.broker.cluster_stand import NODES, ClusterStand, bound_windows, others, standing
+from tests.broker.cluster_stand import NODES, ClusterStand, bound_windows, others, started_cluster
 from tests.broker.partition.compaction_stand import alike, compacting, publish
 from tests.broker.stand import settled
 from tests.broker.storage.build import read_all
@@ -33,7 +33,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[ClusterStand]:
 @pytest.fixture
 async def keeping(tmp_path: Path) -> AsyncIterator[ClusterStand]:
     """A cluster that compacts nothing, which would end epochs by itself."""
-    async with standing(tmp_path) as stand:
+    async with started_cluster(tmp_path) as stand:
         await stand.start(retention_interval_ms=20)
         yield stand
 

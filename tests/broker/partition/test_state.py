@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.broker.cluster_stand import NODES, ClusterStand, others, standing
+from tests.broker.cluster_stand import NODES, ClusterStand, others, started_cluster
 from tests.broker.stand import settled
 
 from tidelog_proto import broker_pb2 as pb
@@ -14,7 +14,7 @@ from tidelog_proto import broker_pb2 as pb
 
 @pytest.fixture
 async def stand(tmp_path: Path) -> AsyncIterator[ClusterStand]:
-    async with standing(tmp_path) as made:
+    async with started_cluster(tmp_path) as made:
         yield made
 
 

@@ -7,7 +7,7 @@ from tests.broker.founded import Founded
 
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.rebalance import copy_progress
-from tidelog_broker.rebalance.copy_progress import MOVES_MAX, STALLED_MS, NewCopies, Told, ask
+from tidelog_broker.rebalance.copy_progress import MOVES_MAX, STALLED_MS, CopyReport, NewCopies, ask
 from tidelog_proto import broker_pb2 as pb
 
 KEY = (b"t" * 16, 0)
@@ -23,7 +23,7 @@ class Trial:
         self.dead: set[str] = set()
         self.copies = NewCopies(ask=self.ask, alive=lambda node: node not in self.dead, now_ms=lambda: self.now_ms)
 
-    async def ask(self, node_id: str, keys: Collection[PartitionKey]) -> Told:
+    async def ask(self, node_id: str, keys: Collection[PartitionKey]) -> CopyReport:
         self.asked.append((node_id, set(keys)))
         return self.told.get(node_id, {})
 

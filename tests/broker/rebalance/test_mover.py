@@ -15,7 +15,7 @@ from tidelog_broker.core.replication.ports import Plan
 from tidelog_broker.core.replication.push import Follower
 from tidelog_broker.core.topics import PartitionKey, TopicRegistry
 from tidelog_broker.rebalance import copy_progress, mover
-from tidelog_broker.rebalance.copy_progress import STALLED_MS, NewCopies, Told
+from tidelog_broker.rebalance.copy_progress import STALLED_MS, CopyReport, NewCopies
 from tidelog_broker.rebalance.mover import TRIES, Mover
 from tidelog_broker.rebalance.ownership_advice import Owned, OwnershipAdvice
 from tidelog_broker.wire.links import Links
@@ -64,7 +64,7 @@ class World:
         """Records that new copies of a partition lack."""
         advisers = [OwnershipAdvice(self.cluster, lag_ms=1000, now_ms=lambda: 0)]
         self.mover = Mover(
-            begin_lone=lambda: None,
+            begin_single_copies=lambda: None,
             owned=self.owned,
             roll_over=self.roll_over,
             cluster=self.cluster,
@@ -98,7 +98,7 @@ class World:
                 flush=plan.flush,
             )
 
-    async def ask(self, node_id: str, keys: Collection[PartitionKey]) -> Told:
+    async def ask(self, node_id: str, keys: Collection[PartitionKey]) -> CopyReport:
         told: dict[PartitionKey, pb.PartitionInfo] = {}
         for key in keys:
             active, lacks = self.active[key], self.lacks.get(key, 0)
@@ -207,7 +207,7 @@ async def test_moves_of_ownership_do_not_wait_for_history(monkeypatch: pytest.Mo
     monkeypatch.setattr(copy_progress, "MOVES_MAX", 1)
     world = World()
     world.lacks = dict.fromkeys(world.active, 1000)
-    where = {owned.key: plan for owned, plan in world.mover.wanted(everything=True)}
+    where = {owned.key: plan for owned, plan in world.mover.due_moves(everything=True)}
     news = {key for key, plan in where.items() if "c" in plan.placement}
     assert 1 < len(news) < len(where)
     world.mover.rebalance()
@@ -305,10 +305,10 @@ async def test_rebalancing_waits_for_starting_nodes() -> None:
 
 async def test_rebalancing_chooses_owners_that_keep_up() -> None:
     world = World()
-    homes = {owned.key: plan.owner for owned, plan in world.mover.wanted(everything=True)}
+    homes = {owned.key: plan.owner for owned, plan in world.mover.due_moves(everything=True)}
     assert "b" in homes.values()
     world.slow.answered = False
-    found = {owned.key: plan for owned, plan in world.mover.wanted(everything=True)}
+    found = {owned.key: plan for owned, plan in world.mover.due_moves(everything=True)}
     assert "b" not in {plan.owner for plan in found.values() if "a" in plan.placement}
     for key in homes.keys() - found.keys():
         assert homes[key] == "b", "what else is out of place moves as ever"
@@ -352,14 +352,14 @@ async def test_unmovable_partitions_of_a_drained_node_stay() -> None:
     """Three copies of three nodes: ownership alone would go to and fro with each takeover."""
     world = three_copies()
     world.drain("c")
-    assert {plan.owner for _, plan in world.mover.wanted(everything=True)} == {"b"}, "some would be better off there"
-    assert world.mover.wanted(everything=False) == []
+    assert {plan.owner for _, plan in world.mover.due_moves(everything=True)} == {"b"}, "some would be better off there"
+    assert world.mover.due_moves(everything=False) == []
 
 
 async def test_drained_owner_hands_over_ownership_even_if_copies_cannot_move() -> None:
     world = three_copies()
     world.drain("a")
-    found = [plan for _, plan in world.mover.wanted(everything=False)]
+    found = [plan for _, plan in world.mover.due_moves(everything=False)]
     assert len(found) == PARTITIONS
     assert {plan.owner for plan in found} == {"b", "c"}
     assert {frozenset(plan.placement) for plan in found} == {frozenset("abc")}
@@ -370,9 +370,9 @@ async def test_drained_owner_hands_over_to_a_replica_that_keeps_up() -> None:
     for active in world.active.values():
         active.placement[:] = ["a", "b", "c"]
     world.drain("a")
-    assert {plan.owner for _, plan in world.mover.wanted(everything=False)} == {"b", "c"}
+    assert {plan.owner for _, plan in world.mover.due_moves(everything=False)} == {"b", "c"}
     world.slow.streaming = False
-    assert {plan.owner for _, plan in world.mover.wanted(everything=False)} == {"c"}
+    assert {plan.owner for _, plan in world.mover.due_moves(everything=False)} == {"c"}
 
 
 async def test_missing_copies_are_created_when_there_are_nodes_for_all() -> None:

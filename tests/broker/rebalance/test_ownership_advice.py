@@ -104,7 +104,7 @@ def test_back_off_after_a_remedy_doubles() -> None:
     waits_s = []
     for _ in range(8):
         assert trial.plan() is not None
-        trial.advice.taken(KEY, trial.now_s)
+        trial.advice.moved(KEY, trial.now_s)
         since_s = trial.now_s
         while trial.plan() is None:
             trial.now_s += 30
@@ -118,9 +118,9 @@ def test_back_off_is_reset_after_a_long_time() -> None:
     trial.lag("b")
     trial.now_s += 100
     for _ in range(5):
-        trial.advice.taken(KEY, trial.now_s)
+        trial.advice.moved(KEY, trial.now_s)
     trial.now_s += 40 * AGAIN_S + AGAIN_S_MAX
-    trial.advice.taken(KEY, trial.now_s)
+    trial.advice.moved(KEY, trial.now_s)
     trial.now_s += AGAIN_S
     assert trial.plan() is not None
 

@@ -56,7 +56,7 @@ def test_any_cluster_change_restarts_the_stable_time(what: str) -> None:
     if what == "dead":
         trial.world.die("b")
     elif what == "cut off":
-        trial.world.cluster.note_cut_off(frozenset({"b"}))
+        trial.world.cluster.set_unreachable(frozenset({"b"}))
     else:
         trial.world.cluster.note_leaving("b", 1 << 24)
     assert trial.homes() == {}
@@ -87,7 +87,7 @@ def test_returned_partition_stays_longer_each_time() -> None:
     key = next(iter(trial.homes()))
     waits_s = []
     for epoch in range(1, 8):
-        trial.advice.taken(key, trial.now_s)
+        trial.advice.moved(key, trial.now_s)
         since_s = trial.now_s
         while key not in trial.homes(epoch=epoch):
             trial.now_s += CALM_MS / 1000

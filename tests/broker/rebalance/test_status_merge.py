@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog_broker.rebalance.status_merge import merge_topic, removal_fault, told_topics
+from tidelog_broker.rebalance.status_merge import merge_topic, removal_fault, reports_by_topic
 from tidelog_proto import broker_pb2 as pb
 
 
@@ -40,7 +40,7 @@ def fault(*replies: pb.ClusterStatusReply, node: str = "a") -> str:
 def test_owners_report_counts_with_each_copys_own_missing_history() -> None:
     own = told("a", epoch=2, placement="ab", hw=1).topics[0]
     others = [told("c", hw=5, missing=7), told("b", hw=6), told("d", epoch=1, hw=9, missing=2)]
-    merge_topic("a", own, told_topics(others)[own.topic_id])
+    merge_topic("a", own, reports_by_topic(others)[own.topic_id])
     (partition,) = own.partitions
     assert (partition.epoch, partition.high_watermark) == (3, 6)
     assert {one.node_id: (one.missing_epochs, one.missing_records) for one in partition.replicas} == {
@@ -49,23 +49,25 @@ def test_owners_report_counts_with_each_copys_own_missing_history() -> None:
         "d": (1, 2),
     }
     own = told("a", placement="abc", hw=1).topics[0]
-    merge_topic("a", own, told_topics([told("b", placement="abc", hw=6)])[own.topic_id])
+    merge_topic("a", own, reports_by_topic([told("b", placement="abc", hw=6)])[own.topic_id])
     assert own.partitions[0].high_watermark == 6, "the owner knows better than this node's own copy"
 
 
 def test_report_of_an_open_log_precedes_an_owner_with_a_closed_one() -> None:
     own = told("b", state="idle").topics[0]
-    merge_topic("b", own, told_topics([told("c", hw=5), told("x", state="away")])[own.topic_id])
+    merge_topic("b", own, reports_by_topic([told("c", hw=5), told("x", state="away")])[own.topic_id])
     assert (own.partitions[0].high_watermark, own.partitions[0].state) == (5, "active")
     own = told("c", epoch=2, hw=5).topics[0]
-    merge_topic("c", own, told_topics([told("b", epoch=3, state="idle")])[own.topic_id])
+    merge_topic("c", own, reports_by_topic([told("b", epoch=3, state="idle")])[own.topic_id])
     assert own.partitions[0].epoch == 3, "a newer epoch counts, open or not"
 
 
 def test_doubt_of_a_copy_is_reported_by_its_own_node() -> None:
     own = told("a").topics[0]
     merge_topic(
-        "a", own, told_topics([told("b"), told("c", missing=7, copy="damaged"), told("d", copy="short")])[b"t" * 16]
+        "a",
+        own,
+        reports_by_topic([told("b"), told("c", missing=7, copy="damaged"), told("d", copy="short")])[b"t" * 16],
     )
     assert [(one.missing_epochs, one.missing_records, one.copy_fault) for one in own.partitions[0].replicas] == [
         (0, 0, ""),
@@ -76,7 +78,7 @@ def test_doubt_of_a_copy_is_reported_by_its_own_node() -> None:
 
 def test_report_of_a_replica_precedes_others_without_the_owner() -> None:
     own = told("a", hw=1).topics[0]
-    merge_topic("a", own, told_topics([told("c", hw=5)])[own.topic_id])
+    merge_topic("a", own, reports_by_topic([told("c", hw=5)])[own.topic_id])
     assert own.partitions[0].high_watermark == 5
 
 

@@ -98,7 +98,7 @@ def test_unstable_replica_does_not_get_the_partition_each_time() -> None:
         while trial.plan(epoch=epoch) is None:
             trial.now_s += STEADY_S
         waits_s.append(trial.now_s - since_s)
-        trial.advice.taken((TOPIC, 0), trial.now_s)
+        trial.advice.moved((TOPIC, 0), trial.now_s)
     assert waits_s[:4] == [STEADY_S, AGAIN_S, 2 * AGAIN_S, 4 * AGAIN_S]
     assert waits_s[-1] == AGAIN_S_MAX
 
@@ -114,20 +114,20 @@ def test_replica_must_keep_up_continuously() -> None:
 
 def test_partition_on_storing_nodes_only_gets_a_copy_on_an_able_node() -> None:
     world = World()
-    assert world.mover.wanted(everything=False) == []
+    assert world.mover.due_moves(everything=False) == []
     set_roles(world, "a", STORES)
     set_roles(world, "b", STORES)
-    wanted = world.mover.wanted(everything=False)
+    wanted = world.mover.due_moves(everything=False)
     assert len(wanted) == PARTITIONS
     assert all(plan.owner == "c" and len(plan.placement) == 2 for _, plan in wanted)
     world.die("c")
-    assert world.mover.wanted(everything=False) == []
+    assert world.mover.due_moves(everything=False) == []
 
 
 def test_node_that_loses_the_storing_role_gives_up_its_copies() -> None:
     world = World()
     set_roles(world, "b", ROUTES)
-    wanted = world.mover.wanted(everything=False)
+    wanted = world.mover.due_moves(everything=False)
     assert len(wanted) == PARTITIONS
     assert all(set(plan.placement) == {"a", "c"} for _, plan in wanted)
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.broker.cluster_stand import NODES, ClusterStand, standing
+from tests.broker.cluster_stand import NODES, ClusterStand, started_cluster
 from tests.broker.faulty_disk import FaultyDisk
 from tests.broker.replica_logs import chain_of, group, open_log, view_of
 from tests.broker.stand import settled
@@ -103,7 +103,7 @@ async def test_disk_failure_is_reported_once_and_ends_syncs(stand: Stand) -> Non
 @pytest.fixture
 async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ClusterStand]:
     monkeypatch.setattr(planned_end, "SLACK_BYTES", 0)
-    async with standing(tmp_path) as made:
+    async with started_cluster(tmp_path) as made:
         await made.start(flush=pb.NEVER)
         yield made
 
@@ -139,7 +139,9 @@ async def test_failed_sync_ahead_stops_the_node(cluster: ClusterStand) -> None:
     await cluster.agree(b"a")
     cluster.disks[broken].break_at("sync")
     cluster.partition(owner).driver.roll_over(Plan(broken, NODES, 2, pb.NEVER))
-    await settled(lambda: cluster.nodes[broken].life.health.state == "failed", "the node goes on with a broken disk")
+    await settled(
+        lambda: cluster.nodes[broken].lifecycle.health.state == "failed", "the node goes on with a broken disk"
+    )
     assert cluster.partition(owner).replica.can_append, "nothing has been proposed"
     cluster.disks[broken].heal()
     await cluster.stop(broken)

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.broker.cluster_stand import KEY, NODES, TOPIC_ID, ClusterStand, bound_windows, others, standing
+from tests.broker.cluster_stand import KEY, NODES, TOPIC_ID, ClusterStand, bound_windows, others, started_cluster
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import settled
 from tests.broker.storage.build import read_all
@@ -22,7 +22,7 @@ from tidelog_proto.limits import KIB
 
 @pytest.fixture
 async def stand(tmp_path: Path) -> AsyncIterator[ClusterStand]:
-    async with standing(tmp_path) as made:
+    async with started_cluster(tmp_path) as made:
         yield made
 
 
@@ -224,7 +224,7 @@ async def test_follower_with_a_full_disk_resumes_when_there_is_space(stand: Clus
     values = [bytes([number]) * 30_000 for number in range(6)]
     for value in values:
         await stand.publish(value)
-    assert stand.nodes[full].life.health.state == "running"
+    assert stand.nodes[full].lifecycle.health.state == "running"
     stand.disks[full].heal()
     await stand.agree(b"first", *values)
 
@@ -237,7 +237,7 @@ async def test_follower_with_a_failed_disk_stops_and_others_continue(stand: Clus
     stand.disks[broken].break_at("sync")
     await stand.publish(b"b")
     node = stand.nodes[broken]
-    await settled(lambda: node.life.health.state == "failed", "the node goes on with a broken disk")
+    await settled(lambda: node.lifecycle.health.state == "failed", "the node goes on with a broken disk")
     stand.disks[broken].heal()
     await stand.stop(broken)
     await stand.publish(b"c")
@@ -274,7 +274,7 @@ async def test_node_with_a_failed_final_sync_stops_and_others_continue(
     await stand.agree(b"a")
     stand.disks[broken].break_at("sync")
     stand.partition(owner).driver.roll_over(Plan(owner, NODES, 2))
-    await settled(lambda: stand.nodes[broken].life.health.state == "failed", "the node goes on with a broken disk")
+    await settled(lambda: stand.nodes[broken].lifecycle.health.state == "failed", "the node goes on with a broken disk")
     stand.disks[broken].heal()
     await stand.stop(broken)
     await stand.publish(b"b")

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
-from tests.broker.cluster_stand import TOPIC_ID, ClusterStand, others, standing
+from tests.broker.cluster_stand import TOPIC_ID, ClusterStand, others, started_cluster
 from tests.broker.stand import settled
 
 from tidelog_broker.core.replication.effects import Append, PeerMessage
@@ -18,7 +18,7 @@ from tidelog_proto import broker_pb2 as pb
 
 @pytest.fixture
 async def stand(tmp_path: Path) -> AsyncIterator[ClusterStand]:
-    async with standing(tmp_path) as made:
+    async with started_cluster(tmp_path) as made:
         yield made
 
 

@@ -11,8 +11,8 @@ from tests.broker.storage.build import read_all
 from tidelog_broker.core.replication.chain import DecidedCompaction
 from tidelog_broker.core.replication.effects import (
     Append,
-    AppendFill,
-    FinishFill,
+    AppendPartialCopy,
+    FinishPartialCopy,
     KeepProducers,
     SetAside,
     SyncLog,
@@ -132,7 +132,7 @@ def test_failed_sync_is_a_failure(tmp_path: Path) -> None:
         log_writer.perform(view, SyncLog(0))
 
 
-def test_sealed_epoch_is_filled_beside_the_log_and_added_when_complete(tmp_path: Path) -> None:
+def test_sealed_epoch_is_fetched_beside_the_log_and_added_when_complete(tmp_path: Path) -> None:
     (tmp_path / "source").mkdir()
     source = open_log(FaultyDisk(), tmp_path / "source")
     end = write_epoch(source, 0, b"a", b"b", b"c")
@@ -140,19 +140,19 @@ def test_sealed_epoch_is_filled_beside_the_log_and_added_when_complete(tmp_path:
     disk = FaultyDisk()
     (tmp_path / "copy").mkdir()
     view = view_of(open_log(disk, tmp_path / "copy"), chain_of(end))
-    first = AppendFill(0, 0, 0, 2, batches[:2], *end)
+    first = AppendPartialCopy(0, 0, 0, 2, batches[:2], *end)
     assert log_writer.perform(view, first)
-    assert (view.fill_position(0) or (0, 0))[0] == 2
+    assert (view.copy_position(0) or (0, 0))[0] == 2
     assert log_writer.perform(view, first), "existing batches are skipped"
     disk.fill_up()
-    large = AppendFill(0, 0, 2, 3, batches[2:], *end)
+    large = AppendPartialCopy(0, 0, 2, 3, batches[2:], *end)
     log_writer.perform(view, large)
     disk.heal()
     assert log_writer.perform(view, large)
     assert view.store.end_offset == 0, "it does not count yet"
-    assert log_writer.perform(view, FinishFill(0))
+    assert log_writer.perform(view, FinishPartialCopy(0))
     assert read_all(view.store) == read_all(source)
-    assert log_writer.perform(view, FinishFill(0)), "twice is fine"
+    assert log_writer.perform(view, FinishPartialCopy(0)), "twice is fine"
 
 
 @pytest.mark.parametrize("whose", [b"a", b"x"])
@@ -166,12 +166,12 @@ def test_longer_copy_than_known_is_resumed_only_if_identical(tmp_path: Path, who
     copy = open_log(FaultyDisk(), tmp_path / "copy")
     write_epoch(copy, 0, whose)
     view = view_of(copy, chain_of(end))
-    assert log_writer.perform(view, AppendFill(0, 0, 0, 2, batches[:2], *end)) == (whose == b"a")
+    assert log_writer.perform(view, AppendPartialCopy(0, 0, 0, 2, batches[:2], *end)) == (whose == b"a")
     if whose == b"x":
-        assert view.fill_position(0) is None, "the core looks again, and finds nothing"
-        assert log_writer.perform(view, AppendFill(0, 0, 0, 2, batches[:2], *end))
-    assert log_writer.perform(view, AppendFill(0, 0, 2, 3, batches[2:], *end))
-    assert log_writer.perform(view, FinishFill(0))
+        assert view.copy_position(0) is None, "the core looks again, and finds nothing"
+        assert log_writer.perform(view, AppendPartialCopy(0, 0, 0, 2, batches[:2], *end))
+    assert log_writer.perform(view, AppendPartialCopy(0, 0, 2, 3, batches[2:], *end))
+    assert log_writer.perform(view, FinishPartialCopy(0))
     assert read_all(view.store) == read_all(source)
 
 
@@ -182,9 +182,9 @@ def test_incomplete_copy_is_fetched_again(tmp_path: Path) -> None:
     end = write_epoch(source, 0, b"a", b"b", b"c")
     batches = [memoryview(one) for one in read_all(source, max_bytes=1)]
     view = view_of(open_log(FaultyDisk(), tmp_path / "copy"), chain_of(end))
-    assert log_writer.perform(view, AppendFill(0, 0, 0, 2, batches[:2], *end))
-    assert log_writer.perform(view, FinishFill(0))
-    assert view.fill_position(0) is None
+    assert log_writer.perform(view, AppendPartialCopy(0, 0, 0, 2, batches[:2], *end))
+    assert log_writer.perform(view, FinishPartialCopy(0))
+    assert view.copy_position(0) is None
 
 
 def test_copy_begins_at_the_log_start(tmp_path: Path) -> None:
@@ -199,22 +199,22 @@ def test_copy_begins_at_the_log_start(tmp_path: Path) -> None:
     view = view_of(copy, chain)
     write_epoch(copy, 0, b"a", b"b")
     write_epoch(copy, 1, b"c")
-    unknown = AppendFill(1, 4, 4, 5, batches[4:5], *second, None)
+    unknown = AppendPartialCopy(1, 4, 4, 5, batches[4:5], *second, None)
     assert not log_writer.perform(view, unknown), "the stored part ends below the batch, so it cannot be continued"
     assert log_writer.perform(view, replace(unknown, start_digest=digest))
-    assert view.fill_position(1) == (5, source.reader.digest_at(1, 5))
+    assert view.copy_position(1) == (5, source.reader.digest_at(1, 5))
     copy.close()
     view = view_of(open_log(FaultyDisk(), tmp_path / "copy"), chain, log_start=4)
-    assert (view.fill_position(1) or (0, 0))[0] == 5, "a start goes on with it"
-    assert log_writer.perform(view, AppendFill(1, 4, 5, 6, batches[5:], *second, None))
-    assert log_writer.perform(view, FinishFill(1))
+    assert (view.copy_position(1) or (0, 0))[0] == 5, "a start goes on with it"
+    assert log_writer.perform(view, AppendPartialCopy(1, 4, 5, 6, batches[5:], *second, None))
+    assert log_writer.perform(view, FinishPartialCopy(1))
     assert [log.epoch for log in view.store.epochs] == [1]
     assert read_all(view.store) == [bytes(one) for one in batches[4:]]
     assert view.epoch_end(1) == second
     view.store.close()
     view = view_of(open_log(FaultyDisk(), tmp_path / "copy"), chain, log_start=4)
     assert view.store.start_offset == 4
-    assert view.store.copies.fill_epochs == (), "retention has deleted what the older epoch holds"
+    assert view.store.copies.partial_epochs == (), "retention has deleted what the older epoch holds"
 
 
 def test_set_aside_ignores_missing_epochs(tmp_path: Path) -> None:
@@ -238,8 +238,8 @@ def test_complete_older_version_is_not_overwritten(tmp_path: Path) -> None:
     view = view_of(store, chain)
     store.copies.set_aside(1, "it has rotted")
     batches = group(0, 0, b"x").batches
-    assert not log_writer.perform(view, AppendFill(0, 0, 0, 1, batches, first[0], 77))
-    assert view.fill_position(0) == first
+    assert not log_writer.perform(view, AppendPartialCopy(0, 0, 0, 1, batches, first[0], 77))
+    assert view.copy_position(0) == first
 
 
 def test_producer_state_of_a_later_offset_is_saved_if_the_log_agrees(tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ def test_lost_directory_of_a_single_copy_is_limbo(tmp_path: Path, how: str) -> N
     if how == "disk full":
         disk.fill_up()
     view = view_of(store, chain)
-    assert "lost epoch 1" in (view.limbo() or "")
+    assert "lacks epoch 1" in (view.limbo() or "")
 
 
 @pytest.mark.parametrize("placement", [("b", "c"), THREE])
@@ -259,12 +259,12 @@ def test_start_resumes_another_version_beside_the_log(tmp_path: Path, beside: st
     ]
     store = open_log(disk, tmp_path)
     version, count = ("newest", 2) if beside == "part of it" else (beside, 3)
-    store.copies.begin_fill(0, 0, *ends[version])
-    store.copies.append_fill(0, made[version][:count])
+    store.copies.begin_copy(0, 0, *ends[version])
+    store.copies.append_copy(0, made[version][:count])
     store.close()
     view = view_of(open_log(disk, tmp_path), chain)
     assert view.epoch_end(0) == (ends["newest"] if beside == "newest" else first)
-    assert view.fill_position(0) is not None
+    assert view.copy_position(0) is not None
     assert ((view.position_beside(0) or (0, 0))[0]) == (2 if beside == "part of it" else 0)
 
 
@@ -279,7 +279,7 @@ def test_a_compacted_epoch_that_cannot_be_opened_is_set_aside_under_its_own_name
     view = view_of(open_log(FaultyDisk(), tmp_path), chain_of(*ends))
     assert (view.limbo(), [held.epoch for held in view.store.epochs]) == (None, [2, 3])
     assert compacted.with_name("epoch-00000001.c00000002.bad-1").exists()
-    assert view.fill_position(0) is not None, "the older one waits"
+    assert view.copy_position(0) is not None, "the older one waits"
 
 
 def test_full_disk_postpones_copies_that_cannot_be_resumed(tmp_path: Path) -> None:

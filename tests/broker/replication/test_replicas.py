@@ -35,14 +35,14 @@ async def topic_with(stand: Stand, *values: bytes) -> bytes:
 
 async def test_every_incarnation_opens_an_epoch_when_the_partition_is_first_used(stand: Stand) -> None:
     topic_id = b""
-    for life in range(4):
+    for start in range(4):
         node = await stand.start()
         peer = await stand.peer()
         topic_id = topic_id or (await peer.create()).topic_id
-        (result,) = await peer.publish(topic_id, batch(b"%d" % life))
-        assert (result.epoch, result.base_offset) == (life, life)
+        (result,) = await peer.publish(topic_id, batch(b"%d" % start))
+        assert (result.epoch, result.base_offset) == (start, start)
         assert chain_of(node, topic_id).active.owner_incarnation == node.incarnation
-        await (stand.crash() if life % 2 else stand.stop())
+        await (stand.crash() if start % 2 else stand.stop())
     await stand.start()
     assert await (await stand.peer()).read_all(topic_id) == [b"0", b"1", b"2", b"3"]
 
@@ -108,12 +108,12 @@ async def test_crash_at_every_step_of_a_takeover_is_recovered(stand: Stand, used
     await settled(lambda: count[0] >= step, "the take-over did not get that far")
     await stand.crash()
 
-    for life in range(2):
+    for start in range(2):
         await stand.start()
         peer = await stand.peer()
-        (result,) = await peer.publish(topic_id, batch(b"%d" % life))
+        (result,) = await peer.publish(topic_id, batch(b"%d" % start))
         assert not result.HasField("error"), result.error
-        assert await peer.read_all(topic_id) == [b"a"][: int(used)] + [b"0", b"1"][: life + 1]
+        assert await peer.read_all(topic_id) == [b"a"][: int(used)] + [b"0", b"1"][: start + 1]
         assert chain_of(stand.node, topic_id).active.owner_incarnation == stand.node.incarnation
         await stand.stop()
 

@@ -59,7 +59,7 @@ def test_audit_page_lists_each_event_and_field() -> None:
     audit, lines = AuditLog(), list[dict[str, object]]()
     audit.also = lines.append
     session, everything = Session(Permissions(), "ann"), About("a", "b", "c", "d", "e")
-    act = audit.asked("topic_delete", session, pb.Envelope(topic_delete=pb.TopicDelete(name="t")), everything)
+    act = audit.begin("topic_delete", session, pb.Envelope(topic_delete=pb.TopicDelete(name="t")), everything)
     for error in (None, pb.Error(message="no")):
         audit.answered(act, "topic_delete", session, everything, error)
     audit.refused("topic_delete", session, ProtocolError(pb.FORBIDDEN, "no"), everything)

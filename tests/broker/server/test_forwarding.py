@@ -82,7 +82,7 @@ async def test_lagging_owner_does_not_deny_a_new_partition(three: Founded) -> No
         frame = await peer.ask(data, publish=pb.Publish(entries=[entry], forwarded=forwarded))
         (result,) = frame.envelope.publish_reply.results
         assert (result.error.code, result.error.definite) == (code, True)
-        assert "has partitions 0 to 0, not 5" in result.error.message
+        assert "has partitions 0 to 0, got 5" in result.error.message
 
 
 async def test_forwarded_request_is_not_forwarded_again(three: Founded) -> None:
@@ -240,9 +240,9 @@ async def test_lost_quorum_is_reported_before_the_timeout(three: Founded) -> Non
             "'c' or 'b'", "'b' or 'c'"
         )
     assert await peer.read_all(topic.topic_id) == [b"one"]
-    await three.until(lambda: "kept/0" in node.life.health.no_quorum, "the node does not say what it lacks")
+    await three.until(lambda: "kept/0" in node.lifecycle.health.no_quorum, "the node does not say what it lacks")
     status = (await peer.ask(cluster_status=pb.ClusterStatus(nodes_only=True))).envelope.cluster_status_reply
-    assert [one.no_quorum for one in status.nodes if one.node.node_id == "a"] == [len(node.life.health.no_quorum)]
+    assert [one.no_quorum for one in status.nodes if one.node.node_id == "a"] == [len(node.lifecycle.health.no_quorum)]
     await three.start("b")
-    await three.until(lambda: not node.life.health.no_quorum, "it is not over")
+    await three.until(lambda: not node.lifecycle.health.no_quorum, "it is not over")
     await three.publish(peer, topic.topic_id, b"two")

@@ -232,9 +232,9 @@ async def test_changed_rules_apply_to_existing_members(shared: Shared) -> None:
 
 async def test_new_coordinator_assigns_only_readable_topics(shared: Shared) -> None:
     coordinator = shared.coordinator()
-    lives = next(name for name in shared.founded.nodes if name != coordinator)
-    ann = GroupMember(await shared.peer("ann", "a", node=lives), pattern=".*")
-    ben = GroupMember(await shared.peer("ben", "a1", "b", node=lives), pattern=".*")
+    running = next(name for name in shared.founded.nodes if name != coordinator)
+    ann = GroupMember(await shared.peer("ann", "a", node=running), pattern=".*")
+    ben = GroupMember(await shared.peer("ben", "a1", "b", node=running), pattern=".*")
     await shared.become([(ann, ["a1", "a2", "a2"]), (ben, ["a1", "b1", "b1"])])
     generation = ann.membership.generation
     await shared.founded.crash(coordinator)

@@ -12,8 +12,8 @@ from tidelog_proto import broker_pb2 as pb
 ENTRIES = 10
 
 
-def record(name: str, partitions: int = 1, life: int = 0) -> pb.TopicRecord:
-    topic_id = f"{name}/{life}".encode().ljust(16, b"\0")[:16]
+def record(name: str, partitions: int = 1, creation: int = 0) -> pb.TopicRecord:
+    topic_id = f"{name}/{creation}".encode().ljust(16, b"\0")[:16]
     return pb.TopicRecord(name=name, topic_id=topic_id, config=pb.TopicConfig(partitions=partitions), revision=1)
 
 
@@ -85,7 +85,7 @@ def test_changes_between_pages_neither_skip_nor_repeat_topics() -> None:
     topics.apply(gone)
     items = all_items(topics, first.next, internal=False)
     assert [told(info) for info in fill(items, first.next, Bounds(ENTRIES), describe).infos] == [("c", [0])]
-    topics.apply(record("b", 3, life=1))
+    topics.apply(record("b", 3, creation=1))
     items = all_items(topics, first.next, internal=False)
     page = fill(items, first.next, Bounds(ENTRIES), describe)
     assert [told(info) for info in page.infos] == [("b", [0, 1, 2]), ("c", [0])], (

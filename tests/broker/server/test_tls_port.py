@@ -18,7 +18,7 @@ from tests.broker.stand import Stand, settled
 from tidelog import Client
 from tidelog.errors import NodeUnreachableError, UnauthenticatedError
 from tidelog.tls import Tls
-from tidelog_broker.base import tls as node_tls
+from tidelog_broker.base import node_tls
 from tidelog_broker.node.node import Node
 from tidelog_cli.certs.certificate_authority import issue
 from tidelog_proto import broker_pb2 as pb

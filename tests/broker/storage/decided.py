@@ -57,10 +57,10 @@ def stamped(group: list[bytearray], epoch: int, offset: int, digest: int = 0) ->
 
 
 def fill(log: PartitionLog, epoch: DecidedEpoch) -> bool:
-    position = log.copies.begin_fill(epoch.epoch, epoch.start_offset, epoch.end_offset, epoch.end_digest)
+    position = log.copies.begin_copy(epoch.epoch, epoch.start_offset, epoch.end_offset, epoch.end_digest)
     for one in epoch.behind(position.offset):
-        log.copies.append_fill(epoch.epoch, [one])
-    return log.copies.finish_fill(epoch.epoch)
+        log.copies.append_copy(epoch.epoch, [one])
+    return log.copies.finish_copy(epoch.epoch)
 
 
 def copy(log: PartitionLog, batches: list[bytes]) -> None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from tests.broker.storage.build import Readable, read_all
 
 from tidelog_broker.storage.io.workers import IoWorkers
-from tidelog_broker.storage.partition.matching import Newest, Wanted
+from tidelog_broker.storage.partition.matching import NewestMatch, RecordFilter
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_proto.batch.header import Codec
 from tidelog_proto.batch.record_batch import RecordBatch, columns_of, encode_batch
@@ -79,21 +79,24 @@ def truth(log: Readable) -> list[Found]:
     return records_of(read_all(log))
 
 
-def matching(records: Iterable[Found], wanted: Wanted) -> list[Found]:
+def matching(records: Iterable[Found], record_filter: RecordFilter) -> list[Found]:
     return [
         one
         for one in records
-        if (wanted.key is None or one.key == wanted.key) and (wanted.tag is None or one.tag == wanted.tag)
+        if (record_filter.key is None or one.key == record_filter.key)
+        and (record_filter.tag is None or one.tag == record_filter.tag)
     ]
 
 
 def read_matching(
-    log: PartitionLog, wanted: Wanted, *, offset: int, limit_offset: int, max_bytes: int, work_bytes: int
+    log: PartitionLog, record_filter: RecordFilter, *, offset: int, limit_offset: int, max_bytes: int, work_bytes: int
 ) -> list[Found]:
     """Read on until the end, and see that each step gets on."""
     found: list[Found] = []
     while offset < limit_offset:
-        result = log.matching.read(offset, max_bytes, limit_offset=limit_offset, wanted=wanted, work_bytes=work_bytes)
+        result = log.matching.read(
+            offset, max_bytes, limit_offset=limit_offset, record_filter=record_filter, work_bytes=work_bytes
+        )
         records = [one for one in records_of(result.batches) if one.offset >= offset]
         assert all(offset <= one.offset < result.next_offset for one in records)
         found += records
@@ -103,10 +106,12 @@ def read_matching(
     return found
 
 
-def newest_matching(log: PartitionLog, wanted: Wanted, *, limit_offset: int, work_bytes: int) -> Newest | None:
+def newest_matching(
+    log: PartitionLog, record_filter: RecordFilter, *, limit_offset: int, work_bytes: int
+) -> NewestMatch | None:
     limit = limit_offset
     while True:
-        newest = log.matching.newest(limit_offset=limit, wanted=wanted, work_bytes=work_bytes)
+        newest = log.matching.newest(limit_offset=limit, record_filter=record_filter, work_bytes=work_bytes)
         if newest.offset is not None:
             return newest
         if newest.from_offset <= log.start_offset:

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 from tests.broker.storage.build import needed, stamp
 
-from tidelog_broker.storage.partition.matching import Wanted
+from tidelog_broker.storage.partition.matching import RecordFilter
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_broker.storage.segment.disk import Disk
 from tidelog_proto.batch.columns import columns_of
@@ -87,7 +87,7 @@ def measure_tidelog(directory: Path, count: int) -> None:
     tell("appends to the page cache, without an index", f"{append_s / count * 1e9:.0f} ns a record")
     log.indexes.switch(frozenset({"key"}))
     begun = time.perf_counter()
-    log.matching.newest(limit_offset=log.end_offset, wanted=Wanted(b"nobody"), work_bytes=1 << 40)
+    log.matching.newest(limit_offset=log.end_offset, record_filter=RecordFilter(b"nobody"), work_bytes=1 << 40)
     took = time.perf_counter() - begun
     tell("index of all of it, read back from the log", f"{took:.1f} s, {took / count * 1e9:.0f} ns a key")
     files = list(directory.rglob("*.key"))
@@ -109,9 +109,9 @@ def measure_tidelog(directory: Path, count: int) -> None:
 
     for name, keys in (("existing", there), ("missing", absent)):
         tell(f"batches of {name} keys, all segments", percentiles(timed(find, keys)))
-    newest = lambda key: log.matching.newest(limit_offset=log.end_offset, wanted=Wanted(key))  # noqa: E731
+    newest = lambda key: log.matching.newest(limit_offset=log.end_offset, record_filter=RecordFilter(key))  # noqa: E731
     tell("newest record of existing keys", percentiles(timed(newest, there)))
-    everything = lambda key: log.matching.read(0, 1 << 20, limit_offset=log.end_offset, wanted=Wanted(key))  # noqa: E731
+    everything = lambda key: log.matching.read(0, 1 << 20, limit_offset=log.end_offset, record_filter=RecordFilter(key))  # noqa: E731
     tell("all records of existing keys", percentiles(timed(everything, there)))
     log.close()
 

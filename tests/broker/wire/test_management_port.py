@@ -334,7 +334,7 @@ async def test_blocked_event_loop_is_reported_as_not_live(node: Node, monkeypatc
     assert get(node.management_port, "/livez") == (503, '{"status": "stuck"}')
     assert get(node.management_port, "/readyz")[0] == 503
     monkeypatch.undo()
-    node.life.health.beat()
+    node.lifecycle.health.beat()
     assert get(node.management_port, "/livez")[0] == 200
 
 

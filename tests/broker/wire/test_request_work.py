@@ -1,9 +1,9 @@
-"""Requests that are processed in pieces, in their caller's read turns."""
+"""Requests that are processed in slices, in their caller's read turns."""
 
 from __future__ import annotations
 
 from tidelog_broker.wire.read_turns import TURN_BYTES, ReadTurn
-from tidelog_broker.wire.request_work import Rest
+from tidelog_broker.wire.request_work import RemainingWork
 
 
 class Work:
@@ -15,7 +15,7 @@ class Work:
         self.share = share
         self.dropped = False
 
-    def piece(self) -> bool:
+    def next_slice(self) -> bool:
         self.left -= 1
         self.turn.taken_bytes += TURN_BYTES // self.share
         return self.left == 0
@@ -25,11 +25,11 @@ class Work:
 
 
 def test_empty_rest_is_done() -> None:
-    assert Rest().is_done(ReadTurn())
+    assert RemainingWork().is_done(ReadTurn())
 
 
 def test_pieces_are_processed_until_the_turn_is_over() -> None:
-    turn, rest = ReadTurn(), Rest()
+    turn, rest = ReadTurn(), RemainingWork()
     work = Work(turn, pieces=5, share=2)
     rest.begin(work)
     assert not rest.is_done(turn)
@@ -44,14 +44,14 @@ def test_pieces_are_processed_until_the_turn_is_over() -> None:
 
 
 def test_work_that_ends_with_the_turn_is_done() -> None:
-    turn, rest = ReadTurn(), Rest()
+    turn, rest = ReadTurn(), RemainingWork()
     rest.begin(Work(turn, pieces=2, share=2))
     assert rest.is_done(turn)
     assert turn.is_over
 
 
 def test_remaining_work_is_dropped_once() -> None:
-    turn, rest = ReadTurn(), Rest()
+    turn, rest = ReadTurn(), RemainingWork()
     work = Work(turn, pieces=3, share=1)
     rest.begin(work)
     assert not rest.is_done(turn)

@@ -10,7 +10,7 @@ import pytest
 
 from tidelog.cluster.contexts import Context, change_contexts, find_context, read_contexts, with_context
 from tidelog_broker.base.config import NodeSettings
-from tidelog_broker.base.tls import NodeTls
+from tidelog_broker.base.node_tls import NodeTls
 from tidelog_broker.metadata.admin_keys import read_admin_keys
 from tidelog_cli.up.local_security import (
     GATEWAY_REFUSED,

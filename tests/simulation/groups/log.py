@@ -133,7 +133,7 @@ class Log:
 
     def snapshot(self) -> None:
         """Let the owner write a snapshot, and delete the values before it."""
-        standing: list[Value] = [*self._node.positions.records(), *self._node.records.records()]
+        live: list[Value] = [*self._node.positions.records(), *self._node.records.records()]
         start = self._node.applied
 
         def settled(error: ProtocolError | None) -> None:
@@ -141,7 +141,7 @@ class Log:
                 del self._values[: start - self.start]
                 self.start = start
 
-        self.write(self.owner, standing, settled)
+        self.write(self.owner, live, settled)
 
     def _apply(self, values: list[Value]) -> None:
         self._values += values
@@ -161,8 +161,8 @@ class Positions:
 
         def settled(error: ProtocolError | None) -> None:
             if error is None:
-                standing = self._positions.get(key)
-                answer(0 if standing is None else standing.next_offset)
+                stored = self._positions.get(key)
+                answer(0 if stored is None else stored.next_offset)
                 return
             if record is not None and NATURE[error.code].definite:
                 self._positions.withdraw(record)

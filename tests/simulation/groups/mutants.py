@@ -12,7 +12,7 @@ from tests.simulation.hints import hint
 from tests.simulation.truth import ViolationError
 
 from tidelog.groups.membership import Change, Membership, PartitionId
-from tidelog_broker.core.groups.membership import ConsumerGroup, ConsumerMember, MemberAssignment
+from tidelog_broker.core.groups.consumer_group import ConsumerGroup, ConsumerMember, MemberAssignment
 from tidelog_broker.core.groups.positions import GroupOffsets, OffsetKey
 from tidelog_broker.groups.sessions import MemberKey, Sessions
 from tidelog_broker.partition.pipeline import PendingPublish
@@ -165,16 +165,16 @@ def _takes_only_its_own(self: GroupOffsets, record: pb.OffsetRecord) -> None:
 
 
 def _takes_the_last(self: GroupOffsets, record: pb.OffsetRecord) -> None:
-    standing = self.get(OffsetKey(record.group, record.topic_id, record.partition))
-    if standing is not None and standing.revision >= record.revision:
-        standing.CopyFrom(record)
+    stored = self.get(OffsetKey(record.group, record.topic_id, record.partition))
+    if stored is not None and stored.revision >= record.revision:
+        stored.CopyFrom(record)
     else:
         _apply(self, record)
 
 
 def _takes_the_first(self: GroupOffsets, record: pb.OffsetRecord) -> None:
-    standing = self.get(OffsetKey(record.group, record.topic_id, record.partition))
-    if standing is None:
+    stored = self.get(OffsetKey(record.group, record.topic_id, record.partition))
+    if stored is None:
         _apply(self, record)
 
 

@@ -26,8 +26,8 @@ from tests.simulation.groups.log import Log, Node, Positions
 from tests.simulation.truth import ViolationError
 
 from tidelog.groups.membership import Membership, PartitionId
+from tidelog_broker.core.groups.consumer_group import ConsumerGroup, fenced, keys_of, partitions_of
 from tidelog_broker.core.groups.member_access import UNRESTRICTED
-from tidelog_broker.core.groups.membership import ConsumerGroup, fenced, keys_of, partitions_of
 from tidelog_broker.core.groups.positions import OffsetKey
 from tidelog_broker.groups.sessions import MemberKey, Sessions
 from tidelog_proto import broker_pb2 as pb
@@ -141,8 +141,8 @@ class Coordinator:
 
     def position(self, place: PartitionId) -> int:
         """Return where the group is in a partition."""
-        standing = self.node.positions.get(OffsetKey(GROUP, *place))
-        return 0 if standing is None else standing.next_offset
+        stored = self.node.positions.get(OffsetKey(GROUP, *place))
+        return 0 if stored is None else stored.next_offset
 
     def settle(self) -> None:
         """Write the decisions, one record after the other."""

@@ -55,9 +55,9 @@ class CrashBesideCopy:
         self._world.clock.after(RESOLVED_US - TICKS_US, self._look)
 
     def _wait_for_calls(self) -> None:
-        life = self._copy.life
-        broker = getattr(getattr(life, "node", None), "broker", None)
-        if life is not None and (broker is None or not broker.lives._shown):
+        process = self._copy.process
+        broker = getattr(getattr(process, "node", None), "broker", None)
+        if process is not None and (broker is None or not broker.incarnations.offered_to):
             self._world.clock.after(LOOK_US, self._wait_for_calls)
             return
         within_us = int(self._world.delay_ms * 1000 * CRASH_WITHIN_DELAYS)
@@ -75,8 +75,8 @@ class CrashBesideCopy:
         """Put an older disk back while those nodes run alone that have dropped the copy's start and know better."""
         machine, older = self._machine, self._older
         assert older is not None
-        knowing = [other for other in self._knowing(older) if other.life is not None and self._dropped_copy(other)]
-        if self._copy.life is None and not machine.copy_took_part and knowing:
+        knowing = [other for other in self._knowing(older) if other.process is not None and self._dropped_copy(other)]
+        if self._copy.process is None and not machine.copy_took_part and knowing:
             for other in self._others:
                 if other not in knowing:
                     other.stop("away while a disk is rolled back")
@@ -89,14 +89,14 @@ class CrashBesideCopy:
         return [one for one in self._world.machines if one is not self._machine and one is not self._copy]
 
     def _dropped_copy(self, other: Machine) -> bool:
-        assert other.life is not None
+        assert other.process is not None
         directory = (self._machine.node_id, self._machine.directory_id)
-        starts = other.life.node.broker.lives.starts(directory)
+        starts = other.process.node.broker.incarnations.starts(directory)
         return bool(starts[1])
 
     def _wait_for_end(self) -> None:
         """Crash another node as soon as the copy has ended, so that it may miss the withdrawal."""
-        if self._copy.life is not None and not self._copy.life.is_refused:
+        if self._copy.process is not None and not self._copy.process.is_refused:
             self._world.clock.after(LOOK_US, self._wait_for_end)
             return
         if self._machine.copy_took_part or self._older is not None or self._random.random() < 0.5:
@@ -114,5 +114,5 @@ class CrashBesideCopy:
         self._world.remove_copy(self._copy)
         if machine.is_rolled_back or machine.is_replacement:
             return
-        if not took_part and (machine.life is None or not machine.life.is_up):
+        if not took_part and (machine.process is None or not machine.process.is_up):
             self._world.checks.fail("I31", f"{machine.node_id} ended because of a copy that was started in parallel")

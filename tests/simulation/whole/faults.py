@@ -27,7 +27,7 @@ ROLLING_BACK_US = 12_000_000
 COPY_RUNS_US = 8_000_000
 HEARSAY_US = 27_000_000
 HEARSAY_SHARE = 0.3
-"""Share of the worlds with a disk rollback that begin with a life known from another node only."""
+"""Share of the worlds with a disk rollback that begin with an incarnation known from another node only."""
 CRASH_SHARE = 0.5
 """So many of them begin with a copy that starts while its node crashes, and so many of later copies do."""
 
@@ -280,13 +280,13 @@ class Faults:
             machine.disk.cut_at = None
 
     def _knowing(self, machine: Machine, snapshot: Snapshot) -> list[Machine]:
-        """Return the machines whose nodes run and must know more of a machine's lives than a snapshot contains."""
+        """Return the machines whose nodes run and must know incarnations of a machine that a snapshot lacks."""
         meetings, heard = self._world.meetings, Heard(snapshot.incarnation, snapshot.tick)
         return [
             other
             for other in self._world.machines
-            if other.life is not None
-            and other.life.is_up
+            if other.process is not None
+            and other.process.is_up
             and other is not machine
             and meetings.knows_more(other.node_id, machine.node_id, heard)
         ]
@@ -301,18 +301,18 @@ class Faults:
         """Start a copy of a running node elsewhere: the copy is refused, and the node continues."""
         machine = self._rolls
         known = any(machine.node_id in self._world.meetings.known[other.node_id] for other in self._world.machines)
-        if machine.life is None or not machine.life.is_up or not known:
+        if machine.process is None or not machine.process.is_up or not known:
             return
         if self._random.random() < CRASH_SHARE:
             self._crash_beside_copy()
             return
         self._pauses_until_us = self._world.clock.now_us + COPY_RUNS_US
         self._let_nothing_else_happen()
-        running, copy = machine.life, self._world.make_copy(machine)
+        running, copy = machine.process, self._world.make_copy(machine)
 
         def look() -> None:
             self._world.remove_copy(copy)
-            if machine.life is not running:
+            if machine.process is not running:
                 self._world.checks.fail(
                     "I31", f"{machine.node_id} ended because of a copy that was started in parallel"
                 )
@@ -322,18 +322,18 @@ class Faults:
 
     def _crash_beside_copy(self) -> None:
         """Start a copy of a node elsewhere, and crash the node a moment later, while all other nodes run."""
-        if all(machine.life is not None and machine.life.is_up for machine in self._world.machines):
+        if all(machine.process is not None and machine.process.is_up for machine in self._world.machines):
             self._pauses_until_us = self._world.clock.now_us + RESOLVED_US
             self._let_nothing_else_happen()
             machine = self._rolls
             CrashBesideCopy(self._world, machine, knowing=lambda disk: self._knowing(machine, disk)).begin()
 
     def _know_by_hearsay(self) -> None:
-        """Let the only running node learn a machine's later life from another node, which is away by then."""
+        """Let the only running node learn a machine's later incarnation from another node, which is away by then."""
         machine, world = self._rolls, self._world
         others = [other for other in world.machines if other is not machine and not other.is_copy]
-        up = [other for other in others if other.life is not None and other.life.is_up]
-        if machine.life is None or not machine.life.is_up or len(up) < 2:
+        up = [other for other in others if other.process is not None and other.process.is_up]
+        if machine.process is None or not machine.process.is_up or len(up) < 2:
             return
         asked, witness = self._random.sample(up, 2)
         self._pauses_until_us = world.clock.now_us + HEARSAY_US
@@ -346,7 +346,7 @@ class Faults:
         machine.start()
 
         def meet() -> None:
-            machine.stop("killed after its later life was noted")
+            machine.stop("killed after its later incarnation was recorded")
             asked.start()
 
         def look() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from tests.simulation.whole.loop import life_here
+from tests.simulation.whole.loop import process_here
 
 from tidelog_broker.core.membership.member_states import Change, Event, MembershipChange
 from tidelog_broker.core.membership.members import Address, Member, Members, MemberState
@@ -23,32 +23,34 @@ class SimGossip:
         self.members = Members(MEMBERS_MAX)
         self.members.merge(self.me)
         self._on_event = on_event
-        self._life = life_here()
+        self._process = process_here()
         self._missed_since_us: dict[str, int] = {}
-        self._patience_us = 1000 * self._life.world.clock.random.randint(100, 800)
+        self._patience_us = 1000 * self._process.world.clock.random.randint(100, 800)
 
     @property
     def address(self) -> Address:
         return self.me.gossip
 
     async def start(self) -> None:
-        self._life.gossip = self
+        self._process.gossip = self
         self._look()
 
     async def stop(self, *, leave: bool = True) -> None:
-        self._life.gossip = None
+        self._process.gossip = None
 
     def suspect_now(self, node_id: str) -> None:
         """Worse: it is not heeded."""
 
     def _look(self) -> None:
-        if self._life.gossip is not self:
+        if self._process.gossip is not self:
             return
-        world = self._life.world
+        world = self._process.world
         heard = {
-            life.gossip.me.node_id: life.gossip.me
-            for life in world.lives()
-            if life.gossip is not None and world.reaches(self._life, life) and world.reaches(life, self._life)
+            process.gossip.me.node_id: process.gossip.me
+            for process in world.processes()
+            if process.gossip is not None
+            and world.reaches(self._process, process)
+            and world.reaches(process, self._process)
         }
         heard = {node_id: me for node_id, me in heard.items() if not world.is_wrongly_suspected()}
         for node_id, me in heard.items():
@@ -64,7 +66,7 @@ class SimGossip:
                 since_us = self._missed_since_us.setdefault(known.node_id, world.clock.now_us)
                 if world.clock.now_us - since_us > self._patience_us:
                     self._merge(replace(known, state=MemberState.DEAD), Change.DEAD)
-        self._life.after(LOOK_US, self._look)
+        self._process.after(LOOK_US, self._look)
 
     def _merge(self, member: Member, change: Change) -> None:
         if self.members.merge(member):

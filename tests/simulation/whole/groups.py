@@ -26,7 +26,7 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.wire.frames import Frame
 
 if TYPE_CHECKING:
-    from tests.simulation.whole.life import Life
+    from tests.simulation.whole.node_process import NodeProcess
     from tests.simulation.whole.world import World
 
 TOPIC = "grouped"
@@ -78,21 +78,21 @@ class Groups:
         raw = envelope.SerializeToString()
 
         def arrives() -> None:
-            lives = [life for life in self.world.lives() if life.is_up]
-            if lives:
-                self._dispatch(self._random.choice(lives), raw, answered)
+            processes = [process for process in self.world.processes() if process.is_up]
+            if processes:
+                self._dispatch(self._random.choice(processes), raw, answered)
 
         self._travel(arrives, late=late)
 
-    def _dispatch(self, life: Life, raw: bytes, answered: Callable[[pb.Envelope], None]) -> None:
+    def _dispatch(self, process: NodeProcess, raw: bytes, answered: Callable[[pb.Envelope], None]) -> None:
         def answer(envelope: pb.Envelope, _: bytes) -> None:
             said = envelope.SerializeToString()
             self._travel(lambda: answered(pb.Envelope.FromString(said)))
 
-        connection = Incoming(life, answer, lambda _: None)
+        connection = Incoming(process, answer, lambda _: None)
         connection.greeted = True
         request = Request(cast("Connection", connection), Frame(pb.Envelope.FromString(raw), memoryview(b"")), 0)
-        life.run(lambda: life.node.server.dispatch(request))
+        process.run(lambda: process.node.server.dispatch(request))
 
     def _travel(self, arrive: Callable[[], None], *, late: float = LATE) -> None:
         if not self.world.calm and self._random.random() < LOSS:
@@ -161,12 +161,12 @@ class Groups:
             self.world.checks.fail(
                 "G3", f"{reader.name} begins {place[1]} at {offset}, committed {self._acknowledged[place]}"
             )
-        assert reader.membership is not None, "it lives"
+        assert reader.membership is not None, "it runs"
         self._last[place] = reader.membership.member_id
 
     def _is_deleted(self, topic_id: bytes) -> bool:
         """Whether a node knows that a topic is deleted: its positions are gone, and a member may not know yet."""
-        records = [life.node.broker.topics.get(topic_id) for life in self.world.lives() if life.is_up]
+        records = [process.node.broker.topics.get(topic_id) for process in self.world.processes() if process.is_up]
         return any(record is not None and record.deleted for record in records)
 
     def committed(self, reader: Reader, place: PartitionId, offset: int, *, stands: int) -> None:
@@ -214,7 +214,7 @@ class Groups:
     def unsettled(self) -> str:
         """Say what keeps the group from being whole; empty when nothing does."""
         pattern = re.compile(f"{TOPIC}|{self.readers[0].pattern}")
-        topics = next(iter(self.world.lives())).node.broker.topics.live()
+        topics = next(iter(self.world.processes())).node.broker.topics.live()
         counted = [(topic.topic_id, topic.config.partitions) for topic in topics if pattern.fullmatch(topic.name)]
         places = sorted((topic_id, number) for topic_id, count in counted for number in range(count))
         if not self._is_made:

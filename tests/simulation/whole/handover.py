@@ -17,8 +17,8 @@ from tidelog_broker.core.topics import META_KEY, OFFSETS_KEY, PartitionKey
 from tidelog_broker.partition.partition import Partition
 
 if TYPE_CHECKING:
-    from tests.simulation.whole.life import Life
     from tests.simulation.whole.machine import Machine
+    from tests.simulation.whole.node_process import NodeProcess
     from tests.simulation.whole.world import World
 
 FIRST_MS: Final = 5_000
@@ -65,7 +65,7 @@ class Handover:
         self.done += came_back
         self._world.clock.after(GAP_MS * 1000, self._begin)
 
-    def owner_but(self, key: PartitionKey, machine: Machine) -> Life | None:
+    def owner_but(self, key: PartitionKey, machine: Machine) -> NodeProcess | None:
         """Return a node that owns the log now, other than that on a machine."""
         return self._owner(key, machine)
 
@@ -74,18 +74,18 @@ class Handover:
         self._names += 2
         return [f"handed{number}" for number in (self._names - 1, self._names)]
 
-    def _owner(self, key: PartitionKey, but: Machine | None = None) -> Life | None:
-        for life in self._world.lives():
-            found = partition_at(life, key) if life.machine is not but else None
+    def _owner(self, key: PartitionKey, but: Machine | None = None) -> NodeProcess | None:
+        for process in self._world.processes():
+            found = partition_at(process, key) if process.machine is not but else None
             if found is not None and found.state.writer and len(found.replica.state.active.placement) >= COPIES_MIN:
-                return life
+                return process
         return None
 
 
 class _Round:
     """One hand-over of a log."""
 
-    def __init__(self, handover: Handover, world: World, key: PartitionKey, owner: Life) -> None:
+    def __init__(self, handover: Handover, world: World, key: PartitionKey, owner: NodeProcess) -> None:
         self._handover = handover
         self._world = world
         self._random = world.clock.random
@@ -101,7 +101,7 @@ class _Round:
     def slow_down(self) -> None:
         self._machine.slowness = SLOW_WRITE_MS / self._world.write_ms
         self._world.clock.note("slow disk", self._machine.first_id)
-        self._ask_for_topics(lambda life: life.machine is self._machine)
+        self._ask_for_topics(lambda process: process.machine is self._machine)
         self._later(SLOW_MS, self._cut_off)
 
     def _cut_off(self) -> None:
@@ -116,7 +116,7 @@ class _Round:
         if self._handover.owner_but(self._key, self._machine) is None:
             self._again(self._await_successor)
             return
-        self._ask_for_topics(lambda life: life.machine is not self._machine)
+        self._ask_for_topics(lambda process: process.machine is not self._machine)
         self._later(CUT_MS, self._reconnect if self._hears_each else self._hand_back)
 
     def _hand_back(self) -> None:
@@ -152,14 +152,14 @@ class _Round:
             self._await_return()
 
     def _await_return(self) -> None:
-        life = self._machine.life
-        found = None if life is None else partition_at(life, self._key)
+        process = self._machine.process
+        found = None if process is None else partition_at(process, self._key)
         if found is None or found.state.writer is None:
             self._again(self._await_return)
         else:
             self._end(came_back=True)
 
-    def _ask_for_topics(self, is_asked: Callable[[Life], bool]) -> None:
+    def _ask_for_topics(self, is_asked: Callable[[NodeProcess], bool]) -> None:
         """Ask for the round's topics, one after the other, at the nodes that `is_asked` picks."""
         for number, name in enumerate(self._names):
             self._world.clock.after(1 + 30_000 * number, partial(self._world.topics.ask_for, name, is_asked))
@@ -191,6 +191,6 @@ class _Round:
         self._handover.ended(came_back=came_back)
 
 
-def partition_at(life: Life, key: PartitionKey) -> Partition | None:
+def partition_at(process: NodeProcess, key: PartitionKey) -> Partition | None:
     """Return a partition at a node that serves; None where it is not open there."""
-    return life.node.broker.partitions.find(key) if life.is_up and not life.dead else None
+    return process.node.broker.partitions.find(key) if process.is_up and not process.dead else None

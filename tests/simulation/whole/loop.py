@@ -16,7 +16,7 @@ from tests.simulation.workers import SimWorkers
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
-    from tests.simulation.whole.life import Life
+    from tests.simulation.whole.node_process import NodeProcess
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -25,13 +25,13 @@ T = TypeVar("T")
 class WholeLoop(VirtualLoop):
     """See the module."""
 
-    def __init__(self, life: Life) -> None:
-        super().__init__(cast("Process", life))
-        self.life = life
+    def __init__(self, process: NodeProcess) -> None:
+        super().__init__(cast("Process", process))
+        self.node_process = process
         self._coroutines: dict[asyncio.Task[Any], Coroutine[Any, Any, Any]] = {}
 
     def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> asyncio.Handle:
-        if self.life.dead:  # a coroutine that is thrown away, whenever that is: it draws nothing from the seed
+        if self.node_process.dead:  # a coroutine that is thrown away, whenever that is: it draws nothing from the seed
             return asyncio.Handle(callback, args, self.as_loop, context)
         return super().call_soon(callback, *args, context=context)
 
@@ -45,13 +45,13 @@ class WholeLoop(VirtualLoop):
         handle = asyncio.Handle(callback, args, self.as_loop, context)
         now_us = self._clock.now_us
         self._told_us = max(self._told_us, now_us + self._clock.random.randint(1, TOLD_US_MAX))
-        self.life.after(self._told_us - now_us, lambda: self._run(handle))
+        self.node_process.after(self._told_us - now_us, lambda: self._run(handle))
         return handle
 
     def create_task(
         self, coro: Coroutine[Any, Any, T], *, name: str | None = None, context: Context | None = None
     ) -> asyncio.Task[T]:
-        if self.life.dead:  # the coroutine was discarded, so its next work does not begin
+        if self.node_process.dead:  # the coroutine was discarded, so its next work does not begin
             coro.close()
         task = super().create_task(coro, name=name, context=context)
         self._coroutines[task] = coro
@@ -83,7 +83,7 @@ class WholeLoop(VirtualLoop):
             else:
                 self.call_soon_threadsafe(set_result, result)
 
-        self.life.after(self.life.write_us(), work)
+        self.node_process.after(self.node_process.write_us(), work)
         return future
 
     def forget(self) -> None:
@@ -101,9 +101,9 @@ class WholeWorkers(SimWorkers):
     """I/O workers in place of `storage.io.workers.IoWorkers`, of the process that makes them."""
 
     def __init__(self, count: int, *, name: str) -> None:
-        life = life_here()
-        super().__init__(cast("Process", life), count, life.read_us if name == "read" else life.write_us)
-        self._life = life
+        process = process_here()
+        super().__init__(cast("Process", process), count, process.read_us if name == "read" else process.write_us)
+        self._node_process = process
 
     def submit(self, key: int, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         future: Future[T] = Future()
@@ -123,7 +123,7 @@ class WholeWorkers(SimWorkers):
 
     def offer(self, run: Callable[[], None], *, key: int = 0) -> bool:
         """Take a head start: it is done in its turn, or not at all."""
-        if self._life.world.clock.random.random() < 0.5:
+        if self._node_process.world.clock.random.random() < 0.5:
             return False
         self.post(key, run)
         return True
@@ -148,8 +148,8 @@ class Ordered(dict[Any, None]):
         self.pop(one, None)
 
 
-def life_here() -> Life:
+def process_here() -> NodeProcess:
     """Return the running process."""
     loop: object = asyncio.get_running_loop()
     assert isinstance(loop, WholeLoop)
-    return loop.life
+    return loop.node_process

@@ -6,9 +6,9 @@ import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from tests.broker.storage.sim_disk import SimDisk
-from tests.simulation.whole.life import DATA, Life
+from tests.simulation.whole.node_process import DATA, NodeProcess
 
-from tidelog_broker.core.lives import NodeLife
+from tidelog_broker.core.rollback_detection import IncarnationTick
 from tidelog_broker.node.node import Node
 from tidelog_broker.storage.node.node_dir import NodeDir
 
@@ -28,7 +28,7 @@ class Snapshot(NamedTuple):
 
     disk: SimDisk
     incarnation: int
-    """Of the life that ran then, or had run before."""
+    """Of the incarnation that ran then, or had run before."""
     tick: int
     reboots: bool
     """Whether it is an image of the disk, taken under a system that ran, and not a copy of files."""
@@ -46,7 +46,7 @@ class Machine:
         self.host = f"host{number}"
         self.port = 7000
         self.disk = SimDisk()
-        self.life: Life | None = None
+        self.process: NodeProcess | None = None
         self.slowness: float = world.clock.random.choice([1, 1, 1, 6])
         self.boot = 1
         self.wipes = 0
@@ -63,8 +63,8 @@ class Machine:
         """Since a copy of this machine's directory took part."""
         self.snapshots: list[Snapshot] = []
         self._put_back: Snapshot | None = None
-        self._ended_at = NodeLife(0, 0)
-        """The last life, and how far it had come when it ended."""
+        self._ended_at = IncarnationTick(0, 0)
+        """The last incarnation, and its tick when it ended."""
         self.is_rolled_back = False
         """Since its disk was put back to an earlier state."""
         self._cut_means_power = False
@@ -73,15 +73,15 @@ class Machine:
 
     def start(self) -> None:
         """Start the node on its disk, unless it runs, or is a joiner that finds no seed."""
-        if self.life is not None:
+        if self.process is not None:
             return
         joins = not self.is_founder or self.is_replacement
-        if joins and not any(life.listens and life.node.dir.admitted for life in self.world.lives()):
+        if joins and not any(process.listens and process.node.dir.admitted for process in self.world.processes()):
             self.start_later(AGAIN_MS)
             return
         self.world.clock.note("start", self.first_id, checksum=self.boot)
-        self.life = Life(self.world, self)
-        self.life.begin()
+        self.process = NodeProcess(self.world, self)
+        self.process.begin()
 
     def start_later(self, mean_ms: float) -> None:
         """Start after a while."""
@@ -97,12 +97,12 @@ class Machine:
     def stop(self, why: str) -> None:
         """End the process; its writes stay in the page cache."""
         self.world.clock.note("stop", self.first_id, why)
-        if self.life is not None:
-            broker = getattr(getattr(self.life, "node", None), "broker", None)
+        if self.process is not None:
+            broker = getattr(getattr(self.process, "node", None), "broker", None)
             if broker is not None:
-                self._ended_at = broker.lives.own.now
-            self.life.end()
-            self.life = None
+                self._ended_at = broker.incarnations.own.now
+            self.process.end()
+            self.process = None
         if self.disk.is_off:
             self.disk.is_off = False
         self.unlock()
@@ -145,18 +145,18 @@ class Machine:
 
     def take_snapshot(self) -> None:
         """Keep the disk as it is now."""
-        node = getattr(self.life, "node", None)
+        node = getattr(self.process, "node", None)
         if node is None or not hasattr(node, "broker"):
             return
-        random, lives = self.world.clock.random, node.broker.lives
+        random, registry = self.world.clock.random, node.broker.incarnations
         reboots = random.random() < 0.5
         disk = self.disk.power_cut(random) if reboots else self.disk.copy()
-        self.snapshots.append(Snapshot(disk, lives.own.now.incarnation, lives.own.now.tick, reboots))
+        self.snapshots.append(Snapshot(disk, registry.own.now.incarnation, registry.own.now.tick, reboots))
 
     def keep_stopped(self) -> Snapshot:
         """Return the disk of a node that has ended, as a copy of its files."""
-        (life, tick) = self._ended_at
-        return Snapshot(self.disk.copy(), life, tick, reboots=False)
+        (incarnation, tick) = self._ended_at
+        return Snapshot(self.disk.copy(), incarnation, tick, reboots=False)
 
     def roll_back(self, snapshot: Snapshot) -> None:
         """Put the disk back to an earlier state; the process has ended."""
@@ -225,7 +225,7 @@ class Machine:
 
     def gave_up(self, node: Node) -> None:
         """The node stops without a request."""
-        if node.life.exit_code == os.EX_CONFIG:
-            self.world.checks.gave_up(self, node.life.stop_reason)
-        self.stop(f"gave up: {node.life.stop_reason}")
+        if node.lifecycle.exit_code == os.EX_CONFIG:
+            self.world.checks.gave_up(self, node.lifecycle.stop_reason)
+        self.stop(f"gave up: {node.lifecycle.stop_reason}")
         self.start_later(AGAIN_MS)

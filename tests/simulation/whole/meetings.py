@@ -1,8 +1,8 @@
-"""The lives that each node must know, by how long nodes were linked.
+"""The incarnations that each node must know, by how long nodes were linked.
 
-This is kept outside of the nodes and does not use their notes: a node that was linked with another one for
-`HEARS_US` knows that one's life durably, the tick that it had at the beginning of that time, and what it knew of
-others then. A node that ends may forget ticks, since these become durable a little later, and no lives.
+This is kept outside of the nodes and does not use their notes: a node that was linked with another one for `HEARS_US`
+has durably recorded the other's incarnation, the tick that it had at the beginning of that time, and what it knew of
+others then. A node that ends may forget ticks, since these become durable a little later, but no incarnations.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tidelog_broker.core.incarnation import boot_counter
 
 if TYPE_CHECKING:
-    from tests.simulation.whole.life import Life as Process
+    from tests.simulation.whole.node_process import NodeProcess as Process
     from tests.simulation.whole.world import World
 
 HEARS_US = 3_500_000
@@ -21,7 +21,7 @@ HEARS_US = 3_500_000
 
 
 class Heard(NamedTuple):
-    """A life of a node, and how far it had come."""
+    """An incarnation of a node, and its tick."""
 
     incarnation: int
     tick: int
@@ -49,7 +49,7 @@ class Meetings:
 
     def _look(self) -> None:
         """Record the links, and check after a while which ones still exist."""
-        up = [process for process in self._world.lives() if process.is_up and not process.machine.is_rolled_back]
+        up = [process for process in self._world.processes() if process.is_up and not process.machine.is_rolled_back]
         pairs = [(one, other) for one in up for other in up if one is not other and _linked(one, other)]
         then = [(one, other, self._told_by(other)) for one, other in pairs]
 
@@ -65,11 +65,11 @@ class Meetings:
         self._world.clock.after(500_000, self._look)
 
     def _told_by(self, process: Process) -> dict[str, Heard]:
-        own = process.node.broker.lives.own.now
+        own = process.node.broker.incarnations.own.now
         return dict(self.known[process.node.node_id]) | {process.node.node_id: Heard(own.incarnation, own.tick)}
 
     def ended(self, node_id: str) -> None:
-        """A process has ended: it has kept lives, perhaps without their newest ticks."""
+        """A process has ended: it has kept incarnations, perhaps without their newest ticks."""
         known = self.known[node_id]
         self.known[node_id] = {about: Heard(heard.incarnation, 0) for about, heard in known.items()}
 

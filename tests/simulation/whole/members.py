@@ -1,7 +1,7 @@
 """A member of a group in the world of whole nodes: a client's process, which any node may be asked by.
 
 It runs the shipped `Membership`, asks for the group's position before it begins with a partition, reads, commits, and
-commits once more before it gives a partition up. It may be paused, die and come back as another life.
+commits once more before it gives a partition up. It may be paused, die and come back as another process.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Reader:
         self._groups = groups
         self._clock = groups.world.clock
         self._wish = wish
-        self._lives = 0
+        self._starts = 0
         self.membership: Membership | None = None
         self.reading: dict[PartitionId, int] = {}
         self.paused = False
@@ -55,14 +55,14 @@ class Reader:
     def _now_s(self) -> float:
         return self._clock.now_us / 1e6
 
-    # ------------------------------------------------------------------------------------------ lives
+    # ------------------------------------------------------------------------------------------ processes
 
     def begin(self) -> None:
-        """Begin another life."""
-        self._lives += 1
+        """Start another process."""
+        self._starts += 1
         wish = pb.GroupWish(born_us=self._clock.now_us)
         wish.MergeFrom(self._wish)
-        member_id = f"{self.name}x{self._lives}x".ljust(16, "0")
+        member_id = f"{self.name}x{self._starts}x".ljust(16, "0")
         before = self.membership  # of this process, which reads nothing under that id any more
         ended_id = before.member_id if before is not None and before.is_joined else ""
         self.membership = Membership(GROUP, member_id, wish, SESSION_S, ended_id)
@@ -87,7 +87,7 @@ class Reader:
             self.begin()
 
     def _when_awake(self, membership: Membership, action: Callable[[], None]) -> None:
-        """Execute something in this life, when the process runs, unless its session has ended by then."""
+        """Execute something in this process, when the process runs, unless its session has ended by then."""
         if membership is not self.membership:
             return
         if self.paused:

@@ -13,7 +13,7 @@ from tests.broker.storage.sim_disk import SimFile
 from tests.simulation.mutants import Mutant, Replacement
 from tests.simulation.whole import mutations_epochs as epochs
 from tests.simulation.whole import mutations_groups as groups
-from tests.simulation.whole import mutations_lives as lives
+from tests.simulation.whole import mutations_incarnations as incarnations
 from tests.simulation.whole.world import CHURNING, GROUPED, HANDED_OVER, MEETING, MIXED, ROLLED_BACK, SLEEPY
 
 from tidelog_broker.broker import Broker
@@ -46,7 +46,7 @@ def any_directory_will_do() -> Replacements:
     """Any directory that has bound a founder's name counts for it."""
 
     def answered(self: Binders, peer: str, bound: bytes) -> str:
-        if peer in self._others and bound:
+        if peer in self._other_founders and bound:
             self._bound.add(peer)
         return ""
 
@@ -189,19 +189,25 @@ MUTANTS = {
         Mutant("a compaction leaves out the newest decision", newest_left_out, mixture=CHURNING),
         Mutant("a closed partition hears nothing", closed_ones_hear_nothing, mixture=SLEEPY),
         Mutant("a closed partition votes from nothing", opened_from_nothing, mixture=SLEEPY),
-        Mutant("lives not compared", lives.lives_not_compared, mixture=ROLLED_BACK),
-        Mutant("the nonce of a life not compared", lives.nonce_not_compared, mixture=ROLLED_BACK),
-        Mutant("the tick of a life not compared", lives.tick_not_compared, mixture=ROLLED_BACK),
-        Mutant("a tick that no other node hears of", lives.tick_kept_by_the_node_alone, mixture=ROLLED_BACK),
-        Mutant("taking part before a life is noted", lives.takes_part_unregistered, mixture=ROLLED_BACK),
-        Mutant("lives noted in memory only", lives.noted_in_memory, mixture=ROLLED_BACK),
-        Mutant("lives of absent nodes not spread", lives.not_spread, mixture=ROLLED_BACK),
-        Mutant("the refusal of an older copy in memory only", lives.refusal_in_memory, mixture=ROLLED_BACK),
-        Mutant("the running node ends and not its copy", lives.the_running_node_ends, mixture=ROLLED_BACK),
-        Mutant("a refused start that is not withdrawn", lives.never_withdrawn, mixture=ROLLED_BACK),
-        Mutant("a withdrawn start that takes part", lives.withdrawn_and_takes_part, mixture=ROLLED_BACK),
-        Mutant("the tick before a withdrawn life lost", lives.tick_of_the_predecessor_lost, mixture=ROLLED_BACK),
-        Mutant("taking part while in doubt", lives.takes_part_in_doubt, mixture=ROLLED_BACK),
+        Mutant("incarnations not compared", incarnations.incarnations_not_compared, mixture=ROLLED_BACK),
+        Mutant("the nonce of an incarnation not compared", incarnations.nonce_not_compared, mixture=ROLLED_BACK),
+        Mutant("the tick of an incarnation not compared", incarnations.tick_not_compared, mixture=ROLLED_BACK),
+        Mutant("a tick that no other node hears of", incarnations.tick_kept_by_the_node_alone, mixture=ROLLED_BACK),
+        Mutant(
+            "taking part before an incarnation is recorded", incarnations.takes_part_unregistered, mixture=ROLLED_BACK
+        ),
+        Mutant("incarnations recorded in memory only", incarnations.noted_in_memory, mixture=ROLLED_BACK),
+        Mutant("incarnations of absent nodes not spread", incarnations.not_spread, mixture=ROLLED_BACK),
+        Mutant("the refusal of an older copy in memory only", incarnations.refusal_in_memory, mixture=ROLLED_BACK),
+        Mutant("the running node ends and not its copy", incarnations.the_running_node_ends, mixture=ROLLED_BACK),
+        Mutant("a refused start that is not withdrawn", incarnations.never_withdrawn, mixture=ROLLED_BACK),
+        Mutant("a withdrawn start that takes part", incarnations.withdrawn_and_takes_part, mixture=ROLLED_BACK),
+        Mutant(
+            "the tick before a withdrawn incarnation lost",
+            incarnations.tick_of_the_predecessor_lost,
+            mixture=ROLLED_BACK,
+        ),
+        Mutant("taking part while in doubt", incarnations.takes_part_in_doubt, mixture=ROLLED_BACK),
         Mutant("a coordinator begins without members", groups.begins_without_members, mixture=GROUPED),
         Mutant("commits are not checked", groups.commits_unchecked, mixture=GROUPED),
         Mutant("positions not loaded at a takeover", groups.positions_not_loaded, mixture=GROUPED),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tests.simulation.mutants import Replacement
 
-from tidelog_broker.core.groups.membership import ConsumerGroup
+from tidelog_broker.core.groups.consumer_group import ConsumerGroup
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.groups.coordinated_group import CoordinatedGroup
 from tidelog_broker.groups.coordinator import Coordinator
@@ -70,7 +70,7 @@ def members_found_have_no_session() -> Replacements:
         self._topics_seen = self._topics.changes
         for record in self._records.records():
             if record.members:
-                self._groups[record.group] = self._coordinated(record.group)
+                self._groups[record.group] = self._coordinated_group(record.group)
 
     return [(Coordinator, "begin", begin)]
 

@@ -11,19 +11,19 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from tests.simulation.whole.loop import Ordered, life_here
+from tests.simulation.whole.loop import Ordered, process_here
 
 from tidelog_broker.base.metrics import NodeMetrics
-from tidelog_broker.base.tls import NodeTls
+from tidelog_broker.base.node_tls import NodeTls
 from tidelog_broker.core.peer_auth import Challenge, Identity
 from tidelog_broker.core.replication.outbox import LinkMessage
 from tidelog_broker.core.replication.ports import Batch
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.wire.connection import Connection, Request
+from tidelog_broker.wire.handshake_incarnations import HandshakeIncarnations
 from tidelog_broker.wire.inbox import Inbox
 from tidelog_broker.wire.link import Link, RemovedError, unreachable
 from tidelog_broker.wire.links import _FINAL, Address, LinkEvents
-from tidelog_broker.wire.lives import HandshakeLives
 from tidelog_broker.wire.quota_account import Account
 from tidelog_broker.wire.send_budget import SendBacklog
 from tidelog_proto import broker_pb2 as pb
@@ -33,7 +33,7 @@ from tidelog_proto.limits import FRAME_BYTES_MAX
 from tidelog_proto.wire.frames import Frame
 
 if TYPE_CHECKING:
-    from tests.simulation.whole.life import Life
+    from tests.simulation.whole.node_process import NodeProcess
 
 _NEVER_REPEATED = {"topic_create", "topic_delete"}
 LOOK_US = (10_000, 200_000)
@@ -43,8 +43,10 @@ GREET_TIMEOUT_S = 1.0
 class Incoming:
     """The accepting node's end of a connection: the part of `Connection` that handlers and `Peers` use."""
 
-    def __init__(self, life: Life, answer: Callable[[pb.Envelope, bytes], None], broken: Callable[[str], None]) -> None:
-        self.life = life
+    def __init__(
+        self, process: NodeProcess, answer: Callable[[pb.Envelope, bytes], None], broken: Callable[[str], None]
+    ) -> None:
+        self.process = process
         self.greeted = False
         self.session: Session | None = None
         self.account: Account | None = None
@@ -56,7 +58,7 @@ class Incoming:
         self.closed = False
         self.closed_listeners = Ordered()
         self.reading = asyncio.Lock()
-        self.backlog = SendBacklog(life.node.broker.bounds.send_budget, cast("Any", self))
+        self.backlog = SendBacklog(process.node.broker.bounds.send_budget, cast("Any", self))
         self._answer = answer
         self._broken = broken
 
@@ -89,13 +91,13 @@ class Incoming:
         """A request has arrived."""
         if not self.closed:
             frame = Frame(pb.Envelope.FromString(raw), memoryview(bytearray(attachment)))
-            self.life.node.server.dispatch(Request(cast("Connection", self), frame, 0))
+            self.process.node.server.dispatch(Request(cast("Connection", self), frame, 0))
 
     def take_message(self, message: LinkMessage, batches: Sequence[bytes]) -> None:
         """A one-way message has arrived."""
-        if not self.closed and self.inbox is not None and self.life.node.membership is not None:
+        if not self.closed and self.inbox is not None and self.process.node.membership is not None:
             taken = [Batch(unpack_header(data), memoryview(data)) for data in batches]
-            self.life.node.broker.replication.receive(self.inbox.node_id, message, taken)
+            self.process.node.broker.replication.receive(self.inbox.node_id, message, taken)
 
     def finish(self, request: Request, envelope: pb.Envelope, attachments: Sequence[memoryview] = ()) -> None:
         if not self.closed:
@@ -116,7 +118,7 @@ class Incoming:
         """The connecting node takes all messages."""
 
     def close(self) -> None:
-        self.life.after(1000, self.cut_off)
+        self.process.after(1000, self.cut_off)
 
     def cut_off(self) -> None:
         if not self.closed:
@@ -132,7 +134,7 @@ class Outgoing:
     greet: Any = Link.greet
     running_incarnation: Any = Link.running_incarnation
 
-    def __init__(self, caller: Life, called: Life, peer_id: str) -> None:
+    def __init__(self, caller: NodeProcess, called: NodeProcess, peer_id: str) -> None:
         self.caller = caller
         self.called = called
         self.peer_id = peer_id
@@ -194,7 +196,13 @@ class Outgoing:
         self.broken()
 
     def _send(
-        self, sender: Life, receiver: Life, arrive: Callable[[], None], *, surely: bool = False, once: bool = False
+        self,
+        sender: NodeProcess,
+        receiver: NodeProcess,
+        arrive: Callable[[], None],
+        *,
+        surely: bool = False,
+        once: bool = False,
     ) -> None:
         if not self.why:
             sender.world.send(sender, receiver, lambda: receiver.run(arrive), surely=surely, once=once)
@@ -251,12 +259,12 @@ class SimLinks:
         queue_bytes: int,
         metrics: NodeMetrics,
         tls: NodeTls,
-        lives: HandshakeLives,
+        incarnations: HandshakeIncarnations,
     ) -> None:
         self._identity = identity
-        self._lives = lives
+        self._incarnations = incarnations
         self._events = events
-        self._life = life_here()
+        self._process = process_here()
         self._peers: dict[str, _Peer] = {}
         self._closed = False
 
@@ -286,7 +294,7 @@ class SimLinks:
         for node_id, address in sorted(wanted.items()):
             if node_id not in self._peers and not self._closed:
                 peer = self._peers[node_id] = _Peer(address)
-                peer.task = self._life.loop.create_task(self._keep(node_id, peer))
+                peer.task = self._process.loop.create_task(self._keep(node_id, peer))
 
     def send(self, to: Sequence[str], message: LinkMessage, batches: Sequence[memoryview] = ()) -> None:
         for node_id in to:
@@ -303,12 +311,12 @@ class SimLinks:
         return peer.link.request(envelope, attachment, timeout_s=timeout_s)
 
     async def running_incarnation(self, node_id: str, address: Address, *, timeout_s: float) -> int | None:
-        called = self._life.world.listening(address)
+        called = self._process.world.listening(address)
         if called is None:
             return 0
-        if not self._life.world.reaches(self._life, called):
+        if not self._process.world.reaches(self._process, called):
             return None
-        link = Outgoing(self._life, called, node_id)
+        link = Outgoing(self._process, called, node_id)
         try:
             return int(await link.running_incarnation(self._identity, called=node_id, timeout_s=timeout_s))
         except ProtocolError as error:
@@ -335,10 +343,10 @@ class SimLinks:
 
     async def _keep(self, node_id: str, peer: _Peer) -> None:
         """Create the link, check now and then whether it exists, create it again."""
-        random = self._life.world.clock.random
+        random = self._process.world.clock.random
         while True:
-            called = self._life.world.listening(peer.address)
-            reached = called is not None and self._life.world.reaches(self._life, called)
+            called = self._process.world.listening(peer.address)
+            reached = called is not None and self._process.world.reaches(self._process, called)
             if peer.link is not None:
                 if peer.link.why or peer.link.called is not called or (not reached and random.random() < 0.3):
                     self._gone(node_id, peer, peer.link.why or "the connection broke")
@@ -351,10 +359,12 @@ class SimLinks:
                 await self._connect(node_id, peer, called)
             await asyncio.sleep(random.randint(*LOOK_US) / 1e6)
 
-    async def _connect(self, node_id: str, peer: _Peer, called: Life) -> None:
-        link = Outgoing(self._life, called, node_id)
+    async def _connect(self, node_id: str, peer: _Peer, called: NodeProcess) -> None:
+        link = Outgoing(self._process, called, node_id)
         try:
-            incarnation = await link.greet(self._identity, called=node_id, timeout_s=GREET_TIMEOUT_S, lives=self._lives)
+            incarnation = await link.greet(
+                self._identity, called=node_id, timeout_s=GREET_TIMEOUT_S, incarnations=self._incarnations
+            )
         except ProtocolError as error:
             link.close(str(error))
             peer.turned_away, peer.problem = error.code in _FINAL, str(error)

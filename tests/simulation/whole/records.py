@@ -17,7 +17,7 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.wire.frames import Frame
 
 if TYPE_CHECKING:
-    from tests.simulation.whole.life import Life
+    from tests.simulation.whole.node_process import NodeProcess
     from tests.simulation.whole.world import World
 
 GAP_MS = 120
@@ -49,18 +49,18 @@ class Records:
 
     def _next(self) -> None:
         self._later()
-        lives = [life for life in self._world.lives() if life.is_up]
+        processes = [process for process in self._world.processes() if process.is_up]
         keys = self._left() if self._world.calm else self._all()
-        if lives and keys:
-            self._publish(self._random.choice(lives), self._random.choice(keys))
+        if processes and keys:
+            self._publish(self._random.choice(processes), self._random.choice(keys))
 
     def _all(self) -> list[Key]:
         """Return the partitions of the topics that no client has asked to delete."""
         found: dict[Key, None] = {}
-        for life in self._world.lives():
-            if life.is_up:
+        for process in self._world.processes():
+            if process.is_up:
                 for name in sorted(self._world.topics.made_names):
-                    record = life.node.broker.topics.find(name)
+                    record = process.node.broker.topics.find(name)
                     if record is not None:
                         self._names[record.topic_id] = name
                         found |= dict.fromkeys((record.topic_id, index) for index in range(record.config.partitions))
@@ -69,7 +69,7 @@ class Records:
     def _left(self) -> list[Key]:
         return [key for key in self._all() if key not in self._in_calm]
 
-    def _publish(self, life: Life, key: Key) -> None:
+    def _publish(self, process: NodeProcess, key: Key) -> None:
         self.published += 1
         data = batch(b"record %d" % self.published)
         entry = pb.PublishEntry(topic_id=key[0], partition=key[1], length=len(data))
@@ -81,10 +81,10 @@ class Records:
                 if not result.HasField("error"):
                     self._acknowledged(key, result.base_offset, above, in_calm=in_calm)
 
-        connection = Incoming(life, answered, lambda _: None)
+        connection = Incoming(process, answered, lambda _: None)
         connection.greeted = True
         request = Request(cast("Connection", connection), Frame(envelope, memoryview(bytearray(data))), 0)
-        life.run(lambda: life.node.server.dispatch(request))
+        process.run(lambda: process.node.server.dispatch(request))
 
     def _acknowledged(self, key: Key, offset: int, above: int, *, in_calm: bool) -> None:
         """A record was stored at `offset`; when it was sent, one had been acknowledged at `above`."""

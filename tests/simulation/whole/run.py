@@ -27,9 +27,9 @@ from tests.simulation.process import Inline
 from tests.simulation.truth import ViolationError
 from tests.simulation.whole.checks import Checks
 from tests.simulation.whole.gossip import SimGossip
-from tests.simulation.whole.life import SimManagement, SimServer, SimTasks, life_of
 from tests.simulation.whole.loop import Ordered, WholeWorkers
 from tests.simulation.whole.network import SimLinks
+from tests.simulation.whole.node_process import SimManagement, SimServer, SimTasks, process_of
 from tests.simulation.whole.world import World
 
 from tidelog_broker import broker
@@ -41,7 +41,7 @@ from tidelog_broker.core.groups.positions import GroupOffsets
 from tidelog_broker.core.groups.records import GroupRecords
 from tidelog_broker.metadata import controller, state_log
 from tidelog_broker.metadata.state_log import MetaLog
-from tidelog_broker.node import membership, node
+from tidelog_broker.node import cluster_membership, node
 from tidelog_broker.partition import background_opener, change_notifier, partitions, pipeline
 from tidelog_broker.rebalance.ownership_advice import OwnershipAdvice
 from tidelog_broker.rebalance.preferred_owner import PreferredOwner
@@ -127,9 +127,9 @@ def simulated(world: World, seed: int) -> Iterator[None]:
             ),
             (controller, "uuid", uuids),
             (cluster_view, "random", randoms),
-            (membership, "Links", SimLinks),
-            (membership, "Gossip", SimGossip),
-            (membership, "check_udp_port", lambda host, port: None),
+            (cluster_membership, "Links", SimLinks),
+            (cluster_membership, "Gossip", SimGossip),
+            (cluster_membership, "check_udp_port", lambda host, port: None),
             (node, "Server", SimServer),
             (node, "Management", SimManagement),
             (node_dir, "BOOT_ID", _BootId(world)),
@@ -226,7 +226,7 @@ def _watched_take_part(world: World) -> Callable[[Cluster], None]:
     take_part = Cluster.take_part
 
     def watched_take_part(self: Cluster) -> None:
-        machine = life_of(asyncio.get_running_loop()).machine
+        machine = process_of(asyncio.get_running_loop()).machine
         if not (machine.is_copy and world.copy_takes_part(machine)):
             take_part(self)
 

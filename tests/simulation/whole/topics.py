@@ -13,7 +13,7 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.wire.frames import Frame
 
 if TYPE_CHECKING:
-    from tests.simulation.whole.life import Life
+    from tests.simulation.whole.node_process import NodeProcess
     from tests.simulation.whole.world import World
 
 GAP_MS = 250
@@ -50,8 +50,8 @@ class Topics:
         self._later()
         if self._world.calm and self.calm_changes >= CALM_CHANGES:
             return
-        lives = [life for life in self._world.lives() if life.is_up]
-        if not lives:
+        processes = [process for process in self._world.processes() if process.is_up]
+        if not processes:
             return
         keeps = self._world.sleeps or self._world.rolls_back
         if keeps and len(self._made) < SLEEPY_TOPICS:
@@ -71,24 +71,24 @@ class Topics:
             name = f"t{self._number}"
             config = pb.TopicConfig(partitions=self._partitions)
             envelope = pb.Envelope(topic_create=pb.TopicCreate(name=name, config=config))
-        self._ask(self._random.choice(lives), envelope, name)
+        self._ask(self._random.choice(processes), envelope, name)
 
-    def ask_for(self, name: str, is_asked: Callable[[Life], bool]) -> None:
+    def ask_for(self, name: str, is_asked: Callable[[NodeProcess], bool]) -> None:
         """Ask a node that `is_asked` picks for a topic that is never deleted."""
         self._for_good.add(name)
-        lives = [life for life in self._world.lives() if life.is_up and is_asked(life)]
-        if lives:
+        processes = [process for process in self._world.processes() if process.is_up and is_asked(process)]
+        if processes:
             envelope = pb.Envelope(topic_create=pb.TopicCreate(name=name, config=pb.TopicConfig(partitions=1)))
-            self._ask(self._random.choice(lives), envelope, name)
+            self._ask(self._random.choice(processes), envelope, name)
 
-    def _ask(self, life: Life, envelope: pb.Envelope, name: str) -> None:
+    def _ask(self, process: NodeProcess, envelope: pb.Envelope, name: str) -> None:
         def answered(answer: pb.Envelope, _: bytes) -> None:
             self._answered(envelope, name, answer)
 
-        connection = Incoming(life, answered, lambda _: None)
+        connection = Incoming(process, answered, lambda _: None)
         connection.greeted = True
         request = Request(cast("Connection", connection), Frame(envelope, memoryview(b"")), 0)
-        life.run(lambda: life.node.server.dispatch(request))
+        process.run(lambda: process.node.server.dispatch(request))
 
     def _answered(self, asked: pb.Envelope, name: str, answer: pb.Envelope) -> None:
         if answer.HasField("error"):
@@ -110,8 +110,8 @@ class Topics:
 
     def unsettled(self) -> str:
         """Return a node that lacks an acknowledged change of a topic; empty if all nodes have it."""
-        for life in self._world.lives():
-            node = life.node
+        for process in self._world.processes():
+            node = process.node
             if missing := [name for name in self._made | self._made_for_good if not node.broker.topics.exists(name)]:
                 return f"{node.node_id} does not know {missing}"
             if back := [name for name in self._deleted if node.broker.topics.exists(name)]:

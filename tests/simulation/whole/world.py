@@ -24,7 +24,7 @@ from tidelog_broker.core.topics import META_KEY
 from tidelog_broker.wire.links import Address
 
 if TYPE_CHECKING:
-    from tests.simulation.whole.life import Life
+    from tests.simulation.whole.node_process import NodeProcess
 
 CALM_MS = 60_000
 POLL_US = 200_000
@@ -118,16 +118,20 @@ class World:
 
     # ------------------------------------------------------------------------------------------ nodes
 
-    def lives(self) -> Iterator[Life]:
+    def processes(self) -> Iterator[NodeProcess]:
         """Yield the processes that run."""
-        return (machine.life for machine in self.machines if machine.life is not None)
+        return (machine.process for machine in self.machines if machine.process is not None)
 
-    def listening(self, address: Address) -> Life | None:
+    def listening(self, address: Address) -> NodeProcess | None:
         """Return the process that takes connections at an address."""
-        found = (life for life in self.lives() if (life.machine.host, life.machine.port) == address and life.listens)
+        found = (
+            process
+            for process in self.processes()
+            if (process.machine.host, process.machine.port) == address and process.listens
+        )
         return next(found, None)
 
-    def reaches(self, sender: Life, receiver: Life) -> bool:
+    def reaches(self, sender: NodeProcess, receiver: NodeProcess) -> bool:
         """Whether a message would get through now."""
         return (sender.machine.number, receiver.machine.number) not in self.cut
 
@@ -136,7 +140,13 @@ class World:
         return not self.calm and self.wrong_suspicions > 0 and self.clock.random.random() < self.wrong_suspicions
 
     def send(
-        self, sender: Life, receiver: Life, arrive: Callable[[], None], *, surely: bool, once: bool = False
+        self,
+        sender: NodeProcess,
+        receiver: NodeProcess,
+        arrive: Callable[[], None],
+        *,
+        surely: bool,
+        once: bool = False,
     ) -> None:
         """Send something: it comes late, or twice, or not; `surely`: late only; `once`: not twice."""
         if sender.dead:  # a coroutine that is thrown away, whenever that is: it draws nothing from the seed
@@ -202,8 +212,8 @@ class World:
             self._calm_down()
             self._settle()
         finally:
-            for life in self.lives():
-                life.end()
+            for process in self.processes():
+                process.end()
 
     def _calm_down(self) -> None:
         self.clock.note("calm")
@@ -228,23 +238,23 @@ class World:
     def _unsettled(self) -> str:
         """Say what keeps the cluster from being whole; empty when nothing does."""
         for machine in self.machines:
-            life = machine.life
-            if life is None or not life.is_up:
+            process = machine.process
+            if process is None or not process.is_up:
                 missing = (
                     ""
-                    if life is None or not hasattr(getattr(life, "node", None), "broker")
-                    else str(life.node.broker.cluster.linked)
+                    if process is None or not hasattr(getattr(process, "node", None), "broker")
+                    else str(process.node.broker.cluster.linked)
                 )
                 return f"{machine.node_id} is not up; it is linked with {missing}"
-        lives = list(self.lives())
-        owners = {life.node.broker.routes.owner(META_KEY) for life in lives}
+        processes = list(self.processes())
+        owners = {process.node.broker.routes.owner(META_KEY) for process in processes}
         if len(owners) != 1 or "" in owners:
             return f"__meta is owned by {owners}"
-        for life in lives:
-            for other in lives:
-                record = life.node.broker.nodes.get(other.node.node_id)
+        for process in processes:
+            for other in processes:
+                record = process.node.broker.nodes.get(other.node.node_id)
                 if record is None or record.revision == 0 or record.directory_id != other.node.dir.directory_id:
-                    return f"{life.node.node_id} does not know {other.node.node_id}: {record}"
+                    return f"{process.node.node_id} does not know {other.node.node_id}: {record}"
         return (
             self.topics.unsettled()
             or (self.records.unsettled() if self.sleeps or self.rolls_back else "")

@@ -27,7 +27,7 @@ _IDLE_WEIGHT: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class AssignmentInput:
-    """Input of an assignor.
+    """The input of an assignor.
 
     Attributes:
         members: subscribed topic ids by member; the order breaks ties.
@@ -42,58 +42,58 @@ class AssignmentInput:
     loads: Mapping[PartitionKey, float] = field(default_factory=dict[PartitionKey, float])
 
 
-def assign(assignor: pb.Assignor, question: AssignmentInput) -> Assignment:
+def assign(assignor: pb.Assignor, inputs: AssignmentInput) -> Assignment:
     """Return the assignment.
 
     Args:
         assignor: the assignor to use; STICKY if it is unset or unknown.
-        question: the input.
+        inputs: the input.
     """
-    return _ASSIGNORS.get(assignor, _sticky)(question)
+    return _ASSIGNORS.get(assignor, _sticky)(inputs)
 
 
-def _round_robin(asked: AssignmentInput) -> Assignment:
+def _round_robin(inputs: AssignmentInput) -> Assignment:
     """Assign partitions in turn; a member that is skipped for lack of a subscription is considered first next time."""
-    given: Assignment = {member: set() for member in asked.members}
-    waiting = list(asked.members)
-    for key in asked.partitions:
+    assignment: Assignment = {member: set() for member in inputs.members}
+    waiting = list(inputs.members)
+    for key in inputs.partitions:
         for at, member in enumerate(waiting):
-            if key[0] in asked.members[member]:
-                given[member].add(key)
+            if key[0] in inputs.members[member]:
+                assignment[member].add(key)
                 waiting.append(waiting.pop(at))
                 break
-    return given
+    return assignment
 
 
-def _range(asked: AssignmentInput) -> Assignment:
+def _range(inputs: AssignmentInput) -> Assignment:
     """Assign a contiguous range of every topic to each member, so that topics are co-partitioned."""
-    given: Assignment = {member: set() for member in asked.members}
+    assignment: Assignment = {member: set() for member in inputs.members}
     by_topic: dict[bytes, list[PartitionKey]] = defaultdict(list)
-    for key in asked.partitions:
+    for key in inputs.partitions:
         by_topic[key[0]].append(key)
-    for topic_id, members in subscribers_by_topic(asked.members, by_topic).items():
+    for topic_id, members in subscribers_by_topic(inputs.members, by_topic).items():
         keys = by_topic[topic_id]
         for at, key in enumerate(keys if members else ()):
-            given[members[((at + 1) * len(members) - 1) // len(keys)]].add(key)
-    return given
+            assignment[members[((at + 1) * len(members) - 1) // len(keys)]].add(key)
+    return assignment
 
 
-def _sticky(asked: AssignmentInput) -> Assignment:
+def _sticky(inputs: AssignmentInput) -> Assignment:
     """Balance the numbers of partitions with as few moves as possible."""
-    return rebalance(asked.members, {key: (asked.has.get(key), 1.0) for key in asked.partitions}, gain_min=1.0)
+    return rebalance(inputs.members, {key: (inputs.has.get(key), 1.0) for key in inputs.partitions}, gain_min=1.0)
 
 
-def _by_load(asked: AssignmentInput) -> Assignment:
+def _by_load(inputs: AssignmentInput) -> Assignment:
     """Balance loads."""
-    known = [asked.loads[key] for key in asked.partitions if key in asked.loads]
+    known = [inputs.loads[key] for key in inputs.partitions if key in inputs.loads]
     if sum(known) < 1:  # negligible in any unit
-        return _sticky(asked)
+        return _sticky(inputs)
     mean = sum(known) / len(known)
     weighed = {
-        key: (asked.has.get(key), max(asked.loads.get(key, mean), _IDLE_WEIGHT * mean)) for key in asked.partitions
+        key: (inputs.has.get(key), max(inputs.loads.get(key, mean), _IDLE_WEIGHT * mean)) for key in inputs.partitions
     }
-    share = sum(weight for _, weight in weighed.values()) / max(len(asked.members), 1)
-    return rebalance(asked.members, weighed, gain_min=_GAIN_MIN * share)
+    share = sum(weight for _, weight in weighed.values()) / max(len(inputs.members), 1)
+    return rebalance(inputs.members, weighed, gain_min=_GAIN_MIN * share)
 
 
 _ASSIGNORS: Final[dict[pb.Assignor, Callable[[AssignmentInput], Assignment]]] = {

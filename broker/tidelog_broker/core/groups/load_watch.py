@@ -31,7 +31,7 @@ SPARE_BYTES_S: Final = 1_000.0
 WAIT_MIN_S: Final = 10.0
 """Initial minimum age of an assignment before a rebalance by load."""
 WAIT_MAX_S: Final = 300.0
-"""Maximum of that age; every rebalance by load doubles it."""
+"""Upper bound of that minimum age, which every rebalance by load doubles."""
 RESET_S: Final = 600.0
 """Time without a rebalance by load after which the minimum age is reset."""
 CHECK_INTERVAL_S: Final = 2.0
@@ -51,13 +51,13 @@ class LoadWatch:
         self._look_at = 0.0
         self._wait_s = WAIT_MIN_S
         self._back_off_s = WAIT_MIN_S
-        """Back-off after a new target was computed that was not worth it."""
+        """Back-off after a new target was computed and did not reduce the imbalance enough."""
         self._rebalanced_at: float | None = None
         """Time of the last rebalance by load."""
 
-    def note(self, said: Mapping[PartitionKey, float], held: Collection[PartitionKey]) -> None:
+    def note(self, rates: Mapping[PartitionKey, float], held: Collection[PartitionKey]) -> None:
         """Record the rates reported by a member; ignore invalid rates and partitions that it does not hold."""
-        for key, rate in said.items():
+        for key, rate in rates.items():
             if key in held and isfinite(rate) and 0 <= rate <= LOAD_BYTES_S_MAX:
                 self.rates[key] = rate
 
@@ -96,23 +96,23 @@ class LoadWatch:
         self._back_off_s = WAIT_MIN_S
         return False
 
-    def should_rebalance(self, asked: AssignmentInput, now: float) -> bool:
+    def should_rebalance(self, inputs: AssignmentInput, now: float) -> bool:
         """Return whether to rebalance by load, and record the rebalance if so.
 
         Takes tens of milliseconds for thousands of partitions.
 
         Args:
-            asked: input of the assignor: `has` is the current target, all rates are known.
+            inputs: input of the assignor: `has` is the current target, all rates are known.
             now: as for `is_due`.
         """
-        old: Assignment = {member: set() for member in asked.members}
-        for key in asked.partitions:
-            if (member := asked.has.get(key)) in old:
+        old: Assignment = {member: set() for member in inputs.members}
+        for key in inputs.partitions:
+            if (member := inputs.has.get(key)) in old:
                 old[member].add(key)
         mean = sum(self._loads(old.values())) / len(old)
         self._look_at = now + self._back_off_s
         self._back_off_s = min(2 * self._back_off_s, WAIT_MAX_S)
-        new = assign(pb.BY_LOAD, asked)
+        new = assign(pb.BY_LOAD, inputs)
         before, after = (sum(load**2 for load in self._loads(each.values())) for each in (old, new))
         if before - after < GAIN_MIN * mean**2:
             return False

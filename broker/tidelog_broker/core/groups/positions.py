@@ -106,9 +106,9 @@ class GroupOffsets:
         pending = self._newest_pending(key)
         newest = pending or self.get(key)
         if newest is not None and not reset:
-            behind = next_offset < newest.next_offset
+            is_backward = next_offset < newest.next_offset
             repeated = next_offset == newest.next_offset and note == newest.note
-            if behind or repeated:
+            if is_backward or repeated:
                 if pending is None:
                     return None
                 next_offset, note, epoch = pending.next_offset, pending.note, pending.epoch
@@ -133,16 +133,16 @@ class GroupOffsets:
     def apply(self, record: pb.OffsetRecord) -> None:
         """Apply a durable record; an older revision is ignored."""
         key = OffsetKey(record.group, record.topic_id, record.partition)
-        standing = self.get(key)
-        if standing is None and key not in self._pending:
+        current = self.get(key)
+        if current is None and key not in self._pending:
             self._claim(key)
-        if standing is None or record.revision > standing.revision:
+        if current is None or record.revision > current.revision:
             self._groups[key.group].records[key.topic_id, key.partition] = record
-            self._count += standing is None
-            self._grow(_size_bytes(record) - (0 if standing is None else _size_bytes(standing)))
-            standing = record
+            self._count += current is None
+            self._grow(_size_bytes(record) - (0 if current is None else _size_bytes(current)))
+            current = record
         pending = self._pending.get(key)
-        while pending and pending[0].revision <= standing.revision:
+        while pending and pending[0].revision <= current.revision:
             pending.popleft()
         if pending is not None and not pending:
             del self._pending[key]
@@ -203,7 +203,7 @@ class GroupOffsets:
         return max((record.commit_timestamp_us for record in records), default=0)
 
     def forget_group(self, name: str) -> None:
-        """Drop a group with all its positions, pending ones included."""
+        """Drop a group with all its positions, including pending ones."""
         group = self._groups.pop(name, None)
         if group is None:
             return
@@ -221,7 +221,7 @@ class GroupOffsets:
                 del self._of_topic[topic_id]
 
     def forget_topic(self, topic_id: bytes) -> None:
-        """Drop the positions of a deleted topic, pending ones included."""
+        """Drop the positions of a deleted topic, including pending ones."""
         for name in self._of_topic.pop(topic_id, ()):
             group = self._groups[name]
             first = bisect_left(group.places, (topic_id, 0))

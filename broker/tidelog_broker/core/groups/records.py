@@ -18,7 +18,7 @@ class GroupRecords:
 
     def __init__(self) -> None:
         self._records: dict[str, pb.GroupRecord] = {}
-        self._made: Counter[str] = Counter()
+        self._created_counts: Counter[str] = Counter()
         self.size_bytes = 0
         """Approximate memory of the records."""
 
@@ -27,12 +27,12 @@ class GroupRecords:
 
         Deletions need no tombstone, because no snapshot is written while one is pending.
         """
-        standing = self._records.get(record.group)
-        if standing is not None and standing.revision >= record.revision:
+        current = self._records.get(record.group)
+        if current is not None and current.revision >= record.revision:
             return False
-        if standing is not None:
-            self.size_bytes -= _size_bytes(standing)
-            self._count(standing.creator, -1)
+        if current is not None:
+            self.size_bytes -= _size_bytes(current)
+            self._count(current.creator, -1)
         if record.deleted:
             self._records.pop(record.group, None)
         else:
@@ -51,12 +51,12 @@ class GroupRecords:
 
     def made_by(self, creator: str) -> int:
         """Return the number of groups created by a principal."""
-        return self._made[creator]
+        return self._created_counts[creator]
 
     def forget_all(self) -> None:
         """Drop everything."""
         self._records.clear()
-        self._made.clear()
+        self._created_counts.clear()
         self.size_bytes = 0
 
     def records(self) -> Iterator[pb.GroupRecord]:
@@ -65,9 +65,9 @@ class GroupRecords:
 
     def _count(self, creator: str, more: int) -> None:
         if creator:
-            self._made[creator] += more
-            if not self._made[creator]:
-                del self._made[creator]
+            self._created_counts[creator] += more
+            if not self._created_counts[creator]:
+                del self._created_counts[creator]
 
 
 def _size_bytes(record: pb.GroupRecord) -> int:

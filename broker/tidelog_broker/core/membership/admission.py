@@ -51,9 +51,11 @@ def directory_to_bind(announce: pb.NodeAnnounce, *, bound: bytes, known: pb.Node
     """
     if bound:
         return bound
-    said = announce.node
-    fault = identity_fault(said.node_id, said.incarnation, said.directory_id, is_new=announce.is_new, known=known)
-    return b"" if fault else said.directory_id
+    founder = announce.node
+    fault = identity_fault(
+        founder.node_id, founder.incarnation, founder.directory_id, is_new=announce.is_new, known=known
+    )
+    return b"" if fault else founder.directory_id
 
 
 class Binders:
@@ -64,8 +66,8 @@ class Binders:
         assert node_id in founders
         self._node_id = node_id
         self._directory_id = directory_id
-        self._others = frozenset(founders) - {node_id}
-        self._needed = binders_needed(len(founders))
+        self._other_founders = frozenset(founders) - {node_id}
+        self._binders_needed = binders_needed(len(founders))
         self._bound: set[str] = set()
 
     def answered(self, peer: str, bound: bytes) -> str:
@@ -74,7 +76,7 @@ class Binders:
         Returns:
             The reason, for the operator, why this directory can never be admitted; empty if it still can.
         """
-        if peer not in self._others or not bound:
+        if peer not in self._other_founders or not bound:
             return ""
         if bound == self._directory_id:
             self._bound.add(peer)
@@ -88,9 +90,9 @@ class Binders:
     @property
     def missing(self) -> int:
         """Number of founders that still have to bind it."""
-        return max(0, self._needed - len(self._bound))
+        return max(0, self._binders_needed - len(self._bound))
 
     @property
     def waited_for(self) -> list[str]:
         """The founders that have not bound it, sorted by id."""
-        return sorted(self._others - self._bound)
+        return sorted(self._other_founders - self._bound)

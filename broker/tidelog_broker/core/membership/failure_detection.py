@@ -63,8 +63,8 @@ class Refusal(Enum):
     MALFORMED = "malformed"
     FOREIGN_CLUSTER = "from another cluster"
     REPLAYED = "received before"
-    STALE = "from a process that a newer one of the same node has replaced"
-    NOT_REGISTERED = "from a start of a node that is not registered here"
+    STALE = "from an earlier process of a node, which a later one has replaced"
+    NOT_REGISTERED = "from an incarnation of a node that is not registered on this node"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,8 @@ class Swim:
         chooser: source of randomness.
         now_ms: monotonic time, also in every input.
         seeds: addresses to contact in order to join; see `set_seeds`.
-        is_registered: returns whether an incarnation of a node is registered (`core.lives`); others are ignored.
+        is_registered: returns whether an incarnation of a node is registered (`core.rollback_detection`); others are
+            ignored.
 
     Raises:
         ValueError: the local record or the cluster id is invalid.
@@ -214,7 +215,7 @@ class Swim:
         if datagram.cluster_id != self._cluster_id:
             return Refusal.FOREIGN_CLUSTER
         if sender == self.me.node_id and incarnation == self.me.incarnation:
-            return Refusal.REPLAYED  # sent by this process itself
+            return Refusal.REPLAYED  # this process has sent the datagram
         if sender == self.me.node_id:
             self._roster.observe_own_id(incarnation)
         known = self.members.get(sender)
@@ -298,7 +299,7 @@ class Swim:
 
     def _begin_probe(self, now_ms: int) -> None:
         self._probe = None
-        target = self._rotation.next({member.node_id: member for member in self._others()})
+        target = self._rotation.next({member.node_id: member for member in self._live_others()})
         if target is not None:
             member = self.members[target]
             ask_others_at_ms = now_ms + self.slowness.stretch(self.settings.probe_timeout_ms)
@@ -315,7 +316,9 @@ class Swim:
     def _suspect(self, node_id: str, now_ms: int, *, refused: bool = False) -> None:
         if self._roster.suspect(node_id, now_ms, refused=refused):
             member = self.members[node_id]
-            self._send(member.gossip, node_id, Ping(self._next_sequence(), node_id))  # carries the suspicion to it
+            self._send(
+                member.gossip, node_id, Ping(self._next_sequence(), node_id)
+            )  # the ping carries the suspicion to the node
 
     def _end_relays(self, now_ms: int) -> None:
         for sequence, relay in [item for item in self._relays.items() if now_ms >= item[1].until_ms]:
@@ -387,11 +390,11 @@ class Swim:
 
     # ------------------------------------------------------------------------------------------ sending
 
-    def _others(self) -> list[Member]:
+    def _live_others(self) -> list[Member]:
         return [member for member in self.members.live() if member.node_id != self.me.node_id]
 
     def _random_members(self, count: int, *, without: str = "") -> list[Member]:
-        others = [member for member in self._others() if member.node_id != without]
+        others = [member for member in self._live_others() if member.node_id != without]
         return self._chooser.sample(others, min(count, len(others)))
 
     def _next_sequence(self) -> int:
@@ -422,7 +425,7 @@ class Swim:
         theirs = self._digests.get(peer.node_id) if peer is not None else None
         differs = theirs != self.members.digest
         if theirs is None or (differs and self._chooser.randrange(2)):
-            writer.add(self.me)  # only half the time: with maximum-length names it leaves no room for another record
+            writer.add(self.me)  # only half the time: with maximum-length names no other record fits beside it
         self._roster.news.take(self.members.live_count, lambda node_id: writer.add(self.members[node_id]))
         if differs:
             live = self.members.live()

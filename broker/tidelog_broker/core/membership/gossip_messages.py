@@ -82,7 +82,7 @@ class Datagram:
 
 
 class DatagramWriter:
-    """Builds one datagram: `add` records while there is room, then `finish`."""
+    """Builds one datagram: `add` records while they fit, then `finish`."""
 
     def __init__(
         self, *, cluster_id: bytes, sender: str, incarnation: int, counter: int, digest: int, body: Body | None

@@ -2,8 +2,8 @@
 
 `suspicion_ms` is longer than the longest pause of a live node on a busy machine, about half a second, because a false
 death moves partitions needlessly. `refused_suspicion_ms` can be short: a refused connection is nearly proof that the
-process is gone, since the kernel accepts connections for a busy process. It leaves two gossip rounds for the record of
-a process that was restarted elsewhere.
+process has ended, because the kernel accepts connections for a busy process. It leaves two gossip rounds for the record
+of a process that was restarted elsewhere.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class SwimSettings:
         tick_gap_ms: a timer that is late by more than this shows that the process was paused; suspicions restart.
         late_tick_ms: a timer that is late by more than this shows that this node is slow.
         slowness_max: times are scaled by at most 1 + slowness_max.
-        members_max: maximum number of records; members that are gone are evicted first.
+        members_max: maximum number of records; members that left or died are evicted first.
         relays_max: maximum number of concurrent probes on behalf of others; further requests get a Nack.
     """
 

@@ -223,19 +223,19 @@ def rebalance_plan(
     moves: list[Move] = []
     for state in partitions:
         key = partition_key(state.topic_id, state.partition)
-        wanted = place(
+        placed = place(
             key,
             nodes,
             replication_factor=state.replication_factor,
             alive=alive,
             ack_quorum=state.topic_ack_quorum,
         )
-        owner = successor(key, nodes, alive=alive, placement=wanted.nodes)
-        same_copies = set(state.placement) == set(wanted.nodes) and state.ack_quorum == wanted.ack_quorum
+        owner = successor(key, nodes, alive=alive, placement=placed.nodes)
+        same_copies = set(state.placement) == set(placed.nodes) and state.ack_quorum == placed.ack_quorum
         if owner is None or (same_copies and state.owner == owner):
             continue
-        new_copies = tuple(node_id for node_id in wanted.nodes if node_id not in state.placement)
-        moves.append(Move(state.topic_id, state.partition, owner, wanted, new_copies))
+        new_copies = tuple(node_id for node_id in placed.nodes if node_id not in state.placement)
+        moves.append(Move(state.topic_id, state.partition, owner, placed, new_copies))
     return sorted(moves, key=lambda move: (bool(move.new_copies), move.topic_id, move.partition))
 
 

@@ -73,7 +73,7 @@ def takeover_plan(
     """
     hashed = partition_key(*key)
     try:
-        wanted = place(
+        placed = place(
             hashed, nodes, replication_factor=settings.replication_factor, alive=alive, ack_quorum=settings.ack_quorum
         )
     except NoPersistenceError:  # no node with the role is registered: keep the placement
@@ -89,7 +89,7 @@ def takeover_plan(
             owner = successor(hashed, nodes, alive=alive, placement=placement) or placement[0]
         return Plan(owner, tuple(placement), ack_quorum, settings.flush)
 
-    plan = owned(wanted.nodes, wanted.ack_quorum)
+    plan = owned(placed.nodes, placed.ack_quorum)
     if active.placement and not has_live_quorum(plan, alive=alive.__contains__):
         stays = owned(active.placement, min(max(active.ack_quorum, 1), len(active.placement)))
         if has_live_quorum(stays, alive=alive.__contains__):
@@ -160,7 +160,7 @@ def handover_plan(
     nodes: Sequence[NodeEntry],
     *,
     alive: Collection[str],
-    behind: Collection[str] = (),
+    lagging: Collection[str] = (),
 ) -> Plan | None:
     """Return the epoch that transfers ownership from a stopping node to another replica; None if no replica can own it.
 
@@ -172,10 +172,10 @@ def handover_plan(
         active: its active epoch, owned by `node_id`.
         nodes: all registered nodes.
         alive: nodes that may get ownership.
-        behind: replicas that lack records, used only if there is no other.
+        lagging: replicas that lack records, used only if there is no other.
     """
     hashed, heirs = partition_key(*key), frozenset(alive) - {node_id}
-    for candidates in (heirs.difference(behind), heirs):
+    for candidates in (heirs.difference(lagging), heirs):
         owner = successor(hashed, nodes, alive=candidates, placement=active.placement)
         if owner is not None:
             return _owned_by(owner, active)
@@ -202,7 +202,7 @@ def ingestion_owner_plan(
     nodes: Sequence[NodeEntry],
     *,
     alive: Collection[str],
-    behind: Collection[str] = (),
+    lagging: Collection[str] = (),
 ) -> Plan | None:
     """Return the epoch that transfers ownership from a node without INGESTION to a replica with that role.
 
@@ -213,13 +213,13 @@ def ingestion_owner_plan(
         active: its active epoch.
         nodes: all registered nodes.
         alive: nodes that may get ownership.
-        behind: replicas that lack records.
+        lagging: replicas that lack records.
     """
     able = _owner_capable(nodes)
     if active.owner in able:
         return None
     heir = successor(
-        partition_key(*key), nodes, alive=able.intersection(alive).difference(behind), placement=active.placement
+        partition_key(*key), nodes, alive=able.intersection(alive).difference(lagging), placement=active.placement
     )
     if heir is None:
         return None
@@ -249,7 +249,7 @@ def replacement_plan(
     """
     rest = frozenset(alive) - {without}
     try:
-        wanted = place(
+        placed = place(
             partition_key(*key),
             nodes,
             replication_factor=max(settings.replication_factor, 1 + len(active.placement)),
@@ -257,7 +257,7 @@ def replacement_plan(
         )
     except NoPersistenceError:
         return None
-    spare = next((node for node in wanted.nodes if node in rest and node not in active.placement), None)
+    spare = next((node for node in placed.nodes if node in rest and node not in active.placement), None)
     if spare is None:
         return None
     placement = tuple(spare if node == without else node for node in active.placement)
@@ -272,10 +272,10 @@ def lacks_copies(
     A second copy without a third is not created: writes would then depend on both nodes.
     """
     storing = [node.node_id for node in nodes if Role.PERSISTENCE in node.roles]
-    wanted = min(settings.replication_factor, len(storing))
-    if wanted == 2 < settings.replication_factor:
+    copies = min(settings.replication_factor, len(storing))
+    if copies == 2 < settings.replication_factor:
         return False
-    return len(active.placement) < wanted <= sum(1 for node in storing if node in alive)
+    return len(active.placement) < copies <= sum(1 for node in storing if node in alive)
 
 
 def lacks_owner(active: pb.EpochDescriptor, nodes: Sequence[NodeEntry], *, alive: Collection[str]) -> bool:
@@ -298,16 +298,16 @@ def first_epoch(
         NoPersistenceError: no registered node stores copies.
     """
     hashed = partition_key(*key)
-    wanted = place(
+    placed = place(
         hashed, nodes, replication_factor=settings.replication_factor, alive=alive, ack_quorum=settings.ack_quorum
     )
-    owner = successor(hashed, nodes, alive=alive, placement=wanted.nodes) or wanted.nodes[0]
+    owner = successor(hashed, nodes, alive=alive, placement=placed.nodes) or placed.nodes[0]
     return pb.EpochDescriptor(
         epoch=0,
         owner=owner,
         owner_incarnation=incarnation(owner),
-        placement=wanted.nodes,
-        ack_quorum=wanted.ack_quorum,
+        placement=placed.nodes,
+        ack_quorum=placed.ack_quorum,
         start_offset=0,
         flush=settings.flush,
     )

@@ -44,12 +44,12 @@ class NodeRegistry:
 
     def apply(self, record: pb.NodeRecord) -> bool:
         """Apply a durable record or a founder's record; return whether it changed anything."""
-        standing = self._by_id.get(record.node_id)
-        if standing is not None and (standing.removed or standing.revision >= record.revision):
+        current = self._by_id.get(record.node_id)
+        if current is not None and (current.removed or current.revision >= record.revision):
             return False
-        kept = pb.NodeRecord()
-        kept.CopyFrom(record)
-        self._by_id[record.node_id] = kept
+        stored = pb.NodeRecord()
+        stored.CopyFrom(record)
+        self._by_id[record.node_id] = stored
         self.version += 1
         self._entries = None
         return True
@@ -86,32 +86,34 @@ class NodeRegistry:
         """Return the live nodes that may get copies and ownership: registered and not draining."""
         return frozenset(record.node_id for record in self.live() if record.node_id in alive and not record.draining)
 
-    def announced(self, said: pb.NodeRecord) -> pb.NodeRecord | None:
+    def announced(self, announced: pb.NodeRecord) -> pb.NodeRecord | None:
         """Return the record to write for an announcement; None if it changes nothing.
 
         Args:
-            said: the announced record; `revision`, `removed` and `draining` are ignored.
+            announced: the announced record; `revision`, `removed` and `draining` are ignored.
 
         Raises:
             ProtocolError: INVALID_REQUEST for an invalid field, FORBIDDEN if the identity belongs to another directory
                 or process, OVERLOADED if there are too many nodes.
         """
-        check_node(said)
-        standing = self._by_id.get(said.node_id)
-        if standing is None and len(self.live()) >= NODES_MAX:
+        check_node(announced)
+        current = self._by_id.get(announced.node_id)
+        if current is None and len(self.live()) >= NODES_MAX:
             raise ProtocolError(
                 pb.OVERLOADED,
-                f"cannot register node {said.node_id!r}: {NODES_MAX} nodes are registered; remove one first",
+                f"cannot register node {announced.node_id!r}: {NODES_MAX} nodes are registered; remove one first",
             )
-        fault = identity_fault(said.node_id, said.incarnation, said.directory_id, is_new=False, known=standing)
+        fault = identity_fault(
+            announced.node_id, announced.incarnation, announced.directory_id, is_new=False, known=current
+        )
         if fault:
             raise ProtocolError(pb.FORBIDDEN, fault)
         record = pb.NodeRecord()
-        record.CopyFrom(said)
+        record.CopyFrom(announced)
         record.removed = False
-        record.draining = standing.draining if standing is not None else False
-        record.revision = standing.revision if standing is not None else 0
-        if record == standing and record.revision > 0:
+        record.draining = current.draining if current is not None else False
+        record.revision = current.revision if current is not None else 0
+        if record == current and record.revision > 0:
             return None
         record.revision += 1
         return record
@@ -142,12 +144,12 @@ class NodeRegistry:
         return record
 
     def _next(self, node_id: str) -> pb.NodeRecord:
-        standing = self._by_id.get(node_id)
-        if standing is None or standing.removed:
+        current = self._by_id.get(node_id)
+        if current is None or current.removed:
             known = ", ".join(record.node_id for record in self.live()[:20]) or "none"
             raise ProtocolError(pb.INVALID_REQUEST, f"node {node_id!r} does not exist; registered nodes: {known}")
         record = pb.NodeRecord()
-        record.CopyFrom(standing)
+        record.CopyFrom(current)
         record.revision += 1
         return record
 

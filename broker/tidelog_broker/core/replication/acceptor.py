@@ -39,14 +39,14 @@ class Acceptor:
         on_promise: Callable[[int], None],
         fetch: Callable[[Opening, Position, int], None],
     ) -> None:
-        """Set the callbacks: may a node try a takeover; a promise was made; fetch the records of an OPEN_EPOCH."""
+        """Set the callbacks: whether to agree to a takeover; a promise was made; fetch the records of an OPEN_EPOCH."""
         self._state = state
         self._agrees = agrees
         self._on_promise = on_promise
         self._fetch = fetch
 
     def on_pre_vote(self, sender: str, ask: pb.PreVote, now_ms: int) -> None:
-        """Answer whether this replica misses the owner, too; nothing is promised."""
+        """Answer whether this replica also considers the owner failed; nothing is promised."""
         state = self._state
         if not ask.probe and not state.is_current(sender, ask.epoch, now_ms, ask.previous_hash):
             return
@@ -114,7 +114,7 @@ class Acceptor:
             self._promise_for(sender, ask, end, now_ms)
         elif state.position_of(ask.epoch, end.offset) != end.digest:
             reply.status = pb.DIVERGED
-            state.halt(f"epoch {ask.epoch} here differs from the others' at offset {end.offset}")
+            state.halt(f"this node's copy of epoch {ask.epoch} differs from the other replicas' at offset {end.offset}")
         else:
             self._accept(sender, ask, reply, now_ms)
             return
@@ -135,7 +135,7 @@ class Acceptor:
         def held(_ok: bool, _now_ms: int) -> None:
             if state.tail is not tail or not fence.may_accept(ask.ballot, ask.value):
                 return  # decided, or promised to another candidate: the sender learns of it when it asks again
-            if tail.durable.offset >= end_offset:  # otherwise an append failed, and the next request fetches it
+            if tail.durable.offset >= end_offset:  # otherwise an append failed; the next OPEN_EPOCH fetches its records
                 state.write(WriteFences([fence.accept(ask.ballot, ask.value)]), accepted)
 
         promise = fence.promise(ask.ballot)  # written together with the accept, and not announced before

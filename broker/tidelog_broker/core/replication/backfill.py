@@ -1,13 +1,15 @@
 """Backfill: fetching the sealed epochs that this copy of a partition lacks, one at a time.
 
-Epochs are fetched newest first, so that the readable range grows backwards without a hole. A *fill*, the part of an
-epoch that was fetched so far, is stored beside the log. It becomes part of the log once it is complete and its digest
-equals the decided one.
+Records of the open epoch are fetched by `catch_up`. Both request one range after the other with a `peer_fetch`.
 
-Retention may have deleted the front of a sealed epoch on all nodes. A fill that ends below the log start is abandoned,
-and another one is started at the log start. The digest before it is taken on trust, because the decided digest at its
-end verifies all that follows. If compaction has merged records on both sides of the log start into one batch, the fill
-begins with that batch.
+Epochs are fetched newest first, so that the readable range grows backwards without a hole. A *partial copy*, the part
+of an epoch that was fetched so far, is stored beside the log. It becomes part of the log once it is complete and its
+digest equals the decided one.
+
+Retention may have deleted the front of a sealed epoch on all nodes. A partial copy that ends below the log start is
+abandoned, and another one is started at the log start. The digest before it is not verified by itself: the decided
+digest at the end of the epoch covers everything after it. If compaction has merged records on both sides of the log
+start into one batch, the copy begins with that batch.
 
 Compaction may change the content of a sealed epoch, at different times on different nodes. A source identifies its
 version by the digest at the end, and ranges of two versions do not continue each other. The newest decided version is
@@ -15,10 +17,10 @@ fetched; if no node has it and the log has no version at all, any decided versio
 
 An older version in the log is sufficient while this node can compact it to the newest version itself
 (`epoch_versions`). If it cannot, because a later epoch was fetched in a newer version, consumers cannot read the older
-one, which would restore records that the later epoch's tombstones had deleted. The newest version is then filled beside
-it and replaces it when complete. Until then other nodes may fetch the older version, which may be usable there. No node
-drops a copy before all older epochs that are compacted with it have reached their newest versions. So while a quorum of
-copies exists, each epoch is available in its newest version or in all versions from which that is made.
+one, which would restore records that the later epoch's tombstones had deleted. The newest version is then fetched
+beside it and replaces it when complete. Until then other nodes may fetch the older version, which may be usable there.
+No node drops a copy before all older epochs that are compacted with it have reached their newest versions. So while a
+quorum of copies exists, each epoch is available in its newest version or in all versions from which that is made.
 """
 
 from __future__ import annotations
@@ -26,12 +28,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from tidelog_broker.core.replication.effects import AppendFill, DropCopy, FinishFill, SetAside
+from tidelog_broker.core.replication.effects import AppendPartialCopy, DropCopy, FinishPartialCopy, SetAside
 from tidelog_broker.core.replication.epoch_versions import EpochVersions
 from tidelog_broker.core.replication.log_tail import BrokenRunError, check_run
+from tidelog_broker.core.replication.peer_fetch import PeerFetch
 from tidelog_broker.core.replication.ports import Batch, Position
 from tidelog_broker.core.replication.producer_state_fetch import ProducerStateFetch
-from tidelog_broker.core.replication.pull import Pull
 from tidelog_broker.core.replication.replica_state import ReplicaState
 from tidelog_proto import broker_pb2 as pb
 
@@ -44,7 +46,7 @@ class MissingHistory(NamedTuple):
         records: number of records to fetch.
         epoch: the epoch that is being fetched, or will be next.
         source: the node it is fetched from; "" if none is.
-        is_unavailable: whether all possible sources were asked and none has provided it.
+        is_unavailable: whether all possible sources were asked and none has provided the epoch.
     """
 
     epochs: int
@@ -58,17 +60,17 @@ class Backfill:
     """The sealed epochs of one replica that are incomplete."""
 
     def __init__(self, state: ReplicaState, *, whole: Callable[[], None]) -> None:
-        """Set `whole`, called when nothing is missing any more, or when producer state was obtained."""
+        """Set `whole`, called when nothing is missing any more, or when missing producer state was stored."""
         self._state = state
         self._whole = whole
-        self._pull: Pull | None = None
+        self._fetch: PeerFetch | None = None
         self._at = Position(0, 0)
         self._start: tuple[int, int | None] = (0, 0)
-        """Start of the fill, and the digest there; None when a continued copy has the digest."""
+        """Start of the partial copy, and the digest there; None when a continued copy has the digest."""
         self._has_front = False
-        """Whether the fill contained records when its pull was started."""
+        """Whether the partial copy had records when its fetch was started."""
         self._restarts = 0
-        """Number of wrong fills: rotates the order of sources, because the previous source may be the cause."""
+        """Number of discarded copies; it rotates the order of sources, because the previous source may be the cause."""
         self.producers = ProducerStateFetch(state, ended=whole)
         self.versions = EpochVersions(state)
         self._damaged: dict[int, str] = {}
@@ -79,33 +81,33 @@ class Backfill:
     @property
     def deadline_ms(self) -> int | None:
         """When `tick` has work; None if it has none."""
-        deadlines = (self._pull.deadline_ms if self._pull is not None else None, self.producers.deadline_ms)
+        deadlines = (self._fetch.deadline_ms if self._fetch is not None else None, self.producers.deadline_ms)
         return min((at_ms for at_ms in deadlines if at_ms is not None), default=None)
 
     def missing(self) -> MissingHistory | None:
         """Return what this copy lacks; None if it is complete or this node need not hold it."""
-        state, pull = self._state, self._pull
-        wanted = self._wanted() if state.is_member else []
-        if not wanted:
+        state, fetch = self._state, self._fetch
+        incomplete = self._retained_incomplete_epochs() if state.is_member else []
+        if not incomplete:
             return None
         records = sum(
-            state.decision(epoch).end_offset - max(state.start_of(epoch), state.log_start) for epoch in wanted
+            state.decision(epoch).end_offset - max(state.start_of(epoch), state.log_start) for epoch in incomplete
         )
-        if pull is None:
-            return MissingHistory(len(wanted), records, max(wanted), "", is_unavailable=False)
-        here = self._at.offset - max(state.start_of(pull.epoch), state.log_start)
+        if fetch is None:
+            return MissingHistory(len(incomplete), records, max(incomplete), "", is_unavailable=False)
+        here = self._at.offset - max(state.start_of(fetch.epoch), state.log_start)
         return MissingHistory(
-            len(wanted), records - max(here, 0), pull.epoch, pull.source, is_unavailable=pull.is_exhausted
+            len(incomplete), records - max(here, 0), fetch.epoch, fetch.source, is_unavailable=fetch.is_exhausted
         )
 
     @property
-    def whole_from(self) -> int:
+    def complete_from(self) -> int:
         """The start of the complete range; records below it and above the log start are missing."""
-        return max((self._state.decision(epoch).end_offset for epoch in self._wanted()), default=0)
+        return max((self._state.decision(epoch).end_offset for epoch in self._retained_incomplete_epochs()), default=0)
 
     @property
     def outdated_below(self) -> int:
-        """The end of the newest epoch in the log that consumers must not read; 0 without one."""
+        """The end of the newest epoch whose version in the log consumers must not read; 0 without one."""
         outdated = (
             epoch for epoch in self.incomplete if self._is_outdated(epoch) and not self.versions.has_later(epoch)
         )
@@ -113,14 +115,14 @@ class Backfill:
 
     @property
     def is_lacking(self) -> bool:
-        """Whether records that a compaction pass needs are missing; a different front of a copy does not count."""
+        """Whether records that a compaction pass needs are missing, apart from a front deleted by retention."""
         state, versions = self._state, self.versions
         return state.is_member and any(
-            not self._is_outdated(one) or not versions.has_later(one) for one in self._wanted()
+            not self._is_outdated(one) or not versions.has_later(one) for one in self._retained_incomplete_epochs()
         )
 
     def _is_outdated(self, epoch: int) -> bool:
-        """Return whether the log has an older version of an epoch that is incomplete here."""
+        """Return whether the log has an older version of an incomplete epoch."""
         return epoch in self.incomplete and self.versions.is_held(epoch)
 
     def _is_damaged(self, epoch: int) -> bool:
@@ -129,10 +131,10 @@ class Backfill:
         return epoch in self._damaged and is_kept and self.versions.is_held(epoch)
 
     def _is_beside(self, epoch: int) -> bool:
-        """Return whether the fill of an epoch is stored beside a copy in the log."""
+        """Return whether the partial copy of an epoch is stored beside a copy in the log."""
         return epoch in self._damaged or self._is_outdated(epoch)
 
-    def _wanted(self) -> list[int]:
+    def _retained_incomplete_epochs(self) -> list[int]:
         """Return the incomplete epochs that retention has not deleted."""
         state = self._state
         return [epoch for epoch in self.incomplete if state.decision(epoch).end_offset > state.log_start]
@@ -140,90 +142,94 @@ class Backfill:
     def tick(self, now_ms: int) -> None:
         """Repeat a request that timed out, to the next source."""
         self.producers.tick(now_ms)
-        pull = self._pull
-        if pull is not None and pull.overdue(now_ms):
-            is_where_it_was = pull.digest_unknown or self._filled_to(pull.epoch) == self._at.offset
+        fetch = self._fetch
+        if fetch is not None and fetch.overdue(now_ms):
+            is_where_it_was = fetch.digest_unknown or self._copied_to(fetch.epoch) == self._at.offset
             if is_where_it_was and self._state.is_member:
-                self._ask(pull, now_ms)
+                self._ask(fetch, now_ms)
             else:
-                self._pull = None  # the fill cannot be continued, or the partition has moved to other nodes
+                self._fetch = None  # the copy cannot be continued, or the partition has moved to other nodes
                 self.go_on(now_ms)
 
     def go_on(self, now_ms: int) -> None:
-        """Start fetching the newest incomplete epoch, if this node should hold the partition."""
+        """Start fetching the newest incomplete epoch, if this node is a replica of the partition."""
         state = self._state
-        self.incomplete = {epoch for epoch in self.incomplete if not self.versions.is_whole(epoch)}
+        self.incomplete = {epoch for epoch in self.incomplete if not self.versions.is_complete(epoch)}
         self._note_outdated()
         self._damaged = {epoch: why for epoch, why in self._damaged.items() if self._is_damaged(epoch)}
-        wanted = [*self._wanted(), *self._damaged]
-        pull = self._pull
-        is_over = pull is not None and (pull.epoch not in wanted or self._is_preempted(pull))
-        if pull is not None and pull.deadline_ms is not None and is_over:
-            pull = self._pull = None  # none of its writes is pending
-        if pull is not None or not wanted or not state.is_member or state.halted is not None:
+        incomplete = [*self._retained_incomplete_epochs(), *self._damaged]
+        fetch = self._fetch
+        is_over = fetch is not None and (fetch.epoch not in incomplete or self._is_preempted(fetch))
+        if fetch is not None and fetch.deadline_ms is not None and is_over:
+            fetch = self._fetch = None  # no write of the fetch is pending
+        if fetch is not None or not incomplete or not state.is_member or state.halted is not None:
             return  # damage in the open epoch is repaired once its end is decided
-        epoch = self._next(wanted)
+        epoch = self._next(incomplete)
         if epoch is None:
             return
         decision = state.decision(epoch)
         sources = [node for node in state.holders_of(epoch) if node != state.node_id]
         if not sources:
-            state.halt(f"epoch {epoch} is incomplete here and no other node holds it; replace this replica")
+            state.halt(
+                f"epoch {epoch} is incomplete on this node and no other node has it; replace this node (--replace)"
+            )
             return
         first = self._restarts % len(sources)
         sources = sources[first:] + sources[:first]
         start_offset = state.start_of(epoch)
         have = Position(*(self._have(epoch) or (start_offset, 0)))
-        self._pull = Pull(
+        self._fetch = PeerFetch(
             state.key,
             epoch,
             sources,
             state.timing,
-            end=state.ends_of(epoch)[-1],  # of the newest version
+            end=state.ends_of(epoch)[-1],  # the copy is of the newest version
             first_bytes=state.timing.backfill_bytes,
         )
-        self._pull.digest_unknown = have.offset < state.log_start
-        self._has_front = not self._pull.digest_unknown and have.offset > start_offset
-        self._at = Position(state.log_start, 0) if self._pull.digest_unknown else have
+        self._fetch.digest_unknown = have.offset < state.log_start
+        self._has_front = not self._fetch.digest_unknown and have.offset > start_offset
+        self._at = Position(state.log_start, 0) if self._fetch.digest_unknown else have
         self._start = (start_offset, 0) if start_offset >= state.log_start else (state.log_start, None)
         if self._at.offset < decision.end_offset:
-            self._ask_within_budget(self._pull, now_ms)
+            self._ask_within_budget(self._fetch, now_ms)
             return
-        self._filled(self._pull)
+        self._add_complete(self._fetch)
 
-    def _next(self, wanted: Sequence[int]) -> int | None:
+    def _next(self, incomplete: Sequence[int]) -> int | None:
         """Return the epoch to fetch next: missing epochs, newest first, then damaged and outdated ones, oldest first.
 
         None while local compaction still needs the outdated copy as input for an older epoch.
         """
-        lacking = [epoch for epoch in wanted if not self._is_beside(epoch)]
+        lacking = [epoch for epoch in incomplete if not self._is_beside(epoch)]
         if lacking:
             return max(lacking)
         if self._damaged:
             return min(self._damaged)
-        epoch = min(wanted)
-        waits = any(older < epoch and self.versions.is_base_of(epoch, older) for older in self.versions.behind())
+        epoch = min(incomplete)
+        waits = any(
+            older < epoch and self.versions.is_base_of(epoch, older) for older in self.versions.outdated_epochs()
+        )
         return None if waits else epoch
 
     def _note_outdated(self) -> None:
-        """Mark epochs whose newest version this node cannot make itself as incomplete."""
+        """Mark epochs as incomplete whose newest version this node cannot compact itself."""
         for epoch in self._state.chain.compactions:
-            if self.versions.is_held(epoch) and not self.versions.is_whole(epoch):
+            if self.versions.is_held(epoch) and not self.versions.is_complete(epoch):
                 self.incomplete.add(epoch)
 
-    def _filled_to(self, epoch: int) -> int:
-        """Return the end of the fill of an epoch."""
+    def _copied_to(self, epoch: int) -> int:
+        """Return the end of the partial copy of an epoch."""
         have = self._have(epoch)
         return have[0] if have is not None else self._state.start_of(epoch)
 
     def _have(self, epoch: int) -> tuple[int, int] | None:
         log = self._state.log
-        return log.position_beside(epoch) if self._is_beside(epoch) else log.fill_position(epoch)
+        return log.position_beside(epoch) if self._is_beside(epoch) else log.copy_position(epoch)
 
     def refetch(self, epoch: int, reason: str, now_ms: int) -> bool:
         """Fetch a damaged sealed epoch of the log again; return whether other nodes may have it.
 
-        The damaged copy stays readable where it is sound until the replacement is complete, which may be damaged, too.
+        The intact part of the damaged copy stays readable until its replacement is complete and verified.
         """
         state = self._state
         is_decided = state.chain.genesis.epoch <= epoch < state.active.epoch
@@ -244,59 +250,61 @@ class Backfill:
         lacked = self.incomplete
         self.incomplete = {epoch for epoch in lacked if state.decision(epoch).end_offset > state.log_start}
         if lacked != self.incomplete and state.log.newest_epoch() is not None:
-            self.producers.want(max(lacked - self.incomplete), now_ms)  # producer state that this log does not have
-        pull = self._pull
-        is_over = pull is not None and not {pull.epoch} & {*self.incomplete, *filter(self._is_damaged, self._damaged)}
-        if pull is not None and (is_over or self._at.offset < offset):
-            self._pull = None
+            self.producers.want(
+                max(lacked - self.incomplete), now_ms
+            )  # the source deleted headers whose producer state this log lacks
+        fetch = self._fetch
+        is_over = fetch is not None and not {fetch.epoch} & {*self.incomplete, *filter(self._is_damaged, self._damaged)}
+        if fetch is not None and (is_over or self._at.offset < offset):
+            self._fetch = None
             self.go_on(now_ms)
         if lacked and not self.incomplete:
             self._whole()
 
-    def _take(self, pull: Pull, reply: pb.BackfillReply, batches: Sequence[Batch], now_ms: int) -> None:
+    def _take(self, fetch: PeerFetch, reply: pb.BackfillReply, batches: Sequence[Batch], now_ms: int) -> None:
         state = self._state
-        assert pull.end is not None
-        end = pull.end
+        assert fetch.end is not None
+        end = fetch.end
         if reply.HasField("epoch_digest"):
-            end = Position(pull.end.offset, reply.epoch_digest)
-        wanted = [batch for batch in batches if batch.header.end_offset <= end.offset]
-        if not wanted or not self._takes(pull, end):
-            pull.declined(now_ms)
+            end = Position(fetch.end.offset, reply.epoch_digest)
+        usable = [batch for batch in batches if batch.header.end_offset <= end.offset]
+        if not usable or not self._takes(fetch, end):
+            fetch.declined(now_ms)
             return
-        pull.end = end
-        base = Position(reply.base_offset, reply.previous_digest) if pull.digest_unknown else self._at
-        incarnation = wanted[0].header.owner_incarnation
-        positions = check_run(wanted, epoch=pull.epoch, owner_incarnation=incarnation, base=base)
+        fetch.end = end
+        base = Position(reply.base_offset, reply.previous_digest) if fetch.digest_unknown else self._at
+        incarnation = usable[0].header.owner_incarnation
+        positions = check_run(usable, epoch=fetch.epoch, owner_incarnation=incarnation, base=base)
         at = positions[-1]
-        if pull.digest_unknown:
+        if fetch.digest_unknown:
             self._start = base
-        more_bytes = sum(len(batch.data) for batch in batches) - pull.range_bytes
+        more_bytes = sum(len(batch.data) for batch in batches) - fetch.range_bytes
         if more_bytes > 0:  # a source sends at least one batch, which may exceed the range
             state.cluster_hints.backfill_wait_ms(more_bytes)
-        pull.answered()
+        fetch.answered()
 
         def written(ok: bool, now_ms: int) -> None:
-            if self._pull is not pull:
+            if self._fetch is not fetch:
                 return
             if not ok:
-                pull.store_failed(now_ms)
+                fetch.store_failed(now_ms)
                 # The failed range used network and disk, so it counts in the budget.
-                self._ask_within_budget(pull, now_ms)
+                self._ask_within_budget(fetch, now_ms)
                 return
             self._at = at
-            pull.digest_unknown = False
+            fetch.digest_unknown = False
             if at.offset < end.offset:
-                self._ask_within_budget(pull, now_ms)
+                self._ask_within_budget(fetch, now_ms)
             else:
-                self._filled(pull)
+                self._add_complete(fetch)
 
         state.write(
-            AppendFill(
-                pull.epoch,
+            AppendPartialCopy(
+                fetch.epoch,
                 self._start[0],
                 base.offset,
                 at.offset,
-                [batch.data for batch in wanted],
+                [batch.data for batch in usable],
                 end.offset,
                 end.digest,
                 self._start[1],
@@ -304,146 +312,152 @@ class Backfill:
             written,
         )
 
-    def _takes(self, pull: Pull, end: Position) -> bool:
-        """Return whether to accept the version that a source offers.
+    def _takes(self, fetch: PeerFetch, end: Position) -> bool:
+        """Return whether to accept the version of the epoch that a source offers.
 
         The newest is always accepted. An older one is accepted only if this log has no complete version of the epoch,
         and the fetch has that version as its target, or no source has a newer one.
         """
-        ends = self._state.ends_of(pull.epoch)
+        ends = self._state.ends_of(fetch.epoch)
         if end == ends[-1]:
             return True
-        return not self._is_outdated(pull.epoch) and (end == pull.end or (end in ends and pull.is_exhausted))
+        return not self._is_outdated(fetch.epoch) and (end == fetch.end or (end in ends and fetch.is_exhausted))
 
-    def _ask_within_budget(self, pull: Pull, now_ms: int) -> None:
+    def _ask_within_budget(self, fetch: PeerFetch, now_ms: int) -> None:
         """Request the next range of a sealed epoch as soon as this node's backfill budget allows.
 
-        A fetch that the partition waits for is requested immediately, at the expense of others. A fetch that this node
-        no longer needs is abandoned.
+        A range that the partition waits for is requested immediately, at the expense of other partitions. A fetch that
+        this node no longer needs is abandoned.
         """
-        if not self._state.is_member or self._is_preempted(pull):
-            self._pull = None
+        if not self._state.is_member or self._is_preempted(fetch):
+            self._fetch = None
             self.go_on(now_ms)
             return
-        wait_ms = self._state.cluster_hints.backfill_wait_ms(pull.range_bytes)
-        if self._is_urgent(pull):
+        wait_ms = self._state.cluster_hints.backfill_wait_ms(fetch.range_bytes)
+        if self._is_urgent(fetch):
             wait_ms = 0
-        if wait_ms or pull.deadline_ms is not None:
-            pull.pause(now_ms + wait_ms)
+        if wait_ms or fetch.deadline_ms is not None:
+            fetch.pause(now_ms + wait_ms)
         else:
-            self._ask(pull, now_ms)
+            self._ask(fetch, now_ms)
 
-    def _is_preempted(self, pull: Pull) -> bool:
-        """Return whether a newer epoch has become missing, such as one that was sealed before its last records arrived.
+    def _is_preempted(self, fetch: PeerFetch) -> bool:
+        """Return whether a newer epoch is missing by now, such as one that was sealed before its last records arrived.
 
-        An older epoch may take hours. Its fill continues once the newer one is complete.
+        An older epoch may take hours. Its copy continues once the newer one is complete.
         """
-        if max(self.incomplete, default=pull.epoch) <= pull.epoch:
+        if max(self.incomplete, default=fetch.epoch) <= fetch.epoch:
             return False
-        return any(epoch > pull.epoch and not self._is_beside(epoch) for epoch in self._wanted())
+        return any(epoch > fetch.epoch and not self._is_beside(epoch) for epoch in self._retained_incomplete_epochs())
 
-    def _is_urgent(self, pull: Pull) -> bool:
-        """Return whether this node is the owner and waits for the epoch, or holds part of the epoch before its own.
+    def _is_urgent(self, fetch: PeerFetch) -> bool:
+        """Return whether readers near the end of the log wait for the epoch.
 
-        The readers near the end of the log need that epoch; an owner without any of it is an ordinary new copy.
+        That is an epoch of which the owner has a part, or the one before such an epoch. An owner without any part is an
+        ordinary new copy, whose history is not urgent.
         """
         state, active = self._state, self._state.active
         if (active.owner, active.owner_incarnation) != (state.node_id, state.incarnation):
             return False
-        return state.owner is None or (pull.epoch == active.epoch - 1 and self._has_front)
+        return state.owner is None or (fetch.epoch == active.epoch - 1 and self._has_front)
 
-    def _filled(self, pull: Pull) -> None:
-        """Verify a fill that has reached the decided end, and make it part of the log."""
+    def _add_complete(self, fetch: PeerFetch) -> None:
+        """Verify a copy that has reached the decided end, and make it part of the log."""
         state = self._state
-        pull.answered()
-        if self._at in state.ends_of(pull.epoch) and not self._is_outdated(pull.epoch):
-            pull.end = self._at  # an older version is better than none
+        fetch.answered()
+        if self._at in state.ends_of(fetch.epoch) and not self._is_outdated(fetch.epoch):
+            fetch.end = self._at  # an older version is better than none
 
         def finished(_ok: bool, now_ms: int) -> None:
-            self._pull = None
-            self._damaged.pop(pull.epoch, None)
-            if self._has_copy(pull.epoch):
-                self.incomplete.discard(pull.epoch)
-            self._mark_damaged_fill(pull.epoch)
-            if decided is not None or 0 < state.log_start >= state.start_of(pull.epoch):
-                self.producers.want(pull.epoch, now_ms)  # the copy does not contain all producer state
+            self._fetch = None
+            self._damaged.pop(fetch.epoch, None)
+            if self._has_copy(fetch.epoch):
+                self.incomplete.discard(fetch.epoch)
+            self._mark_damaged_copy(fetch.epoch)
+            if decided is not None or 0 < state.log_start >= state.start_of(fetch.epoch):
+                self.producers.want(fetch.epoch, now_ms)  # the copy does not contain all producer state
             self.go_on(now_ms)
-            if not self._wanted():
+            if not self._retained_incomplete_epochs():
                 self._whole()
 
-        if self._at == pull.end:
-            digests = {each.terms.end_digest: each.at for each in state.chain.compactions.get(pull.epoch, ())}
+        if self._at == fetch.end:
+            digests = {each.terms.end_digest: each.at for each in state.chain.compactions.get(fetch.epoch, ())}
             decided = digests.get(self._at.digest)
-            rot = self._damaged.pop(pull.epoch, None)
+            rot = self._damaged.pop(fetch.epoch, None)
             if rot is not None:
-                self.incomplete.add(pull.epoch)
-                state.write(SetAside(pull.epoch, rot))
-            state.write(FinishFill(pull.epoch, decided), finished)
+                self.incomplete.add(fetch.epoch)
+                state.write(SetAside(fetch.epoch, rot))
+            state.write(FinishPartialCopy(fetch.epoch, decided), finished)
         else:
-            self._restart_fill(pull, f"the copy of epoch {pull.epoch} ends in {self._at}, decided was {pull.end}")
+            reason = f"the fetched copy of epoch {fetch.epoch} ends at {self._at}, but {fetch.end} is decided"
+            self._restart_copy(fetch, reason)
 
     def _has_copy(self, epoch: int) -> bool:
-        """Return whether there is a copy, which may wait for newer ones; an epoch without records needs none."""
+        """Return whether an epoch has a copy in the log or beside it; an epoch without records needs none."""
         state = self._state
         is_empty = state.start_of(epoch) == state.decision(epoch).end_offset
-        return is_empty or self.versions.is_held(epoch) or state.log.fill_position(epoch) is not None
+        return is_empty or self.versions.is_held(epoch) or state.log.copy_position(epoch) is not None
 
-    def _mark_damaged_fill(self, epoch: int) -> None:
-        """Mark an older fill that was found damaged when it should have become part of the log with this one."""
+    def _mark_damaged_copy(self, epoch: int) -> None:
+        """Mark an older copy as incomplete that was found damaged when it was to be added to the log with this one."""
         state = self._state
         for older in range(epoch - 1, state.chain.genesis.epoch - 1, -1):
             end_offset = state.decision(older).end_offset
             if end_offset <= state.log_start:
                 return
-            if end_offset > state.start_of(older) and not self.versions.is_whole(older):
+            if end_offset > state.start_of(older) and not self.versions.is_complete(older):
                 self.incomplete.add(older)
-                return  # fills of older epochs still wait for it
+                return  # copies of older epochs still wait for this one
 
-    def _restart_fill(self, pull: Pull, reason: str) -> None:
-        """Discard the fill of a sealed epoch and start it again, with another source first."""
-        pull.answered()
+    def _restart_copy(self, fetch: PeerFetch, reason: str) -> None:
+        """Discard the partial copy of a sealed epoch and start it again, with another source first."""
+        fetch.answered()
         self._restarts += 1
 
         def set_aside(_ok: bool, now_ms: int) -> None:
-            self._pull = None
+            self._fetch = None
             self.go_on(now_ms)
 
-        state, end_offset = self._state, self._state.decision(pull.epoch).end_offset
-        is_compacted = pull.epoch in state.chain.compactions
-        state.write(DropCopy(pull.epoch, end_offset) if is_compacted else SetAside(pull.epoch, reason), set_aside)
+        state, end_offset = self._state, self._state.decision(fetch.epoch).end_offset
+        is_compacted = fetch.epoch in state.chain.compactions
+        state.write(DropCopy(fetch.epoch, end_offset) if is_compacted else SetAside(fetch.epoch, reason), set_aside)
 
     # --- answers ---------------------------------------------------------------------------------------
 
     def on_reply(self, sender: str, reply: pb.BackfillReply, batches: Sequence[Batch], now_ms: int) -> None:
-        """Process a reply, if it is expected and continues the fill."""
+        """Process a reply, if it is expected and continues the copy."""
         if self.producers.on_reply(sender, reply, now_ms):
             return
-        pull = self._pull
-        if pull is None or not pull.expects(sender, reply, self._at):
+        fetch = self._fetch
+        if fetch is None or not fetch.expects(sender, reply, self._at):
             return
         self.raise_log_start(reply.log_start_offset, now_ms)
-        if self._pull is not pull:
-            return  # the request was below the log start: another pull was started
+        if self._fetch is not fetch:
+            return  # the request was below the log start: another fetch was started
         try:
             if reply.status == pb.DIVERGED:
-                # One copy is wrong, which is decided by the digest at the end of the epoch. Or the source has a version
-                # that this node does not know yet.
-                end = Position(self._state.decision(pull.epoch).end_offset, reply.epoch_digest)
-                if reply.HasField("epoch_digest") and end not in self._state.ends_of(pull.epoch):
-                    pull.declined(now_ms)
+                # Either copy may be wrong; the decided digest at the end of the epoch decides. Or the source has a
+                # version that this node does not know yet.
+                end = Position(self._state.decision(fetch.epoch).end_offset, reply.epoch_digest)
+                if reply.HasField("epoch_digest") and end not in self._state.ends_of(fetch.epoch):
+                    fetch.declined(now_ms)
                     return
-                begins_earlier = self._state.start_of(pull.epoch) <= reply.base_offset < self._at.offset
-                if pull.digest_unknown and begins_earlier:
+                begins_earlier = self._state.start_of(fetch.epoch) <= reply.base_offset < self._at.offset
+                if fetch.digest_unknown and begins_earlier:
                     self._at = Position(reply.base_offset, 0)
-                    pull.redirected(now_ms)
+                    fetch.redirected(now_ms)
                     return
-                self._restart_fill(pull, f"{sender} has epoch {reply.epoch} otherwise below {reply.base_offset}")
+                self._restart_copy(
+                    fetch,
+                    f"node {sender!r} has other records of epoch {reply.epoch} below offset {reply.base_offset} than "
+                    "this copy",
+                )
             elif reply.status != pb.HELD:
-                pull.declined(now_ms)
+                fetch.declined(now_ms)
             else:
-                self._take(pull, reply, batches, now_ms)
+                self._take(fetch, reply, batches, now_ms)
         except BrokenRunError:
-            self._restart_fill(pull, f"what {sender} holds of epoch {pull.epoch} does not continue this copy")
+            self._restart_copy(fetch, f"what {sender} holds of epoch {fetch.epoch} does not continue this copy")
 
-    def _ask(self, pull: Pull, now_ms: int) -> None:
-        self._state.send(pull.source, pull.ask(self._at, now_ms))
+    def _ask(self, fetch: PeerFetch, now_ms: int) -> None:
+        self._state.send(fetch.source, fetch.ask(self._at, now_ms))

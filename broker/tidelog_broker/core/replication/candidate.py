@@ -110,24 +110,24 @@ class Candidate:
         self._wake_ms: int | None = None
         self._give_up_ms = 0
         self._is_late = False
-        """Whether a late wake-up of the current phase was excused once."""
+        """Whether the current phase was extended once because this node woke up late."""
         self._started_ms = 0
         self._ballot = pb.Ballot()
         self._value = b""
         self._plan: Plan | None = None
         self._holders: list[str] = []
-        self._answered: set[str] = set()
-        self._agreed: set[str] = set()
+        self._answered_nodes: set[str] = set()
+        self._agreeing_nodes: set[str] = set()
         self._refusing: set[str] = set()
         self._owner_was_slow = False
-        """Whether silence was the only evidence against the owner when the pre-vote was sent."""
+        """Whether silence was the only evidence of the owner's failure when the pre-vote was sent."""
         self._promises: dict[str, Promise] = {}
         self._short: set[str] = set()
         self._accepted: set[str] = set()
         self._unsafe_until_ms: int | None = None
         """End of the time limit of an unsafe recovery."""
         self._is_unsafe = False
-        """Whether the proposal has no quorum of promises, and needs no quorum of accepts."""
+        """Whether the proposal was made without a quorum of promises, so that it needs no quorum of accepts."""
         self._was_undecided = False
         """Whether an earlier proposal of the unsafe recovery had a seal quorum of promises but too few accepts."""
         self._wants_all = False
@@ -157,7 +157,7 @@ class Candidate:
         """Start an attempt if the owner is missing; abort or repeat a pre-vote if the evidence has changed.
 
         Answers to an earlier pre-vote are outdated once the owner is known to be dead, or alive. A node that was just
-        started has heard of no other node and misses all of them; if the owner dies a moment later, refusals that it
+        started knows no live node and considers every owner failed. If the owner then fails, refusals that this node
         received before must not delay the takeover.
         """
         misses = self._host.suspects_owner(now_ms)
@@ -170,7 +170,7 @@ class Candidate:
             self._pre_vote(now_ms)
 
     def _become(self, phase: Phase) -> None:
-        assert phase in PHASE_TRANSITIONS[self.phase], f"{self.phase} does not lead to {phase}"
+        assert phase in PHASE_TRANSITIONS[self.phase], f"a takeover attempt cannot change from {self.phase} to {phase}"
         self.phase = phase
 
     def _become_idle(self) -> None:
@@ -178,7 +178,7 @@ class Candidate:
         self._wake_ms = None
 
     def agrees(self, sender: str, now_ms: int) -> bool:
-        """Return whether to agree to a pre-vote: the owner is missing here, too, and the own attempt yields."""
+        """Return whether to agree to a pre-vote: this node also considers the owner failed, and its attempt yields."""
         return self._host.suspects_owner(now_ms) and self._yields_to(sender, now_ms)
 
     def _yields_to(self, sender: str, now_ms: int) -> bool:
@@ -189,15 +189,15 @@ class Candidate:
         wait after they have agreed. Two candidates that both rank themselves first, because their views differ, refuse
         each other; then the lower node id wins.
 
-        A candidate that has a quorum of agreement, and only gives a silent owner its time to answer, refuses, too. If
-        both of two such candidates yielded, they would restart forever and the silent owner would stay.
+        A candidate that has a quorum of agreement, and only waits for an answer of the silent owner, does not yield
+        either. Two such candidates that yielded to each other would restart forever, and the silent owner would stay.
 
         Two candidates that ask each other at the same time, both after a failure, both yield, for a random time so that
         they do not meet again.
         """
         if sender == self._state.node_id or self.phase == "idle" or self._host.retiring:
             return True
-        if self.phase == "pre-voting" and len(self._agreed) >= self.seal_quorum:
+        if self.phase == "pre-voting" and len(self._agreeing_nodes) >= self.seal_quorum:
             return False
         gives_in = sender in self._refusing and sender < self._state.node_id
         if self._rank == 0 and self._failures == 0 and not gives_in:
@@ -225,7 +225,7 @@ class Candidate:
         """Start a recovery without a quorum on an operator's request; it has a time limit."""
         assert self._state.node_id in self._state.active.placement
         if self.phase == "accepted":
-            self._decide()  # has a quorum
+            self._decide()  # a quorum has accepted
             return
         self._unsafe_until_ms = now_ms + self._state.timing.unsafe_ms
         self._is_unsafe = self._was_undecided = False
@@ -288,8 +288,12 @@ class Candidate:
             self._ask_again(now_ms)
         elif self._unsafe_until_ms is not None and self.phase == "sealing" and self._state.node_id in self._promises:
             self._choose_unsafely(now_ms)
-        elif self.phase == "pre-voting" and len(self._agreed) >= self.seal_quorum and self._host.suspects_owner(now_ms):
-            self._seal(now_ms)  # the owner, which only seemed silent, has had its time to answer
+        elif (
+            self.phase == "pre-voting"
+            and len(self._agreeing_nodes) >= self.seal_quorum
+            and self._host.suspects_owner(now_ms)
+        ):
+            self._seal(now_ms)  # the owner, which was only silent, did not answer in time
         else:
             self._was_undecided |= self._unsafe_until_ms is not None and self.phase == "opening"
             self._back_off(now_ms)
@@ -326,7 +330,7 @@ class Candidate:
         active, past = self._state.active, self._state.chain.previous_hash
         phase = self.phase
         for node in active.placement:
-            if phase == "pre-voting" and node not in self._agreed:
+            if phase == "pre-voting" and node not in self._agreeing_nodes:
                 self._send(node, pb.PreVote(attempt=self._attempt, previous_hash=past))
             elif phase == "sealing" and node not in self._promises:
                 self._send(node, pb.Seal(ballot=self._ballot, previous_hash=past))
@@ -334,7 +338,7 @@ class Candidate:
                 self._send(node, pb.OpenEpoch(ballot=self._ballot, value=self._value, holders=self._holders))
         if phase in {"pre-voting", "sealing"} and self._plan is not None:
             for node in self._plan.placement:
-                if node not in active.placement and node not in self._answered:
+                if node not in active.placement and node not in self._answered_nodes:
                     self._send(node, pb.PreVote(attempt=self._attempt, probe=True))
 
     def _send(self, to: str, message: pb.PreVote | pb.Seal | pb.OpenEpoch) -> None:
@@ -347,9 +351,9 @@ class Candidate:
     def _plan_next(self) -> None:
         """Start an attempt: clear the answers, and plan the successor from current liveness."""
         self._attempt += 1
-        self._agreed.clear()
+        self._agreeing_nodes.clear()
         self._refusing.clear()
-        self._answered.clear()
+        self._answered_nodes.clear()
         self._plan = self._state.cluster_hints.plan(self._state.key, self._state.active)
 
     def _pre_vote(self, now_ms: int) -> None:
@@ -364,7 +368,7 @@ class Candidate:
         self._highest_round = max(self._highest_round, reply.promised.round)
         if reply.status != pb.HELD:
             return
-        self._answered.add(sender)
+        self._answered_nodes.add(sender)
         if self.phase == "sealing":
             self._choose(now_ms)
             return
@@ -373,9 +377,9 @@ class Candidate:
             self.consider(now_ms)  # the sender may be the owner
         elif sender in self._state.active.placement:
             self._refusing.discard(sender)
-            self._agreed.add(sender)
+            self._agreeing_nodes.add(sender)
         is_gone = self._host.suspects_owner(now_ms) and not self._host.owner_may_be_slow
-        if is_gone and len(self._agreed) >= self.seal_quorum:
+        if is_gone and len(self._agreeing_nodes) >= self.seal_quorum:
             self._seal(now_ms)
 
     # --- prepare ---------------------------------------------------------------------------------------
@@ -392,7 +396,7 @@ class Candidate:
         self._enter("sealing", self._state.timing.seal_ms, now_ms)
 
     def on_seal_reply(self, sender: str, reply: pb.SealReply, now_ms: int) -> None:
-        """Collect promises; a seal quorum of them determines the value."""
+        """Collect promises; a seal quorum of promises determines the value."""
         self._highest_round = max(self._highest_round, reply.promised.round)
         if self.phase != "sealing" or ballot_key(reply.ballot) != ballot_key(self._ballot):
             return
@@ -401,7 +405,7 @@ class Candidate:
         if reply.status == pb.FENCED:
             self._back_off(now_ms)
         elif reply.status == pb.HELD:
-            self._answered.add(sender)
+            self._answered_nodes.add(sender)
             self._promises[sender] = Promise(
                 node_id=sender,
                 end_offset=reply.end_offset,
@@ -416,7 +420,7 @@ class Candidate:
 
     @property
     def _whole(self) -> int:
-        """Number of promises from replicas whose logs are certainly complete."""
+        """Return the number of promises from replicas whose logs are certainly complete."""
         return len(self._promises) - len(self._short)
 
     def _choose(self, now_ms: int) -> None:
@@ -455,7 +459,7 @@ class Candidate:
         """Return the plan of the next epoch if enough of its nodes have answered to serve writes; None otherwise."""
         plan = self._plan
         assert plan is not None
-        answered = self._answered | {self._state.node_id}
+        answered = self._answered_nodes | {self._state.node_id}
         needed = max(plan.ack_quorum, seal_quorum(len(plan.placement), plan.ack_quorum))
         if len(answered.intersection(plan.placement)) < needed:
             return None

@@ -1,7 +1,8 @@
-"""Catch-up: fetching missing records of the open epoch, from its owner or for an end that is to be accepted.
+"""Catch-up: fetching missing records of the open epoch, from its owner or before accepting its end.
 
-At most one pull is active. It ends when this copy has everything that its source had written, when the owner pushes the
-continuation again, when a ballot is promised to another candidate, or when the epoch is decided.
+Sealed epochs are fetched by `backfill`. At most one `peer_fetch` is active. It ends when this copy has everything that
+its source had written, when the owner pushes the continuation again, when a ballot is promised to another candidate, or
+when the epoch is decided.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from collections.abc import Callable, Sequence
 
 from tidelog_broker.core.replication.acceptor import Opening
 from tidelog_broker.core.replication.log_tail import BrokenRunError, check_run
+from tidelog_broker.core.replication.peer_fetch import PeerFetch
 from tidelog_broker.core.replication.ports import Batch, Position
-from tidelog_broker.core.replication.pull import Pull
 from tidelog_broker.core.replication.replica_state import ReplicaState
 from tidelog_proto import broker_pb2 as pb
 
@@ -29,10 +30,10 @@ class CatchUp:
         reopen: Callable[[Opening, int], None],
         raise_log_start: Callable[[int, int], None],
     ) -> None:
-        """Create the state of catching up.
+        """Create an idle catch-up.
 
         Args:
-            state: of the replica.
+            state: the replica's state.
             acknowledge: called when fetched batches are durable.
             reopen: called when the records that an OPEN_EPOCH needs have been fetched.
             raise_log_start: called with the log start of a source.
@@ -41,30 +42,30 @@ class CatchUp:
         self._acknowledge = acknowledge
         self._reopen = reopen
         self._raise_log_start = raise_log_start
-        self._pull: Pull | None = None
+        self._fetch: PeerFetch | None = None
         self._opening: Opening | None = None
 
     @property
     def deadline_ms(self) -> int | None:
         """When `tick` has work; None if it has none."""
-        return self._pull.deadline_ms if self._pull is not None else None
+        return self._fetch.deadline_ms if self._fetch is not None else None
 
     def tick(self, now_ms: int) -> None:
         """Repeat a request that timed out, to the next source."""
-        if self._pull is not None and self._pull.overdue(now_ms):
-            self._ask(self._pull, now_ms)
+        if self._fetch is not None and self._fetch.overdue(now_ms):
+            self._ask(self._fetch, now_ms)
 
     def stop(self) -> None:
         """Stop fetching, because a higher ballot was promised or the epoch was decided."""
-        self._pull = None
+        self._fetch = None
         self._opening = None
 
     def begin(self, now_ms: int) -> None:
         """Start fetching from the owner."""
         state = self._state
-        if self._pull is None and not state.promised:
-            self._pull = Pull(state.key, state.active.epoch, [state.active.owner], state.timing)
-            self._ask(self._pull, now_ms)
+        if self._fetch is None and not state.promised:
+            self._fetch = PeerFetch(state.key, state.active.epoch, [state.active.owner], state.timing)
+            self._ask(self._fetch, now_ms)
 
     def fetch_for(self, opening: Opening, end: Position, now_ms: int) -> None:
         """Fetch the records that an OPEN_EPOCH needs from the replicas that hold them."""
@@ -74,70 +75,70 @@ class CatchUp:
         holders = [node for node in opening.message.holders if node != state.node_id]
         if holders:
             self._opening = opening
-            self._pull = Pull(state.key, state.active.epoch, holders, state.timing, end=end)
-            self._ask(self._pull, now_ms)
+            self._fetch = PeerFetch(state.key, state.active.epoch, holders, state.timing, end=end)
+            self._ask(self._fetch, now_ms)
 
-    def _take(self, pull: Pull, reply: pb.BackfillReply, batches: Sequence[Batch], now_ms: int) -> None:
+    def _take(self, fetch: PeerFetch, reply: pb.BackfillReply, batches: Sequence[Batch], now_ms: int) -> None:
         state, opening = self._state, self._opening
         promised = state.fence.promised if state.fence is not None else None
         if promised is not None and (opening is None or promised != opening.message.ballot):
             self.stop()  # promised to another candidate: no record may be appended
             return
         state.note_commit(reply.commit_offset)
-        end = pull.end or NO_END
-        wanted = [batch for batch in batches if batch.header.end_offset <= end.offset]
+        end = fetch.end or NO_END
+        usable = [batch for batch in batches if batch.header.end_offset <= end.offset]
         positions = check_run(
-            wanted, epoch=pull.epoch, owner_incarnation=state.active.owner_incarnation, base=state.tail.queued
+            usable, epoch=fetch.epoch, owner_incarnation=state.active.owner_incarnation, base=state.tail.queued
         )
-        if not wanted:
-            if pull.end is not None:
-                pull.declined(now_ms)
+        if not usable:
+            if fetch.end is not None:
+                fetch.declined(now_ms)
             else:
-                self._fetched(reply.source_end_offset, now_ms)
+                self._finish(reply.source_end_offset, now_ms)
             return
-        pull.answered_tail(now_ms)
+        fetch.answered_tail(now_ms)
         source_end = reply.source_end_offset
 
         def written(durable: Position, now_ms: int) -> None:
-            if self._pull is not pull:
+            if self._fetch is not fetch:
                 return
             if opening is None:
                 self._acknowledge(now_ms)
-            if durable.offset < (pull.end.offset if pull.end is not None else source_end):
-                self._ask(pull, now_ms)
+            if durable.offset < (fetch.end.offset if fetch.end is not None else source_end):
+                self._ask(fetch, now_ms)
             elif opening is not None:
                 self.stop()
                 self._reopen(opening, now_ms)
             else:
-                self._fetched(source_end, now_ms)
+                self._finish(source_end, now_ms)
 
-        state.append([batch.data for batch in wanted], positions, written)
+        state.append([batch.data for batch in usable], positions, written)
 
-    def _fetched(self, source_end: int, now_ms: int) -> None:
+    def _finish(self, source_end: int, now_ms: int) -> None:
         """Stop, because this copy has what the owner had written, or the owner pushes the rest."""
         self.stop()
         self._state.fetched(source_end)
         self._acknowledge(now_ms)
 
     def pushed(self) -> None:
-        """Stop pulling, because the owner pushes the continuation."""
+        """Stop fetching, because the owner pushes the next records."""
         if self._opening is None and not self._state.doubt:
-            self._pull = None
+            self._fetch = None
 
     def on_reply(self, sender: str, reply: pb.BackfillReply, batches: Sequence[Batch], now_ms: int) -> bool:
-        """Process a reply, if it is expected and continues the log; return False if it belongs to another pull."""
-        pull = self._pull
-        if pull is None or not pull.expects(sender, reply, self._state.tail.queued):
+        """Process a reply, if it is expected and continues the log; return False if it belongs to another fetch."""
+        fetch = self._fetch
+        if fetch is None or not fetch.expects(sender, reply, self._state.tail.queued):
             return False
         self._raise_log_start(reply.log_start_offset, now_ms)
         try:
             if reply.status != pb.HELD:
-                pull.declined(now_ms)
+                fetch.declined(now_ms)
             else:
-                self._take(pull, reply, batches, now_ms)
+                self._take(fetch, reply, batches, now_ms)
         except BrokenRunError:
-            pull.declined(now_ms)  # either the source or this copy is wrong
+            fetch.declined(now_ms)  # either the source or this copy is wrong
         return True
 
-    def _ask(self, pull: Pull, now_ms: int) -> None:
-        self._state.send(pull.source, pull.ask(self._state.tail.queued, now_ms))
+    def _ask(self, fetch: PeerFetch, now_ms: int) -> None:
+        self._state.send(fetch.source, fetch.ask(self._state.tail.queued, now_ms))

@@ -18,7 +18,7 @@ from tidelog_proto import broker_pb2 as pb
 
 
 class ChainError(Exception):
-    """A decision does not continue the chain: the journal is damaged or a peer is wrong."""
+    """Raised for a decision that does not continue the chain: the journal is damaged, or a peer has another chain."""
 
 
 class DecidedCompaction(NamedTuple):
@@ -42,7 +42,7 @@ class EpochChain:
         self.active = genesis
         """Descriptor of the newest epoch, whose end is not decided."""
         self.first_unsafe: int | None = None
-        """First epoch whose end was decided without a quorum; other nodes may know another end. None if none."""
+        """First epoch whose end was decided without a quorum; other nodes may know another end. None without one."""
         self.compactions: dict[int, list[DecidedCompaction]] = {}
         """Decided compactions by sealed epoch, newest last."""
         self.deleted_below = 0
@@ -75,7 +75,10 @@ class EpochChain:
                 f"expected a decision about epoch {self.active.epoch}, the active one, got epoch {value.epoch}"
             )
         if value.previous_hash != self.previous_hash:
-            raise ChainError(f"the decision about epoch {value.epoch} has another hash of the previous decision")
+            raise ChainError(
+                f"the decision about epoch {value.epoch} belongs to another chain: it follows the decision with hash "
+                f"{value.previous_hash.hex() or 'none'}, expected {self.previous_hash.hex() or 'none'}"
+            )
         if value.end_offset < self.active.start_offset:
             raise ChainError(
                 f"epoch {value.epoch} must not end before its start {self.active.start_offset}, got {value.end_offset}"
@@ -92,8 +95,9 @@ class EpochChain:
         for compaction in value.compactions:
             if not self.genesis.epoch <= compaction.epoch < value.epoch or compaction.horizon > value.end_offset:
                 raise ChainError(
-                    f"the decision about epoch {value.epoch} has an invalid compaction of epoch {compaction.epoch} up "
-                    f"to {compaction.horizon}"
+                    f"the decision about epoch {value.epoch} compacts epoch {compaction.epoch} with records below "
+                    f"{compaction.horizon}; expected an epoch of {self.genesis.epoch} to {value.epoch - 1} and at most "
+                    f"{value.end_offset}"
                 )
         self.decisions.append(decision)
         self.active = value.next

@@ -9,6 +9,7 @@ completing it in the driver before the replica exists, which would need to know 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from tidelog_broker.core.replication.backfill import Backfill
 from tidelog_broker.core.replication.chain import ChainError
@@ -18,6 +19,8 @@ from tidelog_broker.core.replication.log_tail import LogTail
 from tidelog_broker.core.replication.ports import Position
 from tidelog_broker.core.replication.replica_state import ReplicaState, syncs_appends
 from tidelog_proto import broker_pb2 as pb
+
+_DIFFERS: Final = "this node's copy of epoch {} differs from the decided one"
 
 
 class ChainLearner:
@@ -40,14 +43,14 @@ class ChainLearner:
         active, newest = state.active, state.log.newest_epoch()
         limbo = state.log.limbo()
         if limbo is not None:
-            state.halt(limbo, for_good=True)
+            state.halt(limbo, permanently=True)
         state.log_start = state.log.log_start()
         if newest is not None and newest > active.epoch:
             reason = (
                 f"the log holds epoch {newest}, but the chain ends at epoch {active.epoch}: the journal does not "
-                "belong to this log; replace this replica"
+                "belong to this log; replace this node (--replace)"
             )
-            state.halt(reason, for_good=True)
+            state.halt(reason, permanently=True)
         end = state.log.epoch_end(active.epoch)
         if end is not None:
             state.tail = LogTail(active.epoch, active.start_offset, Position(*end))
@@ -71,7 +74,7 @@ class ChainLearner:
         elif end[0] == decision.end_offset and is_gone:
             return
         elif (decision.end_offset, state.log.digest_at(epoch, decision.end_offset)) not in state.ends_of(epoch):
-            state.write(SetAside(epoch, f"epoch {epoch} here differs from its decision"))
+            state.write(SetAside(epoch, _DIFFERS.format(epoch)))
             self._backfill.incomplete.add(epoch)
         elif end[0] > decision.end_offset:
             assert is_newest, "only the newest epoch of a log can extend beyond its decided end"
@@ -102,14 +105,13 @@ class ChainLearner:
         """Compare another node's chain with this one, and send or request missing decisions."""
         state = self._state
         if state.is_current(sender, status.epoch, now_ms) and status.previous_hash != state.chain.previous_hash:
-            state.forks(
-                sender, status.epoch, f"{sender} has another chain before epoch {status.epoch}: the chains fork"
-            )
+            reason = f"node {sender!r} has other decisions about the epochs before {status.epoch}: the chains fork"
+            state.forks(sender, status.epoch, reason)
 
     def learn(self, sender: str, first_epoch: int, decisions: Sequence[bytes]) -> None:
-        """Extend the chain; known decisions are skipped, different decisions about the same epoch are a fork."""
+        """Extend the chain. Known decisions are skipped; different decisions about one epoch are a fork."""
         state = self._state
-        for epoch, decision in enumerate(decisions if not state.halted_for_good else (), first_epoch):
+        for epoch, decision in enumerate(decisions if not state.halted_permanently else (), first_epoch):
             if epoch < state.active.epoch:
                 if state.chain.decisions[epoch - state.chain.genesis.epoch] != decision:
                     state.differs(sender, epoch, pb.EpochDecision.FromString(decision))
@@ -119,7 +121,8 @@ class ChainLearner:
             try:
                 value = state.extend_chain(decision)
             except ChainError as error:
-                state.forks(sender, old.epoch, f"a decision does not continue the chain: {error}")
+                reason = f"a decision of node {sender!r} does not continue this node's chain: {error}"
+                state.forks(sender, old.epoch, reason)
                 return
             self._advance(old, value, decision)
 
@@ -133,7 +136,7 @@ class ChainLearner:
             sound and held.offset >= end.offset and state.tail.digest_at(end.offset, state.log) == end.digest
         )
         if not sound or (not whole and held.offset >= end.offset):
-            state.write(SetAside(old.epoch, f"epoch {old.epoch} here differs from its decision"))
+            state.write(SetAside(old.epoch, _DIFFERS.format(old.epoch)))
         elif held.offset > end.offset:
             state.write(Truncate(old.epoch, end.offset))
         if not whole:
@@ -147,7 +150,7 @@ class ChainLearner:
         entries += [fence.dropped() for fence in (left,) if fence]
 
         def entered(_ok: bool, now_ms: int) -> None:
-            if is_owed:  # after the pending appends, and concurrently with later ones
+            if is_owed:  # the write follows the pending appends, and runs beside later ones
                 state.emit(SyncAhead(old.epoch))
             backfill.go_on(now_ms)
 

@@ -1,18 +1,18 @@
 """Logical deletion of records below an offset: agreed by a quorum of replicas and carried by decisions.
 
 Physical deletion depends on each copy's segment boundaries (`ReplicaState.log_start`); visibility to readers does not.
-The owner proposes a delete offset, which each replica durably notes in its fence. Once an ack quorum has noted it, it
-is effective: readers no longer see records below it, and files may be deleted. A replica notes nothing after it has
-promised a ballot, and its promise reports what it had noted. A candidate therefore learns every effective offset from
-its seal quorum, and its decision carries the highest one. So an effective offset remains effective in all later epochs,
-with any owner, and no copy shows deleted records again.
+The owner proposes a delete offset, which each replica durably stores in its fence. An offset that an ack quorum has
+stored is *effective*: readers no longer see records below it, and files may be deleted. A replica stores no delete
+offset after it has promised a ballot, and its promise reports the one that it has stored. A candidate therefore learns
+every effective offset from its seal quorum, and its decision carries the highest one. So an effective offset remains
+effective in all later epochs, with any owner, and no copy shows deleted records again.
 
-An offset that was noted without a quorum may become effective later or never, like an unacknowledged record. It is at
+An offset that fewer replicas have stored may become effective later or never, like an unacknowledged record. It is at
 most the high watermark, so a quorum never decides an end below it. An end that was decided without a quorum may be
 lower; the delete offset is then limited to it, because new records would otherwise be deleted immediately.
 
 Rejected: a planned end of the epoch for each deletion, because retention would extend the chain with every segment; a
-note beside the log that replicas exchange, because the next owner may not have received it; a record in `__meta`,
+file beside the log that replicas exchange, because the next owner may not have received it; a record in `__meta`,
 because the owner of a partition may not have applied it yet.
 """
 
@@ -30,8 +30,8 @@ class Deletion:
 
     Args:
         state: state of the replica.
-        tell: called with the proposed and the effective offset for the other replicas.
-        acknowledge: called when an offset is durably noted here.
+        tell: called with the proposed and the effective offset, to send them to the other replicas.
+        acknowledge: called when an offset is durably stored on this node.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Deletion:
         self._noted_by: dict[str, int] = {}
 
     def load(self) -> None:
-        """Load the offsets from the chain and this node's fence. The only copy of an epoch is its own quorum."""
+        """Load the offsets from the chain and this node's fence. With a single copy, the stored offset is effective."""
         state, fence = self._state, self._state.fence
         state.deleted_below = state.chain.deleted_below
         self.noted = fence.entry.deleting_below if fence is not None else 0
@@ -53,14 +53,14 @@ class Deletion:
             state.deleted_below = max(state.deleted_below, self.noted)
 
     def enter(self, value: pb.EpochDecision) -> None:
-        """Enter the next epoch with the delete offset of its decision; offsets that were only noted are void."""
+        """Enter the next epoch with the delete offset of its decision; other stored offsets are void."""
         self.noted = 0
         self._noted_by.clear()
         self._state.deleted_below = value.deleted_below
 
     @property
     def proposed(self) -> int:
-        """The highest known offset, effective or only noted, which a decision has to carry."""
+        """The highest known offset, effective or only stored, which a decision has to carry."""
         fence = self._state.fence
         return max(self._state.chain.deleted_below, fence.entry.deleting_below if fence is not None else 0)
 
@@ -69,14 +69,14 @@ class Deletion:
     def propose(self, offset: int) -> None:
         """Propose an offset, at most the high watermark, to the replicas, unless it was proposed already."""
         state = self._state
-        assert offset <= state.high_watermark, f"{offset} exceeds the high watermark {state.high_watermark}"
+        assert offset <= state.high_watermark, f"delete offset {offset} exceeds high watermark {state.high_watermark}"
         if not state.may_acknowledge or offset <= self.proposed:
             return
         self._note(offset)
         self._tell(self.proposed, state.deleted_below)
 
     def on_ack(self, sender: str, deleting_below: int) -> None:
-        """Process that a replica has noted an offset in this epoch."""
+        """Process that a replica has stored an offset in this epoch."""
         if deleting_below > self._noted_by.get(sender, 0):
             self._noted_by[sender] = deleting_below
             self._count()
@@ -93,7 +93,7 @@ class Deletion:
     # --- all replicas ----------------------------------------------------------------------------------
 
     def heard(self, append: pb.AppendBatch) -> None:
-        """Process the proposed and the effective offset of the owner."""
+        """Process the proposed and the effective offset in an append of the owner."""
         if append.deleting_below > self.proposed:
             self._note(append.deleting_below)
         self._counts(append.deleted_below)

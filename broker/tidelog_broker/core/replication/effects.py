@@ -7,7 +7,7 @@ The core returns effects, and its driver (the node or a simulated world) execute
   therefore emitted by `wrote`.
 - `Send`, `ReadLog`, `SyncAhead` and `RebuildProducers` may be executed immediately and in any order. Messages may be
   lost or duplicated; the core retries.
-- *News* notify the driver of changes for the users of the partition.
+- *Notifications* inform the driver of changes for the users of the partition.
 
 `Send` and `Append` are named tuples, which are three times as fast to create as frozen dataclasses, because every
 publish creates them.
@@ -39,7 +39,7 @@ PeerMessage = (
 
 
 class Send(NamedTuple):
-    """Send `message` to nodes, with whole batches as its attachment. Dropped silently for unreachable nodes."""
+    """Send `message` to nodes, with whole batches as its attachment. The driver drops it for unreachable nodes."""
 
     to: Sequence[str]
     message: PeerMessage
@@ -96,11 +96,11 @@ class WriteChain:
 
 
 @dataclass(frozen=True, slots=True)
-class AppendFill:
-    """Append whole batches to the fill of a sealed epoch, creating it if necessary.
+class AppendPartialCopy:
+    """Append whole batches to the partial copy of a sealed epoch, creating it if necessary.
 
-    `start_offset` is the start of the fill: that of the epoch, or a later one if retention has deleted the front. Then
-    `start_digest` is the running digest there; with None an existing fill is continued and none is created.
+    `start_offset` is the start of the copy: that of the epoch, or a later one if retention has deleted the front. Then
+    `start_digest` is the running digest there; with None an existing copy is continued and none is created.
     """
 
     epoch: int
@@ -114,10 +114,10 @@ class AppendFill:
 
 
 @dataclass(frozen=True, slots=True)
-class FinishFill:
-    """Make a complete fill, which ends exactly at the decided end, part of the log.
+class FinishPartialCopy:
+    """Make a completed copy, which ends exactly at the decided end, part of the log.
 
-    If the log has an older version of the epoch, the fill replaces it. `decided` is the epoch whose decision contains
+    If the log has an older version of the epoch, the copy replaces it. `decided` is the epoch whose decision contains
     this version.
     """
 
@@ -135,7 +135,7 @@ class SetAside:
 
 @dataclass(frozen=True, slots=True)
 class DropCopy:
-    """Discard the fill of an epoch, because its sources have a version that does not continue it.
+    """Discard the partial copy of an epoch, because its sources have a version that does not continue it.
 
     A copy in the log that reaches `end_offset`, the end of the epoch, is an older version and is kept.
     """
@@ -146,7 +146,7 @@ class DropCopy:
 
 @dataclass(frozen=True, slots=True)
 class KeepProducers:
-    """Store producer state from another node, unless the log has that of the end of `for_epoch`, or later state.
+    """Store producer state from another node, unless the log has the state at the end of `for_epoch`, or later state.
 
     The state is that of `offset` in `epoch`, with the running digest there; `payload` is a `ProducerTable.snapshot`.
     """
@@ -164,8 +164,8 @@ Write = (
     | SyncLog
     | WriteFences
     | WriteChain
-    | AppendFill
-    | FinishFill
+    | AppendPartialCopy
+    | FinishPartialCopy
     | SetAside
     | DropCopy
     | KeepProducers
@@ -234,7 +234,7 @@ class OwnerReady:
 
 @dataclass(frozen=True, slots=True)
 class EpochFenced:
-    """Nothing more is appended to the active epoch here; pending commits are resolved by the decision."""
+    """This node appends nothing more to the active epoch; the decision resolves pending commits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,5 +278,5 @@ class Halted:
     reason: str
 
 
-News = OwnerReady | OwnerConfirmed | EpochFenced | EpochDecided | CommitMoved | RecordsDeleted | Halted
-Effect = Send | Write | ReadLog | SyncAhead | RebuildProducers | News
+Notification = OwnerReady | OwnerConfirmed | EpochFenced | EpochDecided | CommitMoved | RecordsDeleted | Halted
+Effect = Send | Write | ReadLog | SyncAhead | RebuildProducers | Notification

@@ -23,7 +23,7 @@ class EpochVersions:
         """Return whether the log contains a decided epoch up to its end, in any version."""
         return self._state.log.epoch_end(epoch) in self._state.ends_of(epoch)
 
-    def is_whole(self, epoch: int) -> bool:
+    def is_complete(self, epoch: int) -> bool:
         """Return whether the log has the newest version of a decided epoch, or an older one that can be compacted."""
         held, ends = self._state.log.epoch_end(epoch), self._state.ends_of(epoch)
         return held == ends[-1] or (held in ends and self.can_make(epoch))
@@ -54,7 +54,7 @@ class EpochVersions:
                 return False
         return True
 
-    def behind(self) -> list[int]:
+    def outdated_epochs(self) -> list[int]:
         """Return the epochs whose newest compacted version this log should have but lacks, oldest first."""
         state, found = self._state, []
         for epoch, compactions in sorted(state.chain.compactions.items()):

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 RUN_LENGTH: Final = 2048
 RUNS_MAX: Final = 32
 KEYED_MIN: Final = 16
-"""Requests that every partition remembers, even if the node's budget is exhausted."""
+"""Number of requests that every partition remembers, even if the node's budget is exhausted."""
 _CONTROL: Final = int(Flags.CONTROL)
 _COLUMNS: Final = ("Q", "I", "Q", "I", "Q", "I", "Q", "Q", "I")
 """Array type codes of the producer id and of each field of `KeyedRequest`."""

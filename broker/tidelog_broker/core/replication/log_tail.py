@@ -19,7 +19,7 @@ RECENT_BATCHES: Final = 4096
 
 
 class BrokenRunError(Exception):
-    """Received batches are not contiguous or have wrong digests; none of them is accepted."""
+    """Raised for received batches that are not contiguous or have wrong digests; none of them is accepted."""
 
 
 class LogTail:

@@ -2,11 +2,11 @@
 
 A damaged copy of a sealed epoch is fetched again from another node. The open epoch has only its owner as a source, so
 damage in its copy cannot be repaired, and replicas that lack the damaged records would lag until the epoch ends. Once
-the epoch is sealed, both fetch the records from all replicas that have them.
+the epoch is sealed, the owner and these replicas fetch the records from all replicas that have them.
 
-The epoch is ended by plan, at a time when enough followers keep up to decide the end immediately. With too few, ending
-it would fence the producers without benefit, because the others lack records that only this copy has. The owner
-therefore waits until enough followers keep up.
+The owner ends the epoch as planned (`planned_end`) once enough followers keep up to decide the end immediately. With
+too few, ending it would fence the producers without benefit, because the followers lack records that only the owner
+has.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class OpenEpochRepair:
     Args:
         state: state of the replica.
         followers: returns the followers.
-        end: called with the time in ms to end the epoch; has no effect if it is ending already.
+        end: ends the epoch; called with the time in ms, and does nothing if the epoch is ending already.
         fetch: called after the end of the epoch with its number, the damage, and the time in ms.
     """
 
@@ -39,25 +39,25 @@ class OpenEpochRepair:
         self._followers = followers
         self._end = end
         self._fetch = fetch
-        self._found: tuple[int, str] | None = None
+        self._found_damage: tuple[int, str] | None = None
         """The damaged epoch, and a description of the damage."""
         self._look_ms = 0
 
     @property
     def deadline_ms(self) -> int | None:
         """When `tick` has work; None without damage."""
-        return self._look_ms if self._found is not None else None
+        return self._look_ms if self._found_damage is not None else None
 
     def note(self, epoch: int, reason: str, now_ms: int) -> bool:
-        """Record damage in this node's copy of an epoch; return whether the epoch will be ended because of it.
+        """Record damage in this node's copy of an epoch; return whether this node will end the epoch to repair it.
 
         False for an epoch that has ended, for an epoch of another owner, and for the only copy.
         """
         state = self._state
         if epoch != state.active.epoch or state.role != "owner" or len(state.active.placement) == 1:
             return False
-        if self._found is None or self._found[0] != epoch:
-            self._found = (epoch, reason)
+        if self._found_damage is None or self._found_damage[0] != epoch:
+            self._found_damage = (epoch, reason)
             self._look_ms = now_ms
             self.tick(now_ms)
         return True
@@ -68,12 +68,12 @@ class OpenEpochRepair:
 
     def tick(self, now_ms: int) -> None:
         """End the damaged epoch once enough followers keep up, retrying if that fails; fetch it after its end."""
-        if self._found is None or now_ms < self._look_ms:
+        if self._found_damage is None or now_ms < self._look_ms:
             return
-        epoch, reason = self._found
-        self._look_ms = now_ms + self._state.timing.pull_ms
+        epoch, reason = self._found_damage
+        self._look_ms = now_ms + self._state.timing.peer_fetch_ms
         if epoch != self._state.active.epoch:
-            self._found = None
+            self._found_damage = None
             self._fetch(epoch, reason, now_ms)
         elif self._others_keep_up(now_ms):
             self._end(now_ms)

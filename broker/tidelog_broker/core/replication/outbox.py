@@ -113,11 +113,11 @@ class Outbox:
         Raises:
             ProtocolError: FRAME_TOO_LARGE if the message does not fit in an envelope.
         """
-        kind, message_bytes, attachment_bytes = _measured(message, batches)
+        kind, message_bytes, attachment_bytes = _kind_and_sizes(message, batches)
         key = (message.topic_id, message.partition)
         number = self._newest.get(kind, -1)
-        behind = self._last_of.get(key, 0)
-        if number < behind or not self._groups[number].has_room(message_bytes, attachment_bytes):
+        earliest = self._last_of.get(key, 0)
+        if number < earliest or not self._groups[number].has_room(message_bytes, attachment_bytes):
             number = self._newest[kind] = len(self._groups)
             self._groups.append(_Group(kind))
         self._last_of[key] = number
@@ -135,7 +135,7 @@ class Outbox:
         self._last_of.clear()
         self.size_bytes = 0
         for group in groups:
-            yield _enveloped(group.kind, group.entries, group.attachment, group.attachment_bytes)
+            yield _envelope_of(group.kind, group.entries, group.attachment, group.attachment_bytes)
 
 
 def alone(message: LinkMessage, batches: Sequence[memoryview]) -> OutgoingEnvelope:
@@ -144,11 +144,11 @@ def alone(message: LinkMessage, batches: Sequence[memoryview]) -> OutgoingEnvelo
     Raises:
         ProtocolError: FRAME_TOO_LARGE if the message does not fit in an envelope.
     """
-    kind, _, attachment_bytes = _measured(message, batches)
-    return _enveloped(kind, [message], batches, attachment_bytes)
+    kind, _, attachment_bytes = _kind_and_sizes(message, batches)
+    return _envelope_of(kind, [message], batches, attachment_bytes)
 
 
-def _measured(message: LinkMessage, batches: Sequence[memoryview]) -> tuple[str, int, int]:
+def _kind_and_sizes(message: LinkMessage, batches: Sequence[memoryview]) -> tuple[str, int, int]:
     """Return the kind of a message, its size in an envelope, and that of its batches; sets its `length`."""
     kind = _KINDS[type(message)]
     attachment_bytes = 0
@@ -168,7 +168,7 @@ def _measured(message: LinkMessage, batches: Sequence[memoryview]) -> tuple[str,
     return kind, message_bytes, attachment_bytes
 
 
-def _enveloped(
+def _envelope_of(
     kind: str, entries: Sequence[LinkMessage], attachment: Sequence[memoryview], attachment_bytes: int
 ) -> OutgoingEnvelope:
     envelope = pb.Envelope()

@@ -6,10 +6,11 @@ The evidence is one of:
     resignation the owner reports that it no longer participates: its log is damaged or has diverged
     silence     nothing was received from it since the epoch, or this node, started
 
-An owner without news is silent, too, because heartbeats of a thousand idle partitions would be too many messages. But
-it starts its epoch, and greets each returning replica, with an empty append that it repeats until it is acknowledged.
-Silence therefore counts only for a replica that has never heard from the owner in this epoch. It is weak evidence: the
-node is alive according to gossip and may be slow. It is included in the pre-vote and has its whole duration to answer.
+An idle owner sends nothing either, because heartbeats of a thousand idle partitions would be too many messages. But it
+starts its epoch, and greets each returning replica, with an empty append that it repeats until the replica acknowledges
+it. Silence therefore counts only for a replica that has never received an append of the owner in this epoch. It is weak
+evidence: the node is alive according to gossip and may be slow. The candidate therefore includes the owner in the
+pre-vote, and waits for its answer until the pre-vote times out.
 
 Any evidence only justifies the attempt of a takeover; the pre-vote and the seal decide.
 """
@@ -45,7 +46,7 @@ class OwnerMonitor:
         self._heard_ms = now_ms
 
     def answered(self, now_ms: int) -> None:
-        """Process that the owner is alive but not ready; this restarts the silence timeout."""
+        """Process an answer of the owner, which is alive but not ready; this restarts the silence timeout."""
         self._silent_from_ms = now_ms
 
     def resigned(self) -> None:
@@ -71,12 +72,12 @@ class OwnerMonitor:
         if self._resigned:
             return self._grace_until_ms()
         if self.has_failure_evidence():
-            # If it was never heard, it failed before this replica or epoch started, and no change will be reported.
+            # An owner that was never heard failed before this replica or epoch started, so no change will be reported.
             return (self._heard_ms or 0) + self._state.timing.heard_ms
         return self._silence_ms() if self._heard_ms is None else None
 
     def _grace_until_ms(self) -> int:
-        """Return when a resignation takes effect: an owner that resigns early may be no worse than its successor."""
+        """Return when a resignation takes effect: early in an epoch, a successor may have the owner's fault, too."""
         return self._entered_ms + self._state.timing.grace_ms
 
     def _silence_ms(self) -> int:

@@ -15,9 +15,9 @@ from typing import Final
 
 from tidelog_broker.core.replication.effects import LaterSnapshot, OwnerConfirmed, OwnerReady, RebuildProducers
 from tidelog_broker.core.replication.epoch_writer import Group, Owner
+from tidelog_broker.core.replication.peer_fetch import PeerFetch
 from tidelog_broker.core.replication.ports import Batch, Plan, Position
 from tidelog_broker.core.replication.producers import ProducerTable
-from tidelog_broker.core.replication.pull import Pull
 from tidelog_broker.core.replication.push import Follower, PushWindow
 from tidelog_broker.core.replication.replica_state import ReplicaState
 from tidelog_proto import broker_pb2 as pb
@@ -40,7 +40,7 @@ class Ownership:
         noted: Callable[[str, int], None],
         others_are_asked: Callable[[], bool],
     ) -> None:
-        """Set the callbacks: a replica has promised another ballot; the owner resigned; a delete offset was noted.
+        """Set the callbacks: a replica has promised another ballot; the owner resigned; a delete offset was stored.
 
         `others_are_asked`: whether nodes with compacted epochs may still report producers, see `ProducerStateFetch`.
         """
@@ -51,10 +51,10 @@ class Ownership:
         self._others_are_asked = others_are_asked
         self._resign_ms = 0
         self._resign_again_ms = state.timing.resend_ms
-        self._informed: set[str] = set()
+        self._informed_nodes: set[str] = set()
         """Nodes that have reported to this resigned owner how its epoch ended."""
         self._pushes: PushWindow | None = None
-        self._producers_pull: Pull | None = None
+        self._producers_fetch: PeerFetch | None = None
         self._best_state: ProducerTable | None = None
         """Most complete producer state so far, while other nodes are asked."""
         self._confirmations = 0
@@ -74,8 +74,8 @@ class Ownership:
         """Return when `tick` has work; None if it has none."""
         state = self._state
         if self._is_resigning:
-            return self._resign_ms if self._uninformed() else None
-        deadlines = [self._producers_pull.deadline_ms] if self._producers_pull is not None else []
+            return self._resign_ms if self._uninformed_nodes() else None
+        deadlines = [self._producers_fetch.deadline_ms] if self._producers_fetch is not None else []
         if self._pushes is not None and state.may_acknowledge:
             end, commit = state.tail.queued.offset, state.high_watermark
             if not self._pushes.quiet(end, commit):
@@ -87,7 +87,7 @@ class Ownership:
         if self._is_resigning:
             self._resign(now_ms)
             return
-        if self._producers_pull is not None and self._producers_pull.overdue(now_ms):
+        if self._producers_fetch is not None and self._producers_fetch.overdue(now_ms):
             self._ask_producers(now_ms)
         self._heartbeats(now_ms)
 
@@ -98,7 +98,7 @@ class Ownership:
             follower.next_heartbeat_ms = min(follower.next_heartbeat_ms, now_ms)
 
     def greet(self, node_id: str, now_ms: int) -> None:
-        """Send a heartbeat to a replica that is not sure whether this owner is alive."""
+        """Send a heartbeat to a replica that asks whether this owner is alive."""
         follower = self._pushes.followers.get(node_id) if self._pushes is not None else None
         if follower is not None:
             follower.answered = False
@@ -122,27 +122,27 @@ class Ownership:
             return
         self._resign_ms = now_ms + self._resign_again_ms
         self._resign_again_ms = min(2 * self._resign_again_ms, state.timing.back_off_ms_max)
-        for node in self._uninformed():
-            gone = pb.ReplicationAck(owner_incarnation=state.incarnation, status=pb.IN_LIMBO)
-            state.send(node, state.about(gone, state.active.epoch))
+        for node in self._uninformed_nodes():
+            resignation = pb.ReplicationAck(owner_incarnation=state.incarnation, status=pb.IN_LIMBO)
+            state.send(node, state.about(resignation, state.active.epoch))
 
-    def _uninformed(self) -> list[str]:
+    def _uninformed_nodes(self) -> list[str]:
         state = self._state
-        return [node for node in state.active.placement if node != state.node_id and node not in self._informed]
+        return [node for node in state.active.placement if node != state.node_id and node not in self._informed_nodes]
 
     def note_end(self, sender: str, update: pb.MetadataUpdate) -> None:
         """Process decisions sent to a halted owner: it stops its announcements to nodes that know the decision."""
         epoch = self._state.active.epoch
         if self._is_resigning and update.first_epoch <= epoch < update.first_epoch + len(update.decisions):
-            self._informed.update({sender}.intersection(self._state.active.placement))
+            self._informed_nodes.update({sender}.intersection(self._state.active.placement))
 
     # --- opening ---------------------------------------------------------------------------------------
 
     def leave(self) -> None:
         """Leave the owner role, because the epoch is decided."""
-        self._state.owner = self._pushes = self._producers_pull = self._best_state = None
+        self._state.owner = self._pushes = self._producers_fetch = self._best_state = None
         self._confirming.clear()
-        self._informed.clear()
+        self._informed_nodes.clear()
         self._resign_ms = 0
         self._resign_again_ms = self._state.timing.resend_ms
 
@@ -152,7 +152,7 @@ class Ownership:
         self._rebuild()
 
     def on_log_complete(self) -> None:
-        """Retry the recovery, because the local log is complete or other nodes have reported producers."""
+        """Retry the recovery of producer state: the local log is complete, or other nodes have reported producers."""
         if self._state.role == "opening" and self._state.halted is None:
             self._rebuild()
 
@@ -194,23 +194,25 @@ class Ownership:
                 return
             if table is not None:
                 self._keep_best_state(table, last_append_timestamp_us)
-            if self._producers_pull is not None:
+            if self._producers_fetch is not None:
                 self._open_partial_if_refused(now_ms)
                 return  # other nodes are being asked already
             sources = [node for node in state.holders_of(effect.epoch) if node != state.node_id]
             if sources:
-                self._producers_pull = Pull(state.key, effect.epoch, sources, state.timing, producers=True)
+                self._producers_fetch = PeerFetch(state.key, effect.epoch, sources, state.timing, producers=True)
                 self._ask_producers(now_ms)
             elif self._best_state is not None:
                 self._forget(self._best_state, now_ms)
             else:
-                state.halt("the log here lacks producer state and no other node holds it; replace this replica")
+                state.halt(
+                    "the log on this node lacks producer state and no other node has it; replace this node (--replace)"
+                )
 
     def take_producers(self, sender: str, reply: pb.BackfillReply, now_ms: int) -> bool:
-        """Process another replica's producer state; return False if the reply is about something else."""
-        pull = self._producers_pull
+        """Process another replica's producer state; return False if the reply answers another request."""
+        fetch = self._producers_fetch
         about_batches = reply.status == pb.HELD and reply.length > 0
-        if pull is None or about_batches or not pull.expects(sender, reply, self._start()):
+        if fetch is None or about_batches or not fetch.expects(sender, reply, self._start()):
             return False
         table = ProducerTable.restore(reply.producers) if reply.status == pb.HELD else None
         if table is not None and not table.known_from:
@@ -218,7 +220,7 @@ class Ownership:
             return True
         if table is not None:
             self._keep_best_state(table, reply.append_timestamp_us)
-        pull.declined(now_ms)
+        fetch.declined(now_ms)
         self._open_partial_if_refused(now_ms)
         return True
 
@@ -232,20 +234,20 @@ class Ownership:
         best.last_append_timestamp_us = last_us
 
     def _open_partial_if_refused(self, now_ms: int) -> None:
-        """Open with the most complete state once no other node may know more."""
-        pull, best = self._producers_pull, self._best_state
-        if pull is None or best is None or self._others_are_asked():
+        """Open the epoch with the most complete state once no other node may know more."""
+        fetch, best = self._producers_fetch, self._best_state
+        if fetch is None or best is None or self._others_are_asked():
             return
-        if pull.refused(self._state.cluster_hints.alive):
+        if fetch.refused(self._state.cluster_hints.alive):
             self._forget(best, now_ms)
 
     def _forget(self, best: ProducerTable, now_ms: int) -> None:
-        best.known_from = 0  # unknown producers have to start again, and get an error that says so
+        best.known_from = 0  # unknown producers get an error and have to start again
         self._open(best, best.last_append_timestamp_us, now_ms, is_logged=False)
 
     def _ask_producers(self, now_ms: int) -> None:
-        assert self._producers_pull is not None
-        self._state.send(self._producers_pull.source, self._producers_pull.ask(self._start(), now_ms))
+        assert self._producers_fetch is not None
+        self._state.send(self._producers_fetch.source, self._producers_fetch.ask(self._start(), now_ms))
 
     def _start(self) -> Position:
         return Position(self._state.active.start_offset, 0)
@@ -255,7 +257,7 @@ class Ownership:
     ) -> None:
         state = self._state
         state.become("owner")
-        self._producers_pull = self._best_state = None
+        self._producers_fetch = self._best_state = None
         table.last_append_timestamp_us = max(table.last_append_timestamp_us, last_append_timestamp_us)
         state.owner = Owner(state.active, producers=table, is_logged=is_logged)
         if len(state.active.placement) > 1:
@@ -276,7 +278,7 @@ class Ownership:
         self._confirmations += 1
         self._confirming[self._confirmations] = {state.node_id}
         if len(self._confirming) > CONFIRMATIONS_MAX:
-            del self._confirming[min(self._confirming)]  # the answer to a later question covers it
+            del self._confirming[min(self._confirming)]  # the answer to a later request confirms the earlier one, too
         for node in state.active.placement:
             if node != state.node_id:
                 past = state.chain.previous_hash
@@ -389,7 +391,7 @@ class Ownership:
         return self._pushes.recent_bytes if self._pushes is not None else 0
 
     def bound_window(self, window_bytes: int) -> None:
-        """Limit the memory of the active epoch; replicas further behind pull."""
+        """Limit the memory of the active epoch; replicas further behind fetch."""
         if self._pushes is not None:
             self._pushes.bound(window_bytes)
 
@@ -404,7 +406,7 @@ class Ownership:
             self._pushes.deleting_below, self._pushes.deleted_below = deleting_below, deleted_below
 
     def lacks_deleted_records(self, node_id: str, from_offset: int, now_ms: int) -> bool:
-        """Return whether a replica asks for records that retention has deleted, so that only the next epoch helps it.
+        """Return whether a replica asks for records that retention has deleted, so that it needs the next epoch.
 
         A request below an acknowledged offset may be a delayed one; if it is repeated without an acknowledgement, the
         replica has lost its copy.
@@ -417,7 +419,7 @@ class Ownership:
             return True
         if follower.asks_again_ms is None:
             follower.asks_again_ms = now_ms
-        return now_ms - follower.asks_again_ms >= self._state.timing.pull_ms
+        return now_ms - follower.asks_again_ms >= self._state.timing.peer_fetch_ms
 
     def plan_next(self) -> Plan:
         """Return a plan of the next epoch with this node as the owner, if it is in the placement."""

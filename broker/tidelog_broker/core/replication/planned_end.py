@@ -5,7 +5,7 @@ while producers are fenced. The owner therefore first asks the replicas, itself 
 continues to append meanwhile. Later records are synced while the epoch is fenced, as usual. Syncing ahead guarantees
 nothing, and a replica that does not answer only costs time.
 
-A plan may be outdated before it is proposed. If its next owner has died or is damaged, or no quorum is available,
+A plan may be outdated before it is proposed. If its next owner has failed or is damaged, or no quorum is available,
 proposing it would fence producers without benefit; the plan is dropped, and its initiator makes another one.
 
 A round ends when this node, the next owner and a quorum have answered. If a round took long, many records have been
@@ -39,17 +39,17 @@ ROUNDS_MAX: Final = 4
 
 
 class PlannedEnd:
-    """Planned ends of one replica's epoch, both as the owner and as a follower."""
+    """Planned ends of one replica's epoch, on its owner and on its followers."""
 
     def __init__(self, state: ReplicaState, *, propose: Callable[[Plan, int], None]) -> None:
-        """Set `propose`, called once per plan; it has to check whether it is too late."""
+        """Set `propose`, called once per plan; the callback checks whether the epoch can still be ended."""
         self._state = state
         self._propose = propose
         self._plan: Plan | None = None
         self._round = 0
         """Number of the newest request; unique within a process."""
         self._rounds_left = 0
-        self._answered: set[str] = set()
+        self._answered_nodes: set[str] = set()
         self._began_ms = 0
         self._limit_ms = 0
         self._wake_ms = 0
@@ -68,7 +68,7 @@ class PlannedEnd:
     # --- the owner ---------------------------------------------------------------------------------------
 
     def begin(self, plan: Plan, now_ms: int) -> None:
-        """Plan to end the epoch, replacing an earlier plan; propose it immediately if nothing can be unsynced."""
+        """Plan to end the epoch, replacing an earlier plan; propose it immediately if every append is synced."""
         state, is_waiting = self._state, self._plan is not None
         self._plan = plan
         if state.syncs_appends or state.tail.queued.offset == state.tail.start_offset:
@@ -117,7 +117,7 @@ class PlannedEnd:
 
     def _answer(self, node: str, attempt: int, now_ms: int) -> None:
         if self._plan is not None and attempt == SYNC_AHEAD | self._round:
-            self._answered.add(node)
+            self._answered_nodes.add(node)
             self._consider(now_ms)
 
     def _consider(self, now_ms: int) -> None:
@@ -125,7 +125,7 @@ class PlannedEnd:
         assert self._plan is not None
         active = self._state.active
         needed = {self._state.node_id, self._plan.owner}.intersection(active.placement)
-        if not needed <= self._answered or len(self._answered) < active.ack_quorum:
+        if not needed <= self._answered_nodes or len(self._answered_nodes) < active.ack_quorum:
             return
         if self._rounds_left and now_ms - self._began_ms > ROUND_MS:
             self._next_round(now_ms)
@@ -136,7 +136,7 @@ class PlannedEnd:
         state = self._state
         self._round += 1
         self._rounds_left -= 1
-        self._answered.clear()
+        self._answered_nodes.clear()
         self._began_ms = now_ms
         self._resend_ms = state.timing.resend_ms
         state.emit(SyncAhead(state.active.epoch, state.node_id, SYNC_AHEAD | self._round, SLACK_BYTES))
@@ -148,7 +148,7 @@ class PlannedEnd:
         self._wake_ms = min(now_ms + self._resend_ms, self._limit_ms)
         self._resend_ms *= 2
         for node in state.active.placement:
-            if node != state.node_id and node not in self._answered:
+            if node != state.node_id and node not in self._answered_nodes:
                 ask = pb.PreVote(attempt=SYNC_AHEAD | self._round, probe=True)
                 state.send(node, state.about(ask, state.active.epoch))
 

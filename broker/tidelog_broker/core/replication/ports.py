@@ -54,9 +54,9 @@ class Timing:
     pre_vote_ms: int = 2000
     seal_ms: int = 2000
     open_ms: int = 2000
-    """These three are long, because a takeover of a thousand partitions takes about 100 ms of the event loop and a sync
-    in each step, and a candidate that gives up before the answers arrive has to restart. A refusal ends a phase at
-    once."""
+    """The three phases have long timeouts: a takeover of a thousand partitions takes about 100 ms of the event loop and
+    a sync in each phase, and a candidate that gives up before the answers arrive has to restart. A refusal ends a phase
+    at once."""
     fetch_ms: int = 10_000
     """Maximum wait of OPEN_EPOCH for a replica that fetches missing records."""
     sync_ahead_ms: int = 10_000
@@ -78,21 +78,21 @@ class Timing:
     """Minimum age of an epoch before an owner that has resigned is replaced."""
     back_off_ms: int = 40
     back_off_ms_max: int = 5000
-    pull_ms: int = 1000
+    peer_fetch_ms: int = 1000
     """Timeout of a BACKFILL request, after which another source is asked."""
     ask_ms: int = 50
     """Minimum interval between requests to a node for the same chain."""
-    pull_bytes: int = 1024 * 1024
+    peer_fetch_bytes: int = 1024 * 1024
     tail_bytes: int = 4 * 1024 * 1024
-    """Maximum range of the open epoch. The first range is `pull_bytes`; it doubles with each prompt answer, because
-    under full load a replica catches up only with large ranges."""
+    """Maximum range of the open epoch. The first range is `peer_fetch_bytes`; it doubles with each prompt answer,
+    because under full load a replica catches up only with large ranges."""
     prompt_ms: int = 100
     """Maximum delay of a prompt answer; slower sources are overloaded."""
     backfill_bytes: int = 64 * 1024
-    """First range of a sealed epoch; each following one is twice as large, up to `pull_bytes`."""
+    """First range of a sealed epoch; each following one is twice as large, up to `peer_fetch_bytes`."""
     window_bytes: int = 8 * 1024 * 1024
     """Initial limit of the memory for records that replicas have not acknowledged (`Ownership.bound_window` changes
-    it); replicas further behind pull."""
+    it); replicas further behind catch up."""
 
 
 class LogView(Protocol):
@@ -122,12 +122,12 @@ class LogView(Protocol):
         """Return the start of the batch that contains an offset; None if no batch does."""
         ...
 
-    def fill_position(self, epoch: int) -> tuple[int, int] | None:
-        """Return the end of the fill of a sealed epoch; None if there is no fill."""
+    def copy_position(self, epoch: int) -> tuple[int, int] | None:
+        """Return the end of the partial copy of a sealed epoch; None if there is none."""
         ...
 
     def position_beside(self, epoch: int) -> tuple[int, int] | None:
-        """Return the end of the fill beside an existing copy of a sealed epoch; None if no fill is stored."""
+        """Return the end of the partial copy beside the log's copy of a sealed epoch; None if there is none."""
         ...
 
     def log_start(self) -> int:

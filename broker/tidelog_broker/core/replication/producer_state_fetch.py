@@ -14,9 +14,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tidelog_broker.core.replication.effects import KeepProducers
+from tidelog_broker.core.replication.peer_fetch import PeerFetch
 from tidelog_broker.core.replication.ports import Position
 from tidelog_broker.core.replication.producers import known_from
-from tidelog_broker.core.replication.pull import Pull
 from tidelog_proto import broker_pb2 as pb
 
 if TYPE_CHECKING:
@@ -30,74 +30,74 @@ class ProducerStateFetch:
         """Set `ended`, called when the requested state is stored, or when no node has it."""
         self._state = state
         self._ended = ended
-        self._pull: Pull | None = None
+        self._fetch: PeerFetch | None = None
         self._asked_to = 0
         """End offset of the newest request since this node has started."""
 
     @property
     def is_asking(self) -> bool:
         """Whether a request is outstanding, so that other nodes may know more than this log."""
-        return self._pull is not None
+        return self._fetch is not None
 
     @property
     def deadline_ms(self) -> int | None:
         """When `tick` has work; None if it has none."""
-        return self._pull.deadline_ms if self._pull is not None else None
+        return self._fetch.deadline_ms if self._fetch is not None else None
 
     def want(self, epoch: int, now_ms: int) -> None:
-        """Request the producer state at the end of a decided epoch, unless it, or a later one, was requested."""
+        """Request the producer state at the end of a decided epoch, unless this or a later state was requested."""
         state = self._state
         end_offset = state.decision(epoch).end_offset
         sources = [node for node in state.holders_of(epoch) if node != state.node_id]
         if end_offset <= self._asked_to or not sources or not state.is_member or state.halted is not None:
             return
         self._asked_to = end_offset
-        self._pull = Pull(state.key, epoch, sources, state.timing, producers=True)
-        self._ask(self._pull, now_ms)
+        self._fetch = PeerFetch(state.key, epoch, sources, state.timing, producers=True)
+        self._ask(self._fetch, now_ms)
 
     def tick(self, now_ms: int) -> None:
         """Repeat a request that timed out, to the next source."""
-        pull = self._pull
-        if pull is None or not pull.overdue(now_ms):
+        fetch = self._fetch
+        if fetch is None or not fetch.overdue(now_ms):
             return
         if self._state.is_member:
-            self._ask(pull, now_ms)
+            self._ask(fetch, now_ms)
         else:
-            self._pull, self._asked_to = None, 0
+            self._fetch, self._asked_to = None, 0
 
     def on_reply(self, sender: str, reply: pb.BackfillReply, now_ms: int) -> bool:
         """Process a reply; return False if it belongs to another request."""
-        pull = self._pull
-        if pull is None or reply.length or not pull.expects(sender, reply, self._end(pull)):
+        fetch = self._fetch
+        if fetch is None or reply.length or not fetch.expects(sender, reply, self._end(fetch)):
             return False
-        if reply.status != pb.HELD or known_from(reply.producers):  # the sender's state is incomplete, too
-            pull.declined(now_ms)
-            if pull.refused(self._state.cluster_hints.alive):
-                self._pull = None  # no node has it: the state is lost, like that of deleted records
+        if reply.status != pb.HELD or known_from(reply.producers):  # the sender's state is as incomplete as this node's
+            fetch.declined(now_ms)
+            if fetch.refused(self._state.cluster_hints.alive):
+                self._fetch = None  # no node has the state: it is lost, like that of deleted records
                 self._ended()
             return True
-        pull.answered()
+        fetch.answered()
 
         def kept(ok: bool, now_ms: int) -> None:
-            if self._pull is not pull:
+            if self._fetch is not fetch:
                 return
             if ok:
-                self._pull = None
+                self._fetch = None
                 self._ended()
             else:
-                pull.store_failed(now_ms)
+                fetch.store_failed(now_ms)
 
-        decision = self._state.decision(pull.epoch)
-        place = (pull.epoch, decision.end_offset, decision.end_digest)
+        decision = self._state.decision(fetch.epoch)
+        place = (fetch.epoch, decision.end_offset, decision.end_digest)
         if reply.HasField("producers_epoch"):
             place = (reply.producers_epoch, reply.end_offset, reply.end_digest)
-        self._state.write(KeepProducers(pull.epoch, *place, reply.producers), kept)
+        self._state.write(KeepProducers(fetch.epoch, *place, reply.producers), kept)
         return True
 
-    def _end(self, pull: Pull) -> Position:
-        return Position(self._state.decision(pull.epoch).end_offset, 0)
+    def _end(self, fetch: PeerFetch) -> Position:
+        return Position(self._state.decision(fetch.epoch).end_offset, 0)
 
-    def _ask(self, pull: Pull, now_ms: int) -> None:
-        ask = pull.ask(self._end(pull), now_ms)
+    def _ask(self, fetch: PeerFetch, now_ms: int) -> None:
+        ask = fetch.ask(self._end(fetch), now_ms)
         ask.producers_or_later = True  # a node with later state may no longer have that of the requested offset
-        self._state.send(pull.source, ask)
+        self._state.send(fetch.source, ask)

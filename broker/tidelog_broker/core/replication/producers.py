@@ -5,7 +5,7 @@ partition in order gives the same table for any copy. A snapshot contains a posi
 
 A producer numbers its records from 0; a batch contains the number of its first record. The next batch must start where
 the previous one ended. The newest `SEQUENCE_WINDOW_BATCHES` batches are remembered with their offsets, so that a retry
-within the window returns its first offset (as in Kafka, KIP-98; sequence numbers do not wrap here, so no epoch is
+within the window returns its first offset (as in Kafka, KIP-98; Tidelog's sequence numbers do not wrap, so no epoch is
 needed to distinguish an old 0 from a new one).
 
 A fingerprint of the sent content is stored with each batch (`fingerprint_of`). Two producers with the same id and
@@ -46,7 +46,7 @@ PRODUCER_IDLE_S: Final = 7 * 24 * 3600
 """Much longer than any client retries a batch."""
 _IDLE_US: Final = PRODUCER_IDLE_S * 1_000_000
 _KEPT: Final = slice(1 - SEQUENCE_WINDOW_BATCHES, None)
-"""The part of a full window that remains when a batch is added."""
+"""Slice of a full window that is kept when a batch is added."""
 _CONTROL: Final = int(Flags.CONTROL)
 """A plain int, because operations on enum flags take a microsecond."""
 
@@ -97,7 +97,7 @@ class ProducerTable:
         self._producers_max = producers_max
         self._states: OrderedDict[int, ProducerState] = OrderedDict()
         self._silent = SilentProducers()
-        self._keyed = KeyedRequests()
+        self._keyed_requests = KeyedRequests()
         self._budget: ProducerBudget | None = None
         self._oldest_us = 0
         """Lower bound of the last append of every producer in `_states`."""
@@ -112,12 +112,12 @@ class ProducerTable:
         """Count the producers in the limit of a node from now on; called on the owner of the partition."""
         self._budget = budget
         budget.join(self)
-        self._keyed.share(budget.keyed)
+        self._keyed_requests.share(budget.keyed)
 
     def epoch_of(self, producer_id: int) -> int | None:
         """Return the newest epoch of a producer; None if it is unknown."""
         if is_keyed(producer_id):
-            request = self._keyed.find(producer_id)
+            request = self._keyed_requests.find(producer_id)
             return None if request is None else request.split
         known = self._states.get(producer_id) or self._silent.find(producer_id)
         return None if known is None else known.producer_epoch
@@ -135,7 +135,7 @@ class ProducerTable:
         if header.producer_id == 0:
             return None
         if is_keyed(header.producer_id):
-            request = self._keyed.check(header)
+            request = self._keyed_requests.check(header)
             return None if request is None else _stored_batch(request)
         state = self._states.get(header.producer_id)
         known = state or self._silent.find(header.producer_id)
@@ -182,7 +182,7 @@ class ProducerTable:
         if producer_id == 0:
             return stored
         if is_keyed(producer_id):
-            self._keyed.note(producer_id, _request_of(header, stored))
+            self._keyed_requests.note(producer_id, _request_of(header, stored))
             return stored
         state = self._states.get(producer_id)
         is_new = state is None
@@ -237,7 +237,7 @@ class ProducerTable:
         """Return the serialized table, oldest producer first."""
         message = pb.ProducerSnapshot(
             silent=self._silent.snapshot(),
-            keyed=self._keyed.snapshot(),
+            keyed=self._keyed_requests.snapshot(),
             last_append_timestamp_us=self.last_append_timestamp_us,
             known_from=self.known_from,
         )
@@ -266,7 +266,7 @@ class ProducerTable:
         message = pb.ProducerSnapshot.FromString(payload)
         table = cls(producers_max=producers_max, known_from=message.known_from)
         table._silent = SilentProducers.restore(message.silent)
-        table._keyed = KeyedRequests.restore(message.keyed)
+        table._keyed_requests = KeyedRequests.restore(message.keyed)
         table.last_append_timestamp_us = message.last_append_timestamp_us
         for entry in message.producers:
             state = ProducerState(entry.producer_epoch)
@@ -362,6 +362,6 @@ def _find(window: Iterable[StoredBatch], header: BatchHeader) -> StoredBatch:
             )
     raise ProtocolError(
         pb.DUPLICATE_OUT_OF_WINDOW,
-        f"sequence {begin} of producer {header.producer_id:#x} is older than the remembered batches: it is stored, but "
-        "its offset is no longer known",
+        f"sequence {begin} of producer {header.producer_id:#x} is older than the remembered batches: the batch is "
+        "stored, but its offset is no longer known; do not send it again",
     )

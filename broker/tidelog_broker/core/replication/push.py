@@ -2,7 +2,7 @@
 
 Every group is sent to all followers immediately; the fastest quorum commits it. Groups that a follower has not
 acknowledged stay in memory, up to a limit for the whole partition. The owner stops pushing to a follower that lacks
-records before this window: the follower learns from the next heartbeat that it lacks records, and pulls them from the
+records before this window: the follower learns from the next heartbeat that it lacks records, and catches up from the
 log in large ranges until it has reached the window. So a slow follower costs the owner bounded memory, and does not
 delay the others.
 """
@@ -25,7 +25,7 @@ KEEPS_UP_MS: Final = 1000
 """Maximum lag of a follower that keeps up: recent records are still on their way."""
 
 
-class Sent(NamedTuple):
+class SentGroup(NamedTuple):
     """A group of batches as sent, with its start and end."""
 
     base: Position
@@ -37,21 +37,22 @@ class Sent(NamedTuple):
 
 @dataclass(slots=True)
 class Follower:
-    """A replica from the owner's point of view."""
+    """The progress of a follower, as known to the owner."""
 
     node_id: str
     held_offset: int
-    """Its durable end, as last acknowledged."""
+    """Durable end that the follower has acknowledged last."""
     streaming: bool = True
     answered: bool = False
-    """Whether it has acknowledged anything in this epoch, and since the last heartbeat."""
+    """Whether the follower has acknowledged anything in this epoch, and since the last heartbeat."""
     sent_commit: int = -1
     sent_log_start: int = 0
     noted_below: int = 0
-    """Delete offset that it has noted in this epoch."""
+    """Delete offset that the follower has stored in this epoch."""
     sent_deleted_below: int = 0
     asks_again_ms: int | None = None
-    """Time of its first request below its acknowledged offset since its last acknowledgement; it may have lost data."""
+    """Time of the first request below the acknowledged offset since the last acknowledgement: the follower may have
+    lost data."""
     next_heartbeat_ms: int = 0
     last_heard_ms: int = 0
     latency_ms: float = 0.0
@@ -94,7 +95,7 @@ class PushWindow:
     deleted_below: int = 0
     """Proposed and effective delete offset changed in this epoch; sent in heartbeats, too."""
     _end_offset: int = 0
-    _recent: deque[Sent] = field(default_factory=deque)
+    _recent: deque[SentGroup] = field(default_factory=deque)
 
     @classmethod
     def begin(cls, key: PartitionKey, descriptor: pb.EpochDescriptor, timing: Timing, now_ms: int) -> PushWindow:
@@ -115,7 +116,7 @@ class PushWindow:
         """Add a new group, and send it to the followers that keep up."""
         if not self.followers:
             return None
-        sent = Sent(base, end, batches, sum(map(len, batches)), now_ms)
+        sent = SentGroup(base, end, batches, sum(map(len, batches)), now_ms)
         self._recent.append(sent)
         self.recent_bytes += sent.size_bytes
         self._trim()
@@ -148,7 +149,7 @@ class PushWindow:
         self._trim()
 
     def noted(self, node_id: str, below: int) -> None:
-        """Process that a replica has noted a delete offset."""
+        """Process that a replica has stored a delete offset."""
         follower = self.followers[node_id]
         follower.noted_below = max(follower.noted_below, below)
 
@@ -177,7 +178,7 @@ class PushWindow:
                 continue
             if now_ms < follower.next_heartbeat_ms:
                 continue
-            beat = Sent(end, end, (), 0, now_ms)
+            beat = SentGroup(end, end, (), 0, now_ms)
             message = self._message(beat, commit=commit, log_start=log_start)
             message.acknowledged_offset = follower.held_offset
             sends.append(Send((follower.node_id,), message))
@@ -221,7 +222,7 @@ class PushWindow:
         silent_ms = now_ms - follower.last_heard_ms
         follower.next_heartbeat_ms = now_ms + max(wait_ms, min(silent_ms // 4, 20 * self.timing.heartbeat_ms))
 
-    def _message(self, sent: Sent, *, commit: int, log_start: int) -> pb.AppendBatch:
+    def _message(self, sent: SentGroup, *, commit: int, log_start: int) -> pb.AppendBatch:
         return pb.AppendBatch(
             topic_id=self.key[0],
             partition=self.key[1],

@@ -8,7 +8,7 @@ synchronize the chains of both nodes (`ReplicaState.is_current`).
 
 The roles in the open epoch and their transitions are in the table `replica_state.ROLE_TRANSITIONS`.
 
-Everything here is synchronous and free of I/O: `effects` are executed by the driver, `ports` are provided by it.
+The module is synchronous and free of I/O: the driver executes the `effects` and implements the `ports`.
 Invariants are asserted at the end of every public step (`_finish_step`).
 """
 
@@ -51,8 +51,8 @@ from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 
 Repair = Literal["fetched", "once ended", "none"]
-"""Repair of a damaged copy: fetched from other nodes now, or once its epoch has ended, which this node initiates; or
-none, because no other node has it, or its epoch is open and owned by another node."""
+"""How a damaged copy is repaired: fetched from other nodes now; fetched after its epoch has ended, which this node
+initiates; or not repaired, because no other node has it, or its epoch is open and owned by another node."""
 
 STALLED_MS = 300
 """Age of a takeover attempt after which another candidate may try."""
@@ -141,12 +141,12 @@ class Replica:
     def _is_founding_owner(self) -> bool:
         """Return whether this incarnation was named the first owner of a new partition.
 
-        If no fence was ever stored here, nothing was promised or appended, so that no takeover is needed.
+        If this node never stored a fence, it has promised and appended nothing, so that no takeover is needed.
         """
         state, active = self.state, self.state.active
-        named = (active.owner, active.owner_incarnation) == (state.node_id, state.incarnation)
+        is_named = (active.owner, active.owner_incarnation) == (state.node_id, state.incarnation)
         is_first = active.epoch == state.chain.genesis.epoch and active.start_offset == 0
-        return named and is_first and state.halted is None
+        return is_named and is_first and state.halted is None
 
     # --- state -----------------------------------------------------------------------------------------
 
@@ -241,7 +241,7 @@ class Replica:
         return may_be_due
 
     def wrote(self, now_ms: int, *, ok: bool = True) -> None:
-        """Process that the oldest write is complete; if not `ok`, there was no disk space and nothing was written."""
+        """Process the completion of the oldest write; if not `ok`, there was no disk space and nothing was written."""
         self._now_ms = now_ms
         self.state.waiting_writes.popleft()(ok, now_ms)
         self._finish_step(now_ms)
@@ -278,7 +278,7 @@ class Replica:
         self.tick(now_ms)
 
     def want_owner(self, now_ms: int) -> None:
-        """Process that a producer waits: replace an epoch that only an earlier start of this node could own."""
+        """Process that a producer waits: replace an epoch whose owner is an earlier incarnation of this node."""
         if self.state.role in {"outsider", "follower"}:
             self.candidate.eager = True
             self.tick(now_ms)
@@ -326,7 +326,7 @@ class Replica:
         self.state.emit(EpochFenced())
 
     def _contested(self, now_ms: int) -> None:
-        """Process that a replica has promised another ballot: the epoch will end, and its candidate may be gone."""
+        """Process that a replica has promised another ballot: the epoch will end, even if that candidate has failed."""
         if self.state.role == "owner" and not self.state.promised:
             self._retire()
             self.candidate.consider(now_ms)
@@ -390,7 +390,7 @@ class Replica:
             return False
         if not self._agrees(append):
             state.halt(
-                f"epoch {active.epoch} here differs from the owner's below offset {append.end_offset}: the logs diverge"
+                f"this node's copy of epoch {active.epoch} differs from the owner's below offset {append.end_offset}"
             )
             self._send_ack(pb.DIVERGED)
             return False
@@ -453,14 +453,14 @@ class Replica:
         self.state.send(active.owner, ack)
 
     def _stop_appending(self, now_ms: int) -> None:
-        """Process that a ballot was promised: queued appends are kept, no more are accepted except for an accept."""
+        """Process that a ballot was promised: queued appends are kept, later ones only if an OPEN_EPOCH needs them."""
         self._promised_ms = now_ms
         self.catch_up.stop()
         if self.state.role == "owner":
             self._retire()
 
     def _no_space(self, tail: LogTail) -> None:
-        """Process a follower's append that failed for lack of disk space; it pulls again at the next heartbeat."""
+        """Process a follower's append without disk space; the follower fetches the records at the next heartbeat."""
         state = self.state
         assert state.owner is None or tail is not state.tail, "an owner reserves disk space before it assigns offsets"
         self.catch_up.stop()

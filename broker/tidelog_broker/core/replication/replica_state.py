@@ -24,19 +24,19 @@ Doubt = Literal["", "short", "damaged"]
 other than ALWAYS (short), or it was truncated because of damage or rolled back (damaged). The doubt ends when the copy
 reaches the end of the owner's log (`fetched`)."""
 
-Standing = Literal["sound", "halted", "halted for good"]
-"""Whether this replica participates; see `STANDING_TRANSITIONS`."""
+Participation = Literal["participating", "halted", "halted permanently"]
+"""Whether this replica participates; see `PARTICIPATION_TRANSITIONS`."""
 
-STANDING_TRANSITIONS: Final[Mapping[Standing, frozenset[Standing]]] = {
-    "sound": frozenset({"sound", "halted", "halted for good"}),
-    "halted": frozenset({"sound", "halted", "halted for good"}),
-    "halted for good": frozenset({"halted for good"}),
+PARTICIPATION_TRANSITIONS: Final[Mapping[Participation, frozenset[Participation]]] = {
+    "participating": frozenset({"participating", "halted", "halted permanently"}),
+    "halted": frozenset({"participating", "halted", "halted permanently"}),
+    "halted permanently": frozenset({"halted permanently"}),
 }
 """Allowed transitions. The first reason of a halt is kept.
 
-    sound            participates
-    halted           does not participate in this epoch, because its copy is wrong; the next one ends this (`enter`)
-    halted for good  does not participate in any epoch until an operator intervenes: a fork, or a damaged log
+    participating       votes, and sends and accepts records
+    halted              does neither in this epoch, because its copy is wrong; the next epoch ends this (`enter`)
+    halted permanently  does neither in any epoch until an operator intervenes: a fork, or a damaged log
 """
 
 Role = Literal["outsider", "follower", "opening", "owner", "retiring"]
@@ -98,7 +98,7 @@ class ReplicaState:
         self.is_member: bool
         """Whether this node is in the placement of the active epoch."""
         self.role: Role
-        self.standing: Standing = "sound"
+        self.participation: Participation = "participating"
         self.halted: str | None
         """Reason of the halt; None if the replica participates."""
         self.doubt: Doubt
@@ -119,7 +119,7 @@ class ReplicaState:
         self.deleted_below = 0
         """Effective delete offset: earlier records are not visible (`deletion`), nor are those below `log_start`."""
         self.commit_known = 0
-        """Known commit offset of the active epoch, which may exceed the local durable end."""
+        """Commit offset of the active epoch as known to this node, which may exceed the local durable end."""
         self.effects: list[Effect] = []
         """Pending effects, in order."""
         self.waiting_writes: deque[Then] = deque()
@@ -134,9 +134,9 @@ class ReplicaState:
         self.is_member = self.node_id in self.active.placement
 
     def enter(self) -> None:
-        """Enter the active epoch: reset the role, halts that are not for good, and doubt."""
+        """Enter the active epoch: reset the role, doubt, and a halt that is not permanent."""
         self.role = "follower" if self.is_member else "outsider"
-        self._turn("sound")
+        self._turn("participating")
         self.halted = None
         self.doubt = ""
         self.doubt_ends = None
@@ -174,7 +174,7 @@ class ReplicaState:
         return self.owner is not None and (fence is None or not fence.entry.HasField("promised"))
 
     def position_of(self, epoch: int, offset: int) -> int | None:
-        """Return the digest at an offset of an epoch; None if it is not known here."""
+        """Return the digest at an offset of an epoch; None if this node does not know it."""
         if epoch == self.tail.epoch:
             return self.tail.digest_at(offset, self.log)
         return 0 if offset == self.start_of(epoch) else self.log.digest_at(epoch, offset)
@@ -310,20 +310,21 @@ class ReplicaState:
         """
         first_unsafe = self.chain.first_unsafe
         if first_unsafe is None or epoch <= first_unsafe:
-            self.halt(reason, for_good=True)
-        elif not self.halted_for_good:
+            self.halt(reason, permanently=True)
+        elif not self.halted_permanently:
             earlier = max(first_unsafe, epoch - DECISIONS_MAX)
             self.send(sender, self.about(pb.EpochStatus(previous_hash=self.hash_before(earlier)), earlier))
 
     def differs(self, sender: str, epoch: int, other: pb.EpochDecision) -> None:
         """Process that another node has a different decision about a decided epoch.
 
-        If the chains fork at this epoch, and its end was decided here without a quorum, this node continues; the other
-        one receives the decision, halts, and has to be replaced. Otherwise this one halts.
+        If the chains fork at this epoch, and this node knows an end that was decided without a quorum, this node
+        continues; the other one receives the decision, halts, and has to be replaced. Otherwise this one halts.
         """
         here = self.decision(epoch)
         if here.previous_hash != other.previous_hash:
-            self.forks(sender, epoch, f"{sender} has another chain before epoch {epoch}: the chains fork")
+            reason = f"node {sender!r} has other decisions about the epochs before {epoch}: the chains fork"
+            self.forks(sender, epoch, reason)
             return
         if here.unsafe or not other.unsafe:
             self.send_chain(sender, epoch)  # the other node has to evaluate the fork, too
@@ -335,12 +336,12 @@ class ReplicaState:
                 f"; DATA_LOSS: an operator had it ended at offset {other.end_offset} without a quorum; replace this "
                 "replica"
             )
-        self.halt(f"two decisions about epoch {epoch}: the chains fork{how}", for_good=True)
+        self.halt(f"two decisions about epoch {epoch}: the chains fork{how}", permanently=True)
 
     # --- commit ----------------------------------------------------------------------------------------
 
     def note_commit(self, offset: int) -> None:
-        """Process a commit offset of the active epoch; records not durable here count later."""
+        """Process a commit offset of the active epoch; records that are not durable on this node yet count later."""
         known = self.commit_known
         if offset > known:
             known = self.commit_known = offset
@@ -360,21 +361,23 @@ class ReplicaState:
         self.high_watermark = min(self.high_watermark, offset)
         self.raise_watermark(offset)
 
-    def halt(self, reason: str, *, for_good: bool = False) -> None:
+    def halt(self, reason: str, *, permanently: bool = False) -> None:
         """Stop participating in this epoch, or in any epoch until an operator intervenes."""
-        self._turn("halted for good" if for_good or self.halted_for_good else "halted")
+        self._turn("halted permanently" if permanently or self.halted_permanently else "halted")
         if self.halted is None:
             self.halted = reason
             self.emit(Halted(reason))
 
     @property
-    def halted_for_good(self) -> bool:
+    def halted_permanently(self) -> bool:
         """Whether the next epoch does not end the halt."""
-        return self.standing == "halted for good"
+        return self.participation == "halted permanently"
 
-    def _turn(self, standing: Standing) -> None:
-        assert standing in STANDING_TRANSITIONS[self.standing], f"{self.standing} does not turn into {standing}"
-        self.standing = standing
+    def _turn(self, participation: Participation) -> None:
+        assert participation in PARTICIPATION_TRANSITIONS[self.participation], (
+            f"{self.participation} cannot become {participation}"
+        )
+        self.participation = participation
 
     def fetched(self, owner_end: int) -> None:
         """Process that everything up to the owner's assigned end `owner_end` was fetched, durable or not yet."""
@@ -382,7 +385,7 @@ class ReplicaState:
         self.end_doubt_if_whole()
 
     def end_doubt_if_whole(self) -> None:
-        """End the doubt once the durable log reaches the end that the owner had when it was asked."""
+        """End the doubt once the durable log reaches the end that the owner's log had when this node asked for it."""
         if self.doubt and self.doubt_ends is not None and self.tail.durable.offset >= self.doubt_ends:
             self.doubt = ""
 

@@ -1,4 +1,4 @@
-"""Serving of pulls: ranges of the log, and the producer state at an epoch's end."""
+"""Answers to peer fetches: ranges of the log, and the producer state at an epoch's end."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ class Source:
         is_open = status == pb.HELD and ask.epoch == state.tail.epoch
         resumed = is_open and self._resume(sender, ask.from_offset, now_ms)
         if resumed:
-            end = ask.from_offset  # the rest follows as appends
+            end = ask.from_offset  # the owner pushes the later records as appends
         if status == pb.HELD and ask.epoch != state.tail.epoch:
             end = state.decision(ask.epoch).end_offset
         if status == pb.HELD and ask.from_offset < end:
             limit = min(end, ask.end_offset or end)
             is_tail = ask.epoch == state.tail.epoch
-            bytes_max = min(ask.max_bytes, state.timing.tail_bytes if is_tail else state.timing.pull_bytes)
+            bytes_max = min(ask.max_bytes, state.timing.tail_bytes if is_tail else state.timing.peer_fetch_bytes)
             state.emit(ReadLog(sender, ask.epoch, ask.from_offset, limit, bytes_max))
             return False
         at = Position(ask.from_offset, ask.from_digest)
-        if status == pb.DIVERGED and ask.digest_unknown:  # a compacted batch here may start before the offset
+        if status == pb.DIVERGED and ask.digest_unknown:  # a compacted batch on this node may start before the offset
             start = state.log.batch_start(ask.epoch, ask.from_offset)
             at = Position(ask.from_offset if start is None else start, 0)
         self.reply(ReadLog(sender, ask.epoch, ask.from_offset, end, 0), (), at, at, status)

@@ -89,9 +89,9 @@ class Quotas:
         self._freshen()
         of_roles = [quota for role in roles if (quota := self._by_subject.get(ROLE_PREFIX + role)) is not None]
         if principal in self._admins:
-            return self._found([self._by_subject.get(principal)])
+            return self._limits_from([self._by_subject.get(principal)])
         own, each = self._by_subject.get(principal), self._by_subject.get(EVERYBODY)
-        return self._found([own], of_roles, [each], [self._by_subject.get(DEFAULT)])
+        return self._limits_from([own], of_roles, [each], [self._by_subject.get(DEFAULT)])
 
     def is_admin(self, principal: str) -> bool:
         """Return whether only quotas of its own name apply to a principal."""
@@ -102,7 +102,7 @@ class Quotas:
         if not self._by_id:
             return Limits()
         self._freshen()
-        return self._found(*([quota] for quota in self._around(address)), [self._by_subject.get(DEFAULT)])
+        return self._limits_from(*([quota] for quota in self._around(address)), [self._by_subject.get(DEFAULT)])
 
     def _around(self, address: str) -> Iterator[pb.Quota]:
         """Yield the quotas of the networks that contain an address, longest prefix first."""
@@ -115,7 +115,7 @@ class Quotas:
                 if quota is not None:
                     yield quota
 
-    def _found(self, *tiers: list[pb.Quota] | list[pb.Quota | None]) -> Limits:
+    def _limits_from(self, *tiers: list[pb.Quota] | list[pb.Quota | None]) -> Limits:
         return Limits(*(_first(field, tiers) for field in FIELDS))
 
     def _changed(self) -> None:

@@ -57,29 +57,29 @@ class SecurityRegistry:
 
     def apply(self, record: pb.SecurityRecord) -> bool:
         """Apply a durable record; return whether it changed anything."""
-        standing = self._by_id.get(record.id)
-        if standing is not None and standing.revision >= record.revision:
+        current = self._by_id.get(record.id)
+        if current is not None and current.revision >= record.revision:
             return False
-        kept = pb.SecurityRecord()
-        kept.CopyFrom(record)
-        if kept.deleted:
-            kept.ClearField("what")
-        self._by_id[record.id] = kept
+        stored = pb.SecurityRecord()
+        stored.CopyFrom(record)
+        if stored.deleted:
+            stored.ClearField("what")
+        self._by_id[record.id] = stored
         quota_id = record.id.removeprefix(QUOTA)
-        if kept.HasField("quota"):
-            self.quotas.put(kept.quota)
+        if stored.HasField("quota"):
+            self.quotas.put(stored.quota)
             return True
         if quota_id != record.id:
             self.quotas.drop(quota_id)
             return True
         self.permissions.changes += 1
-        if standing is not None and standing.HasField("user") and self._user_ids.get(standing.user.name) == record.id:
-            del self._user_ids[standing.user.name]
-        if kept.HasField("user"):
-            self._user_ids[kept.user.name] = record.id
+        if current is not None and current.HasField("user") and self._user_ids.get(current.user.name) == record.id:
+            del self._user_ids[current.user.name]
+        if stored.HasField("user"):
+            self._user_ids[stored.user.name] = record.id
         rule_id = record.id.removeprefix(RULE)
-        if kept.HasField("rule"):
-            self.permissions.put(kept.rule)
+        if stored.HasField("rule"):
+            self.permissions.put(stored.rule)
         elif rule_id != record.id:
             self.permissions.drop(rule_id)
         return True
@@ -125,8 +125,8 @@ class SecurityRegistry:
 
     def next_of(self, record_id: str) -> pb.SecurityRecord:
         """Return an empty next revision of a record, to be filled in by the owner of `__meta`."""
-        standing = self._by_id.get(record_id)
-        return pb.SecurityRecord(id=record_id, revision=1 if standing is None else standing.revision + 1)
+        current = self._by_id.get(record_id)
+        return pb.SecurityRecord(id=record_id, revision=1 if current is None else current.revision + 1)
 
     def count(self, prefix: str) -> int:
         """Return the number of existing records of a kind."""
@@ -141,7 +141,7 @@ class SecurityRegistry:
         most = {KEY: KEYS_MAX, RULE: RULES_MAX, USER: USERS_MAX, QUOTA: QUOTAS_MAX}[prefix]
         if self.count(prefix) >= most:
             raise ProtocolError(
-                pb.INVALID_REQUEST, f"there are {most} {prefix.rstrip('/')} records, the maximum; remove unused ones"
+                pb.INVALID_REQUEST, f"there are {most} {prefix.rstrip('/')} records, the maximum; delete unused ones"
             )
 
     def page(self, prefix: str, after: str, entries: int = PAGE_ENTRIES) -> tuple[list[pb.SecurityRecord], bool]:

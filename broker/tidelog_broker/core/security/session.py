@@ -116,7 +116,7 @@ class Session:
                 "this node has not read all access rules since its start; retry, or use another node",
                 _AGAIN_MS,
             )
-        kind, asked = resource_name(resource), operation_name(operation)
+        kind, permission = resource_name(resource), operation_name(operation)
         if by_id is not None and not self.may_see(name):
             what = f"{kind} with the id {by_id.hex()}"
         else:
@@ -124,9 +124,9 @@ class Session:
             if is_internal_topic(resource, name):
                 what += " (internal topics require `cluster` on the cluster)"
         return NotAllowedError(
-            f"{self.principal!r} has no permission: {asked} on the {what}; an administrator can grant it with tidelog "
-            "acl grant",
-            asked,
+            f"{self.principal!r} has no permission: {permission} on the {what}; an administrator can grant "
+            "it with: tidelog acl grant",
+            permission,
             f"{kind}:{name}" if name else kind,
         )
 

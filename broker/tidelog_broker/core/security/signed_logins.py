@@ -36,10 +36,10 @@ class SignedLogins:
 
     def sealed(self, first: str, login: Login, *, holder: str, now_us: int) -> bytes:
         """Return the signed state of a login after the client's first message, for the principal `holder`."""
-        said = pb.SealedLogin(
+        state = pb.SealedLogin(
             first=first, nonce=login.side.nonce, user_id=login.user_id, holder=holder, ends_us=now_us + LOGIN_MS * _US
         )
-        return self._signer.sign(said.SerializeToString())
+        return self._signer.sign(state.SerializeToString())
 
     def opened(self, sealed: bytes, *, holder: str, now_us: int) -> pb.SealedLogin | None:
         """Return the login state presented by the principal `holder`; None if it is invalid or expired."""
@@ -47,9 +47,9 @@ class SignedLogins:
         if text is None:
             return None
         try:
-            said = pb.SealedLogin.FromString(text)
-        except DecodeError:  # signed by another version
+            state = pb.SealedLogin.FromString(text)
+        except DecodeError:  # a node with another version has signed it
             return None
-        is_holders = hmac.compare_digest(said.holder.encode(), holder.encode())
-        ends_in_us = said.ends_us - now_us
-        return said if is_holders and -SKEW_MS * _US < ends_in_us <= (LOGIN_MS + SKEW_MS) * _US else None
+        is_holders = hmac.compare_digest(state.holder.encode(), holder.encode())
+        ends_in_us = state.ends_us - now_us
+        return state if is_holders and -SKEW_MS * _US < ends_in_us <= (LOGIN_MS + SKEW_MS) * _US else None

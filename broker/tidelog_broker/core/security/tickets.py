@@ -54,8 +54,8 @@ class Tickets:
 
     def signed(self, caller: pb.Caller, *, holder: str, now_us: int) -> bytes:
         """Return a ticket for a caller, to be presented by the principal `holder`."""
-        said = pb.Ticket(caller=caller, holder=holder, ends_us=now_us + TICKET_MS * _US)
-        return self._signer.sign(said.SerializeToString())
+        content = pb.Ticket(caller=caller, holder=holder, ends_us=now_us + TICKET_MS * _US)
+        return self._signer.sign(content.SerializeToString())
 
     def read(self, ticket: bytes, *, holder: str, now_us: int) -> VerifiedTicket:
         """Verify a ticket presented by the principal `holder`, and return its content.
@@ -67,19 +67,19 @@ class Tickets:
         if text is None:
             raise ticket_refused("it is not signed by a node of this cluster")
         try:
-            said = pb.Ticket.FromString(text)
-        except DecodeError:  # signed by another version
+            content = pb.Ticket.FromString(text)
+        except DecodeError:  # a node with another version has signed it
             raise ticket_refused("it cannot be decoded by this version") from None
-        if not hmac.compare_digest(said.holder.encode(), holder.encode()):
+        if not hmac.compare_digest(content.holder.encode(), holder.encode()):
             raise ticket_refused("it was issued to another principal")
-        ends_us = said.ends_us + SKEW_MS * _US
+        ends_us = content.ends_us + SKEW_MS * _US
         if now_us >= ends_us:
             raise ticket_refused("it has expired")
         if (
             ends_us > now_us + (TICKET_MS + 2 * SKEW_MS) * _US
         ):  # limits the damage of a leaked secret after its rotation
             raise ticket_refused("its validity exceeds the maximum")
-        return VerifiedTicket(said.caller, ends_us)
+        return VerifiedTicket(content.caller, ends_us)
 
 
 def ticket_refused(why: str) -> ProtocolError:

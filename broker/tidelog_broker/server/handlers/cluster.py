@@ -1,7 +1,8 @@
 """CLUSTER_STATUS, CLUSTER_CHANGE and NODE_ANNOUNCE: status of the nodes, and changes of the cluster.
 
-The node that is asked assembles the status: each node reports itself and its copies, within a time limit; a node that
-does not answer is described by gossip and the registry. For a partition its owner's report is authoritative.
+The node that receives the request assembles the status: each node reports itself and its copies, within a time limit;
+the entry of a node that does not answer comes from gossip and the registry. For a partition its owner's report is
+authoritative.
 """
 
 from __future__ import annotations
@@ -37,62 +38,64 @@ async def cluster_status(broker: Broker, request: Request) -> None:
     """Handle CLUSTER_STATUS: the nodes with the first page of topics, or another page.
 
     Another node gets the status of this node only, or of the partitions that it names. The status opens no partitions,
-    neither here nor on other nodes: monitoring would otherwise open all partitions of a cluster (ADR 0075).
+    neither on this node nor on others: monitoring would otherwise open all partitions of a cluster (ADR 0075).
 
     Raises:
         ProtocolError: INVALID_REQUEST for too many partitions.
     """
-    asked, cursor = request.envelope.cluster_status, cursor_of(request.envelope.cluster_status)
+    query, cursor = request.envelope.cluster_status, cursor_of(request.envelope.cluster_status)
     is_client = request.connection.peer_id is None
     others = broker.cluster.linked if is_client else frozenset[str]()
-    page, told = Page(), list[pb.ClusterStatusReply]()
-    if not is_client and asked.partitions:
+    page, replies = Page(), list[pb.ClusterStatusReply]()
+    if not is_client and query.partitions:
         await partition_descriptions.open_named(broker, request)
         async with broker.bounds.turns.turn(request.connection, request.payer):
             named = partition_descriptions.named_partitions(broker, request)
-            if asked.ages:
+            if query.ages:
                 await partition_descriptions.add_ages(broker, named.topics)
             request.reply(pb.Envelope(cluster_status_reply=named))
         return
     async with broker.bounds.turns.turn(request.connection, request.payer):
         reply = pb.ClusterStatusReply(cluster_id=broker.cluster_id, level=broker.features.level.number)
-        if asked.nodes_only:
+        if query.nodes_only:
             pass
         elif cursor is None and len(broker.nodes.live()) > _NODES_WITH_TOPICS:
-            reply.next.SetInParent()  # the nodes alone may fill the page
+            reply.next.SetInParent()  # the list of nodes may fill the page
         else:
             page = partition_descriptions.page_of(
                 broker, all_items(broker.topics, cursor, internal=True, session=request.session), cursor
             )
     if cursor is None:
-        statuses, told = await asyncio.gather(others_status(broker, others), _told(broker, page, others))
+        statuses, replies = await asyncio.gather(
+            others_status(broker, others), _partition_reports(broker, page, others)
+        )
         reply.nodes.extend(_merged(broker, statuses) if is_client else [broker.status()])
     elif others:
-        told = await _told(broker, page, others)
+        replies = await _partition_reports(broker, page, others)
     async with broker.bounds.turns.turn(request.connection, request.payer):
-        partition_descriptions.merge(broker, page, told)
+        partition_descriptions.merge(broker, page, replies)
         reply.topics.extend(page.infos)
         if page.next is not None:
             reply.next.CopyFrom(page.next)
         request.reply(pb.Envelope(cluster_status_reply=reply))
 
 
-async def _told(broker: Broker, page: Page, others: Collection[str]) -> list[pb.ClusterStatusReply]:
-    return await partition_descriptions.reports_of(broker, page.pieces, others, timeout_s=STATUS_TIMEOUT_S, as_is=True)
+async def _partition_reports(broker: Broker, page: Page, others: Collection[str]) -> list[pb.ClusterStatusReply]:
+    return await partition_descriptions.reports_of(broker, page.parts, others, timeout_s=STATUS_TIMEOUT_S, as_is=True)
 
 
 async def others_status(broker: Broker, peers: Collection[str]) -> list[pb.NodeStatus]:
     """Return the status of other nodes that answer in time."""
-    asked = pb.ClusterStatus(nodes_only=True)
-    told = await asyncio.gather(
-        *(partition_descriptions.ask(broker, peer, asked, timeout_s=STATUS_TIMEOUT_S) for peer in sorted(peers))
+    query = pb.ClusterStatus(nodes_only=True)
+    replies = await asyncio.gather(
+        *(partition_descriptions.ask(broker, peer, query, timeout_s=STATUS_TIMEOUT_S) for peer in sorted(peers))
     )
-    return [reply.nodes[0] for reply in told if reply is not None]
+    return [reply.nodes[0] for reply in replies if reply is not None]
 
 
-def _merged(broker: Broker, told: Iterable[pb.NodeStatus]) -> list[pb.NodeStatus]:
-    """Return the status of all nodes: their own reports, or what this node knows of them."""
-    statuses = {status.node.node_id: status for status in (broker.status(), *told)}
+def _merged(broker: Broker, reported: Iterable[pb.NodeStatus]) -> list[pb.NodeStatus]:
+    """Return the status of all nodes: their own reports, or entries from gossip and the registry."""
+    statuses = {status.node.node_id: status for status in (broker.status(), *reported)}
     if broker.cluster.is_alone:
         return list(statuses.values())
     for info in broker.cluster.nodes():
@@ -118,9 +121,9 @@ async def cluster_change(broker: Broker, request: Request) -> None:
         ProtocolError: INVALID_REQUEST for an unknown node, or one that does not support a feature level; FORBIDDEN on a
             single node without a cluster.
     """
-    asked = request.envelope.cluster_change
-    if asked.WhichOneof("change") == "finalize":
-        refuse_unknown_fields(asked)
+    message = request.envelope.cluster_change
+    if message.WhichOneof("change") == "finalize":
+        refuse_unknown_fields(message)
         request.reply(await at_owner(broker, META_KEY, request, partial(_finalize, broker)))
         return
     if broker.cluster.is_alone:
@@ -136,7 +139,7 @@ async def cluster_change(broker: Broker, request: Request) -> None:
         moves = len(broker.description.stored_by(change.drain)) if change.HasField("drain") else 0
         return pb.Envelope(cluster_change_reply=pb.ClusterChangeReply(moves=moves))
 
-    match asked.WhichOneof("change"):
+    match message.WhichOneof("change"):
         case "rebalance":
             await _rebalance(broker, request)
         case "unsafe_recovery":
@@ -164,7 +167,7 @@ async def _refuse_while_history_moves(broker: Broker, node_id: str) -> None:
         own = pb.ClusterStatusReply(topics=page.infos)
         own.nodes.add().node.node_id = broker.node_id
         others = await partition_descriptions.reports_of(
-            broker, page.pieces, broker.cluster.linked, timeout_s=STATUS_TIMEOUT_S
+            broker, page.parts, broker.cluster.linked, timeout_s=STATUS_TIMEOUT_S
         )
         fault = removal_fault(node_id, {reply.nodes[0].node.node_id: reply for reply in (own, *others)})
         if fault:
@@ -178,17 +181,17 @@ async def _rebalance(broker: Broker, request: Request) -> None:
     """Start a rebalance on this node; the node that a client asks also asks all other nodes."""
     moves = broker.mover.rebalance()
     if request.connection.peer_id is None:
-        asked = pb.Envelope(cluster_change=pb.ClusterChange(rebalance=True))
-        for answer in await broker.cluster.ask_others(asked, timeout_s=STATUS_TIMEOUT_S):
+        envelope = pb.Envelope(cluster_change=pb.ClusterChange(rebalance=True))
+        for answer in await broker.cluster.ask_others(envelope, timeout_s=STATUS_TIMEOUT_S):
             moves += answer.cluster_change_reply.moves
     request.reply(pb.Envelope(cluster_change_reply=pb.ClusterChangeReply(moves=moves)))
 
 
 async def node_announce(broker: Broker, request: Request) -> None:
-    """Handle NODE_ANNOUNCE of a node that is starting, or (as a question with `draining`) about to stop.
+    """Handle NODE_ANNOUNCE of a node that is starting, or (with `ask` and `draining`) about to stop.
 
-    The answer contains all nodes that this node knows. The directory of a founder that starts is also bound to its id,
-    even by a node that is new itself: the binding is durable before the answer.
+    The answer contains all nodes that this node knows. This node also binds the directory of a starting founder to the
+    founder's id, even if this node is new itself; the binding is durable before the answer.
 
     Raises:
         ProtocolError: FORBIDDEN if the id belongs to another node, or to a caller that is not an authenticated node.
@@ -196,7 +199,7 @@ async def node_announce(broker: Broker, request: Request) -> None:
     announce = request.envelope.node_announce
     if request.connection.peer_id is None:
         raise ProtocolError(pb.FORBIDDEN, "NODE_ANNOUNCE is accepted only from nodes of the cluster")
-    if broker.life.starting and (broker.dir.admitted or not announce.ask):
+    if broker.lifecycle.starting and (broker.dir.admitted or not announce.ask):
         raise ProtocolError(
             pb.EPOCH_CHANGING, "this node is starting and has not loaded the registry of nodes yet; retry"
         )
@@ -221,28 +224,28 @@ async def node_announce(broker: Broker, request: Request) -> None:
 
     if announce.node.node_id == request.connection.peer_id:
         request.reply(await ask_owner(broker, META_KEY, request.envelope, local))
-    else:  # another node forwards it
+    else:  # a request that another node has forwarded
         request.reply(await at_owner(broker, META_KEY, request, local))
 
 
 async def _bind(broker: Broker, announce: pb.NodeAnnounce, reply: pb.NodeAnnounceReply) -> bytes:
-    """Return the directory id that a founder is bound to here, durably; empty if it is not the registered founder.
+    """Return the directory id to which this node has durably bound a founder; empty for another node's directory.
 
     Raises:
         ProtocolError: INVALID_REQUEST without a directory id, STORAGE_FAILED if the binding could not be written.
     """
-    said = announce.node
-    if len(said.directory_id) != DIRECTORY_ID_BYTES:
+    founder = announce.node
+    if len(founder.directory_id) != DIRECTORY_ID_BYTES:
         raise ProtocolError(
             pb.INVALID_REQUEST,
-            f"a directory id must have {DIRECTORY_ID_BYTES} bytes, got {len(said.directory_id)}",
+            f"a directory id must have {DIRECTORY_ID_BYTES} bytes, got {len(founder.directory_id)}",
         )
-    record = next((record for record in reply.nodes if record.node_id == said.node_id), None)
-    bound = broker.dir.bound(said.node_id)
+    record = next((record for record in reply.nodes if record.node_id == founder.node_id), None)
+    bound = broker.dir.bound(founder.node_id)
     directory_id = directory_to_bind(announce, bound=bound, known=record)
     if directory_id and not bound:
         try:
-            return await asyncio.to_thread(broker.dir.bind, said.node_id, directory_id)
+            return await asyncio.to_thread(broker.dir.bind, founder.node_id, directory_id)
         except NodeDirError as error:
             raise ProtocolError(pb.STORAGE_FAILED, str(error)) from error
     return directory_id

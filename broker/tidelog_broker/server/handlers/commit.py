@@ -25,7 +25,7 @@ from tidelog_broker.metadata.meta_freshness import denial
 from tidelog_broker.server.access import check_entries
 from tidelog_broker.server.coordination import at_coordinator
 from tidelog_broker.server.group_quota import group_made
-from tidelog_broker.server.request_pieces import Pieces, check_wanted, in_pieces
+from tidelog_broker.server.request_slices import RequestSlices, check_wanted, in_slices
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -45,7 +45,7 @@ PAGE_POSITIONS: Final = 2_000
 
 
 class _Committer(NamedTuple):
-    """A commit's request, the principal that creates the group with it or "", and the epoch of the state read."""
+    """The request of a commit, the principal that creates the group with it or "", and the epoch of the state."""
 
     request: Request
     creator: str
@@ -59,25 +59,25 @@ async def commit(broker: Broker, request: Request) -> None:
         ProtocolError: an invalid name, QUOTA_EXCEEDED, MEMBER_FENCED for another caller's member, or the write was
             refused; then nothing was committed.
     """
-    asked = request.envelope.commit
-    check_group_name(asked.group)
-    check_entries(len(asked.entries))
+    message = request.envelope.commit
+    check_group_name(message.group)
+    check_entries(len(message.entries))
 
     async def local(envelope: pb.Envelope) -> pb.Envelope:
-        shard = broker.groups.of(asked.group)
+        shard = broker.groups.of(message.group)
         epoch = await shard.coordinator.ready()
-        shard.coordinator.check_caller(asked.group, asked.member_id, MemberAccess(request.session))
-        async with group_made(broker, shard, asked.group, request.session) as creator:
+        shard.coordinator.check_caller(message.group, message.member_id, MemberAccess(request.session))
+        async with group_made(broker, shard, message.group, request.session) as creator:
             return await _commit(broker, shard, envelope.commit, _Committer(request, creator, epoch))
 
-    request.reply(await at_coordinator(broker, asked.group, request, local))
+    request.reply(await at_coordinator(broker, message.group, request, local))
 
 
-async def _commit(broker: Broker, shard: GroupShard, asked: pb.Commit, committer: _Committer) -> pb.Envelope:
+async def _commit(broker: Broker, shard: GroupShard, message: pb.Commit, committer: _Committer) -> pb.Envelope:
     positions, coordinator, request = shard.positions, shard.coordinator, committer.request
-    _check_answer(positions, asked)
-    current = await broker.meta_freshness.refresh_for((entry.topic_id, entry.partition) for entry in asked.entries)
-    await _known_ends(broker, request, asked.entries)
+    _check_answer(positions, message)
+    current = await broker.meta_freshness.refresh_for((entry.topic_id, entry.partition) for entry in message.entries)
+    await _known_ends(broker, request, message.entries)
     now_us = broker.clock.now_us()
     reply = pb.CommitReply()
     records: list[pb.OffsetRecord] = []
@@ -90,7 +90,7 @@ async def _commit(broker: Broker, shard: GroupShard, asked: pb.Commit, committer
             error = unknown_topic_id(entry.topic_id)
         result.error.CopyFrom(denial(error, current=current).to_message())
 
-    async for entry in in_pieces(broker, request, asked.entries):
+    async for entry in in_slices(broker, request, message.entries):
         result = reply.results.add(topic_id=entry.topic_id, partition=entry.partition)
         try:
             _check_entry(broker, entry)
@@ -98,20 +98,20 @@ async def _commit(broker: Broker, shard: GroupShard, asked: pb.Commit, committer
             refuse(entry, result, error)
         else:
             checked.append((entry, result))
-    is_large = len(asked.entries) > LARGE_COMMIT
+    is_large = len(message.entries) > LARGE_COMMIT
     if is_large:
         await broker.bounds.turns.next_slice(request.connection, request.payer)
         check_wanted(broker, request)
-    for entry, result in checked:  # without an await up to the write: see `check_commit`
+    for entry, result in checked:  # no await from here to the write, see `check_commit`
         place = (entry.topic_id, entry.partition)
         try:
-            coordinator.check_commit(asked.group, asked.member_id, asked.generation, place)
-            key = OffsetKey(asked.group, *place)
+            coordinator.check_commit(message.group, message.member_id, message.generation, place)
+            key = OffsetKey(message.group, *place)
             record = positions.prepare(
                 key,
                 next_offset=entry.next_offset,
                 note=entry.note,
-                reset=asked.reset,
+                reset=message.reset,
                 now_us=now_us,
                 epoch=entry.epoch,
                 record_epoch=entry.record_epoch if entry.HasField("record_epoch") else None,
@@ -123,19 +123,21 @@ async def _commit(broker: Broker, shard: GroupShard, asked: pb.Commit, committer
             records.append(record)
         results.append((key, result))
     made = None
-    if committer.creator and coordinator.is_new(asked.group):  # concurrent records of the group take precedence
-        made = pb.GroupRecord(group=asked.group, creator=committer.creator, changed_us=now_us)
+    if committer.creator and coordinator.is_new(message.group):  # concurrent records of the group take precedence
+        made = pb.GroupRecord(group=message.group, creator=committer.creator, changed_us=now_us)
     await shard.log.write_offsets(records, made=made, epoch=committer.epoch)
     if is_large:
         await broker.bounds.turns.next_slice(request.connection, request.payer)
     if results and not records and await coordinator.ready(confirmed=True) != committer.epoch:
-        raise ProtocolError(pb.EPOCH_CHANGING, f"the coordinator of group {asked.group!r} has changed; retry")
+        raise ProtocolError(pb.EPOCH_CHANGING, f"the coordinator of group {message.group!r} has changed; retry")
     for key, result in results:
-        standing = positions.get(key)
-        if standing is None or broker.topics.is_deleted(key.topic_id):  # positions of a deleted topic are being removed
+        stored = positions.get(key)
+        if stored is None or broker.topics.is_deleted(
+            key.topic_id
+        ):  # the positions of a deleted topic are being removed
             result.error.CopyFrom(ProtocolError(pb.UNKNOWN_TOPIC, "the topic was deleted").to_message())
         else:
-            _fill(result, standing)
+            _fill(result, stored)
     return pb.Envelope(commit_reply=reply)
 
 
@@ -149,7 +151,7 @@ async def _known_ends(broker: Broker, request: Request, entries: Sequence[pb.Com
         await broker.partitions.awake((entry.topic_id, entry.partition) for entry in entries)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(OWNER_S):
-            async for entry in in_pieces(broker, request, entries):
+            async for entry in in_slices(broker, request, entries):
                 partition = broker.partitions.find((entry.topic_id, entry.partition))
                 if partition is None:
                     continue
@@ -158,16 +160,16 @@ async def _known_ends(broker: Broker, request: Request, entries: Sequence[pb.Com
                         await partition.access.ensure_active()
 
 
-def _check_answer(positions: GroupOffsets, asked: pb.Commit) -> None:
+def _check_answer(positions: GroupOffsets, message: pb.Commit) -> None:
     """Refuse a commit whose answer might exceed an envelope, since an answer contains the stored notes."""
     size_bytes = 0
-    for entry in asked.entries:
-        standing = positions.get(OffsetKey(asked.group, entry.topic_id, entry.partition))
-        size_bytes += _RESULT_BYTES + max(len(entry.note), 0 if standing is None else len(standing.note.encode()))
+    for entry in message.entries:
+        stored = positions.get(OffsetKey(message.group, entry.topic_id, entry.partition))
+        size_bytes += _RESULT_BYTES + max(len(entry.note), 0 if stored is None else len(stored.note.encode()))
     if size_bytes > ENVELOPE_BYTES_MAX - PAGE_BYTES:
         raise ProtocolError(
             pb.INVALID_REQUEST,
-            f"the answer to {len(asked.entries)} positions with notes would exceed {ENVELOPE_BYTES_MAX - PAGE_BYTES} "
+            f"the answer to {len(message.entries)} positions with notes would exceed {ENVELOPE_BYTES_MAX - PAGE_BYTES} "
             "bytes; commit fewer positions at a time",
         )
 
@@ -194,7 +196,8 @@ def _check_entry(broker: Broker, entry: pb.CommitEntry) -> None:
     if state.is_alone and is_known and entry.next_offset > state.high_watermark:
         raise ProtocolError(
             pb.OFFSET_OUT_OF_RANGE,
-            f"{partition.name}: offset {entry.next_offset} is beyond the end of the log, {state.high_watermark}",
+            f"{partition.name}: offset {entry.next_offset} is beyond the end of the log; commit at most "
+            f"{state.high_watermark}",
             log_start_offset=state.log_start,
             high_watermark=state.high_watermark,
         )
@@ -206,36 +209,40 @@ async def committed(broker: Broker, request: Request) -> None:
     Raises:
         ProtocolError: INVALID_REQUEST for an invalid group name or too many entries, UNKNOWN_TOPIC.
     """
-    asked = request.envelope.committed
-    check_group_name(asked.group)
-    if asked.entries:
-        check_entries(len(asked.entries))
+    message = request.envelope.committed
+    check_group_name(message.group)
+    if message.entries:
+        check_entries(len(message.entries))
     request.reply(
         await at_coordinator(
-            broker, asked.group, request, lambda envelope: _committed(broker, envelope.committed, request)
+            broker, message.group, request, lambda envelope: _committed(broker, envelope.committed, request)
         )
     )
 
 
-async def _committed(broker: Broker, asked: pb.Committed, request: Request) -> pb.Envelope:
+async def _committed(broker: Broker, message: pb.Committed, request: Request) -> pb.Envelope:
     session = request.session
-    if asked.topic_id:
-        await broker.meta_freshness.refresh_for([(asked.topic_id, 0)])
-        broker.topics.with_id(asked.topic_id)  # a deleted topic is an error, not "never committed"
-    shard = broker.groups.of(asked.group)
+    if message.topic_id:
+        await broker.meta_freshness.refresh_for([(message.topic_id, 0)])
+        broker.topics.with_id(message.topic_id)  # a deleted topic is an error, not "never committed"
+    shard = broker.groups.of(message.group)
     await shard.coordinator.ready(confirmed=True)
-    after = (asked.after.topic_id, asked.after.partition) if asked.HasField("after") else None
-    if asked.entries:
-        pieces = Pieces(broker, request, len(asked.entries))
-        reply = await _of_entries(partial(_hides, broker.topics, session), shard.positions, asked, after, pieces)
+    after = (message.after.topic_id, message.after.partition) if message.HasField("after") else None
+    if message.entries:
+        slices = RequestSlices(broker, request, len(message.entries))
+        reply = await _of_entries(partial(_hides, broker.topics, session), shard.positions, message, after, slices)
     else:
         async with broker.bounds.turns.turn(request.connection, request.payer):
-            reply = _of_group(partial(_name_for, broker.topics, session), shard.positions, asked, after)
+            reply = _of_group(partial(_name_for, broker.topics, session), shard.positions, message, after)
     return pb.Envelope(committed_reply=reply)
 
 
 async def _of_entries(
-    hides: Callable[[bytes], bool], positions: GroupOffsets, asked: pb.Committed, after: Place | None, pieces: Pieces
+    hides: Callable[[bytes], bool],
+    positions: GroupOffsets,
+    message: pb.Committed,
+    after: Place | None,
+    slices: RequestSlices,
 ) -> pb.CommittedReply:
     """Return a page of the named positions, in the order of the request.
 
@@ -246,22 +253,22 @@ async def _of_entries(
     """
     reply = pb.CommittedReply()
     size_bytes = 0
-    hidden = {topic_id for topic_id in {entry.topic_id for entry in asked.entries} if hides(topic_id)}
-    for entry in _behind(asked.entries, after):
-        await pieces.step()
+    hidden = {topic_id for topic_id in {entry.topic_id for entry in message.entries} if hides(topic_id)}
+    for entry in _after_place(message.entries, after):
+        await slices.step()
         if size_bytes >= PAGE_BYTES:
             last = reply.results[-1]
             reply.last.CopyFrom(pb.CommittedEntry(topic_id=last.topic_id, partition=last.partition))
             break
         result = reply.results.add(topic_id=entry.topic_id, partition=entry.partition)
-        standing = positions.get(OffsetKey(asked.group, entry.topic_id, entry.partition))
-        if standing is not None and entry.topic_id not in hidden:
-            _fill(result, standing)
+        stored = positions.get(OffsetKey(message.group, entry.topic_id, entry.partition))
+        if stored is not None and entry.topic_id not in hidden:
+            _fill(result, stored)
         size_bytes += result.ByteSize()
     return reply
 
 
-def _behind(entries: Sequence[pb.CommittedEntry], after: Place | None) -> Iterable[pb.CommittedEntry]:
+def _after_place(entries: Sequence[pb.CommittedEntry], after: Place | None) -> Iterable[pb.CommittedEntry]:
     """Return the entries after the last one of the previous page; none if that is not among them."""
     places = iter(entries)
     if after is not None:
@@ -285,7 +292,7 @@ def _name_for(topics: TopicRegistry, session: Session | None, topic_id: bytes) -
 
 
 def _of_group(
-    name_for: Callable[[bytes], str | None], positions: GroupOffsets, asked: pb.Committed, after: Place | None
+    name_for: Callable[[bytes], str | None], positions: GroupOffsets, message: pb.Committed, after: Place | None
 ) -> pb.CommittedReply:
     """Return a page of a group's positions, optionally of one topic, ordered by topic id and partition.
 
@@ -295,22 +302,22 @@ def _of_group(
     size_bytes = 0
     last = pb.CommittedEntry()
     names: dict[bytes, str | None] = {}
-    if asked.topic_id:
-        after = max(after, (asked.topic_id, -1)) if after is not None else (asked.topic_id, -1)
-    for count, standing in enumerate(positions.of_group(asked.group, after)):
-        if asked.topic_id and standing.topic_id != asked.topic_id:
+    if message.topic_id:
+        after = max(after, (message.topic_id, -1)) if after is not None else (message.topic_id, -1)
+    for count, stored in enumerate(positions.of_group(message.group, after)):
+        if message.topic_id and stored.topic_id != message.topic_id:
             break
         if size_bytes >= PAGE_BYTES or count >= PAGE_POSITIONS:
             reply.last.CopyFrom(last)
             break
-        last = pb.CommittedEntry(topic_id=standing.topic_id, partition=standing.partition)
-        if standing.topic_id not in names:
-            names[standing.topic_id] = name_for(standing.topic_id)
-        name = names[standing.topic_id]
+        last = pb.CommittedEntry(topic_id=stored.topic_id, partition=stored.partition)
+        if stored.topic_id not in names:
+            names[stored.topic_id] = name_for(stored.topic_id)
+        name = names[stored.topic_id]
         if name is None:
             continue
-        result = reply.results.add(topic_id=standing.topic_id, partition=standing.partition, topic=name)
-        _fill(result, standing)
+        result = reply.results.add(topic_id=stored.topic_id, partition=stored.partition, topic=name)
+        _fill(result, stored)
         size_bytes += result.ByteSize()
     return reply
 

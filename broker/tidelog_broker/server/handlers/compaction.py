@@ -9,7 +9,7 @@ from typing import Final
 from tidelog_broker.broker import Broker
 from tidelog_broker.server.access import check_entries
 from tidelog_broker.server.forwarding import ask_owner, at_owner
-from tidelog_broker.server.request_pieces import in_pieces
+from tidelog_broker.server.request_slices import in_slices
 from tidelog_broker.wire.caller_forwarding import with_caller
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
@@ -20,8 +20,8 @@ COMPACT_TIMEOUT_S: Final = 3600.0
 much earlier, see `Compaction.run_now`."""
 
 OWNER_TIMEOUT_S: Final = 10.0
-"""Limit of waiting for an owner that can write. The owner's answer is final and not retried here, because a client that
-waited for an hour would not learn that copies are missing."""
+"""Limit of waiting for an owner that can write. The owner's answer is final and this node does not retry, because a
+client that waited for an hour would not learn that copies are missing."""
 
 
 async def compact(broker: Broker, request: Request) -> None:
@@ -33,16 +33,16 @@ async def compact(broker: Broker, request: Request) -> None:
     entries = request.envelope.compact.entries
     check_entries(len(entries))
     reply = pb.CompactReply()
-    async for entry in in_pieces(broker, request, entries):
+    async for entry in in_slices(broker, request, entries):
         try:
-            answer = await _one(broker, request, entry)
+            answer = await _compact_one(broker, request, entry)
             reply.results.extend(answer.compact_reply.results)
         except ProtocolError as error:
             reply.results.add().error.CopyFrom(error.to_message())
     request.reply(pb.Envelope(compact_reply=reply))
 
 
-async def _one(broker: Broker, request: Request, entry: pb.CompactEntry) -> pb.Envelope:
+async def _compact_one(broker: Broker, request: Request, entry: pb.CompactEntry) -> pb.Envelope:
     broker.topics.with_id(entry.topic_id)
     key = (entry.topic_id, entry.partition)
     local = partial(_compact, broker)

@@ -33,8 +33,8 @@ async def delete_records(broker: Broker, request: Request) -> None:
 async def _at_owner(broker: Broker, request: Request, entry: pb.DeleteRecordsEntry) -> pb.DeleteRecordsResult:
     check_users_partition(broker, entry)
     key = (entry.topic_id, entry.partition)
-    asked = with_caller(request, pb.Envelope(delete_records=pb.DeleteRecords(entries=[entry])))
-    reply = await ask_owner(broker, key, asked, lambda envelope: _local(broker, envelope))
+    forwarded = with_caller(request, pb.Envelope(delete_records=pb.DeleteRecords(entries=[entry])))
+    reply = await ask_owner(broker, key, forwarded, lambda envelope: _local(broker, envelope))
     return reply.delete_records_reply.results[0]
 
 
@@ -57,7 +57,7 @@ async def _local(broker: Broker, envelope: pb.Envelope) -> pb.Envelope:
             found = await partition.reader.find_by_time(entry.timestamp_us)
             offset = found[0] if found is not None else end_offset
         case _:
-            raise ProtocolError(pb.INVALID_REQUEST, "an offset or a time up to which records are deleted is required")
+            raise ProtocolError(pb.INVALID_REQUEST, "set an offset or a time up to which records are deleted")
     await partition.deletion.delete_below(offset, epoch=epoch)
     result = pb.DeleteRecordsResult(log_start_offset=partition.state.log_start)
     return pb.Envelope(delete_records_reply=pb.DeleteRecordsReply(results=[result]))

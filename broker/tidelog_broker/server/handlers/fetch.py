@@ -1,11 +1,12 @@
 """FETCH and LIST_OFFSETS: range reads and offset lookups, with long polling on the server.
 
-A fetch that finds too little waits until an append moves the high watermark and wakes it. Recent data is served from
-the rings without a copy or a thread. Older data is read by a reader thread, one fetch at a time per connection and only
-while the client reads its answers, so a client that requests much and reads nothing occupies the memory of one reply.
-A fetch beyond its caller's quota waits until its debt is paid, and is answered without records if that takes long. A
-fetch with a filter scans a bounded range at a time and continues until a record matches or its wait is over; the answer
-contains the offset that it has reached in any case. The same holds for a fetch with a projection.
+A fetch that finds less than its minimum waits until an append moves the high watermark and wakes it. Recent data is
+served from the rings without a copy or a thread. Older data is read by a reader thread, one fetch at a time per
+connection and only while the client reads its answers, so a client that sends many requests and reads no answers
+occupies the memory of one reply. A fetch beyond its caller's quota waits until its debt is paid, and is answered
+without records if that takes long. A fetch with a filter scans a bounded range at a time and continues until a record
+matches or its wait is over; the answer contains the offset that it has reached in any case. The same holds for a fetch
+with a projection.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from tidelog_broker.partition.filtered_reader import parse_record_filter
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.projected_reader import projection_of
 from tidelog_broker.server.access import check_entries, check_entry
-from tidelog_broker.server.request_pieces import Pieces, check_wanted, in_pieces
-from tidelog_broker.storage.partition.matching import ReadResult, Wanted
+from tidelog_broker.server.request_slices import RequestSlices, check_wanted, in_slices
+from tidelog_broker.storage.partition.matching import ReadResult, RecordFilter
 from tidelog_broker.wire.connection import Request
 from tidelog_broker.wire.quota_account import READ_WAIT_LEAST_S, Account
 from tidelog_proto import broker_pb2 as pb
@@ -37,16 +38,16 @@ FETCH_BYTES_DEFAULT: Final = 4 * MIB
 
 @dataclass(slots=True)
 class _Gathered:
-    """The answer to a fetch so far."""
+    """The part of a fetch's answer that was read so far."""
 
     reply: pb.FetchReply = field(default_factory=pb.FetchReply)
     attachments: list[memoryview] = field(default_factory=list)
     size_bytes: int = 0
     failed: bool = False
     bytes_max: int = 0
-    """The size up to which it could have been filled."""
+    """The size limit that applied to the last read."""
     is_behind: bool = False
-    """Whether nothing matched so far, and more records have to be scanned."""
+    """Whether no record has matched yet and more records have to be scanned."""
 
 
 async def fetch(broker: Broker, request: Request) -> None:
@@ -55,27 +56,27 @@ async def fetch(broker: Broker, request: Request) -> None:
     Raises:
         ProtocolError: INVALID_REQUEST for a request that is malformed as a whole.
     """
-    asked = request.envelope.fetch
-    check_entries(len(asked.entries))
-    bytes_max = min(asked.max_bytes or FETCH_BYTES_DEFAULT, FETCH_BYTES_MAX)
-    min_bytes = min(asked.min_bytes, bytes_max)
+    message = request.envelope.fetch
+    check_entries(len(message.entries))
+    bytes_max = min(message.max_bytes or FETCH_BYTES_DEFAULT, FETCH_BYTES_MAX)
+    min_bytes = min(message.min_bytes, bytes_max)
     began = broker.loop.time()
-    deadline = began + min(asked.wait_ms, FETCH_WAIT_MS_MAX) / 1000
+    deadline = began + min(message.wait_ms, FETCH_WAIT_MS_MAX) / 1000
     turn_until = max(deadline, began + READ_WAIT_LEAST_S)
     woken = asyncio.Event()
-    await broker.partitions.awake((entry.topic_id, entry.partition) for entry in asked.entries)
+    await broker.partitions.awake((entry.topic_id, entry.partition) for entry in message.entries)
     partitions: list[Partition] = []
     current = True
-    positions = [entry.offset for entry in asked.entries]
+    positions = [entry.offset for entry in message.entries]
     epochs: list[tuple[Partition, int]] = []
     request.connection.closed_listeners.add(woken.set)
     try:
         await _listen(broker, request, partitions, woken)
-        if len(partitions) < len(asked.entries):
+        if len(partitions) < len(message.entries):
             current = await broker.meta_freshness.refresh_for(
-                (entry.topic_id, entry.partition) for entry in asked.entries
+                (entry.topic_id, entry.partition) for entry in message.entries
             )
-            await broker.partitions.awake((entry.topic_id, entry.partition) for entry in asked.entries)
+            await broker.partitions.awake((entry.topic_id, entry.partition) for entry in message.entries)
             partitions.clear()
             await _listen(broker, request, partitions, woken)
         while True:
@@ -99,7 +100,7 @@ async def fetch(broker: Broker, request: Request) -> None:
                     gathered.size_bytes > 0 or min_bytes == 0
                 )
                 is_over = (
-                    left_s <= 0 or not (own and may_read) or broker.life.stopping or not request.connection.is_open
+                    left_s <= 0 or not (own and may_read) or broker.lifecycle.stopping or not request.connection.is_open
                 )
                 if gathered.failed or enough or is_over:
                     broker.metrics.bytes_out.inc(gathered.size_bytes)
@@ -109,7 +110,7 @@ async def fetch(broker: Broker, request: Request) -> None:
                     return
             if gathered.is_behind:
                 continue
-            with contextlib.suppress(TimeoutError):  # the loop then answers with the available records
+            with contextlib.suppress(TimeoutError):  # the loop answers with the available records then
                 async with asyncio.timeout(left_s):
                     await woken.wait()
     finally:
@@ -144,7 +145,7 @@ async def _listen(broker: Broker, request: Request, partitions: list[Partition],
     Raises:
         ProtocolError: see `check_wanted`.
     """
-    async for entry in in_pieces(broker, request, request.envelope.fetch.entries):
+    async for entry in in_slices(broker, request, request.envelope.fetch.entries):
         with contextlib.suppress(ProtocolError):
             partition = broker.partitions.get(entry.topic_id, entry.partition)
             partition.changes.listeners.add(woken.set)
@@ -154,7 +155,7 @@ async def _listen(broker: Broker, request: Request, partitions: list[Partition],
 async def _gather_what_fits(
     broker: Broker, request: Request, positions: list[int], bytes_max: int, *, current: bool
 ) -> _Gathered:
-    """Read what is available, within the room for unsent bytes; with 0 bytes read nothing."""
+    """Read available batches, within the limit of unsent bytes; with a limit of 0 bytes, read nothing."""
     connection, backlog = request.connection, request.connection.backlog
     if not bytes_max:
         return await _gather(broker, request, positions, 0, current=current)
@@ -166,13 +167,13 @@ async def _gather_what_fits(
         gathered.bytes_max = room_bytes
         if not connection.is_open or not gathered.size_bytes or backlog.fits(gathered.size_bytes):
             return gathered
-        backlog.want(gathered.size_bytes)  # a batch is larger than the remaining room
+        backlog.want(gathered.size_bytes)  # a batch exceeds the remaining limit
 
 
 async def _gather(
     broker: Broker, request: Request, positions: list[int], bytes_max: int, *, current: bool
 ) -> _Gathered:
-    """Read what is available, at least one batch of the first entry that has any.
+    """Read available batches, at least one of the first entry that has any.
 
     `positions` are the offsets to read from; a filter that matches nothing advances them.
 
@@ -182,9 +183,9 @@ async def _gather(
     gathered = _Gathered()
     is_prompt = request.connection.backlog.is_prompt
     entries = request.envelope.fetch.entries
-    pieces = Pieces(broker, request, len(entries))
+    slices = RequestSlices(broker, request, len(entries))
     for number, entry in enumerate(entries):
-        await pieces.step()
+        await slices.step()
         result = gathered.reply.results.add(next_offset=positions[number])
         try:
             check_entry(broker, "fetch", request, pb.OP_CONSUME, entry.topic_id)
@@ -218,10 +219,10 @@ async def _read(
     partition: Partition, offset: int, bytes_max: int, entry: pb.FetchEntry, *, is_prompt: bool
 ) -> ReadResult:
     """Read available batches with the entry's filter and projection; return them with the next offset."""
-    wanted = parse_record_filter(entry.filter) if entry.HasField("filter") else None
+    record_filter = parse_record_filter(entry.filter) if entry.HasField("filter") else None
     projection = projection_of(entry.projection) if entry.HasField("projection") else None
-    if wanted is not None:
-        found = await partition.filtered.read(offset, bytes_max, wanted)
+    if record_filter is not None:
+        found = await partition.filtered.read(offset, bytes_max, record_filter)
         return found if projection is None else await partition.projected.of(found, projection)
     if projection is not None:
         return await partition.projected.read(offset, bytes_max, projection, is_prompt=is_prompt)
@@ -244,9 +245,9 @@ async def list_offsets(broker: Broker, request: Request) -> None:
     await broker.partitions.awake((entry.topic_id, entry.partition) for entry in entries)
     reply = pb.ListOffsetsReply()
     weights = [look_up_weight(entry) for entry in entries]
-    pieces = Pieces(broker, request, sum(weights))
+    slices = RequestSlices(broker, request, sum(weights))
     for weight, entry in zip(weights, entries, strict=True):
-        await pieces.step(weight)
+        await slices.step(weight)
         result = reply.results.add()
         try:
             await _locate(broker, request, entry, result)
@@ -276,14 +277,15 @@ async def _locate(broker: Broker, request: Request, entry: pb.ListOffsetsEntry, 
             async with request.connection.reading:
                 check_wanted(broker, request)
                 newest = await partition.filtered.find_newest(
-                    Wanted(entry.latest_of_key), lambda: request.connection.is_open and not broker.life.stopping
+                    RecordFilter(entry.latest_of_key),
+                    lambda: request.connection.is_open and not broker.lifecycle.stopping,
                 )
             result.found = newest is not None
             result.offset = partition.state.high_watermark
             if newest is not None and newest.offset is not None:
                 result.offset, result.timestamp_us = newest.offset, newest.timestamp_us
         case _:
-            raise ProtocolError(pb.INVALID_REQUEST, "one of earliest, latest, a timestamp or a key is required")
+            raise ProtocolError(pb.INVALID_REQUEST, "set one of earliest, latest, a timestamp or a key")
     result.log_start_offset = partition.state.log_start
     result.high_watermark = partition.state.high_watermark
 

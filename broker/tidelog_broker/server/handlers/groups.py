@@ -45,21 +45,21 @@ async def heartbeat(broker: Broker, request: Request) -> None:
         ProtocolError: MEMBER_FENCED; INVALID_REQUEST for invalid fields; QUOTA_EXCEEDED if the member creates its
             group.
     """
-    asked = request.envelope.group_heartbeat
-    _check(asked)
-    request.reply(await at_coordinator(broker, asked.group, request, partial(_heartbeat, broker, request.session)))
+    message = request.envelope.group_heartbeat
+    _check(message)
+    request.reply(await at_coordinator(broker, message.group, request, partial(_heartbeat, broker, request.session)))
 
 
 async def _heartbeat(broker: Broker, session: Session | None, envelope: pb.Envelope) -> pb.Envelope:
-    asked = envelope.group_heartbeat
-    shard = broker.groups.of(asked.group)
+    message = envelope.group_heartbeat
+    shard = broker.groups.of(message.group)
     reader = MemberAccess(session)
-    if session is None or asked.leave or not asked.HasField("join"):
-        return pb.Envelope(group_heartbeat_reply=await shard.coordinator.heartbeat(asked, reader))
+    if session is None or message.leave or not message.HasField("join"):
+        return pb.Envelope(group_heartbeat_reply=await shard.coordinator.heartbeat(message, reader))
     epoch = await shard.coordinator.ready()
-    async with group_made(broker, shard, asked.group, session) as creator:
-        told = await shard.coordinator.heartbeat(asked, reader, creator=creator, counted_in=epoch)
-        return pb.Envelope(group_heartbeat_reply=told)
+    async with group_made(broker, shard, message.group, session) as creator:
+        assignment = await shard.coordinator.heartbeat(message, reader, creator=creator, counted_in=epoch)
+        return pb.Envelope(group_heartbeat_reply=assignment)
 
 
 async def describe(broker: Broker, request: Request) -> None:
@@ -87,27 +87,27 @@ async def list_some(broker: Broker, request: Request) -> None:
     Raises:
         ProtocolError: UNKNOWN_PARTITION; or a coordinator's error, since an incomplete list is not returned.
     """
-    asked = request.envelope.group_list
+    message = request.envelope.group_list
     await founded(broker)
-    if asked.made_by:
+    if message.made_by:
         await _count(broker, request)
         return
 
     async def of(key: PartitionKey) -> pb.GroupListReply:
-        question = pb.Envelope(group_list=pb.GroupList(after=asked.after, partition=key[1]))
+        question = pb.Envelope(group_list=pb.GroupList(after=message.after, partition=key[1]))
 
         async def local(_: pb.Envelope) -> pb.Envelope:
             coordinator = broker.groups.at(key[1]).coordinator
             await coordinator.ready(confirmed=True)
             async with broker.bounds.turns.turn(request.connection, request.payer):
-                return pb.Envelope(group_list_reply=_page(coordinator.descriptions, asked.after, request.session))
+                return pb.Envelope(group_list_reply=_page(coordinator.descriptions, message.after, request.session))
 
-        if asked.HasField("partition") or request.connection.peer_id is not None:
+        if message.HasField("partition") or request.connection.peer_id is not None:
             return (await at_owner(broker, key, request, local)).group_list_reply
         return (await ask_owner(broker, key, with_caller(request, question), local)).group_list_reply
 
-    if asked.HasField("partition"):
-        reply = await of(broker.groups.at(asked.partition).key)
+    if message.HasField("partition"):
+        reply = await of(broker.groups.at(message.partition).key)
     else:
         reply = _merged(await asyncio.gather(*map(of, broker.groups.all_keys())))
     request.reply(pb.Envelope(group_list_reply=reply))
@@ -115,19 +115,19 @@ async def list_some(broker: Broker, request: Request) -> None:
 
 async def _count(broker: Broker, request: Request) -> None:
     """Answer the number of groups of a principal, for a node that is about to create one more."""
-    asked = request.envelope.group_list
+    message = request.envelope.group_list
     if not request.is_of_node or request.connection.peer_id is None:
         raise ProtocolError(pb.INVALID_REQUEST, "the number of groups of a principal is reported only to nodes")
 
     async def local(_: pb.Envelope) -> pb.Envelope:
-        made = await made_here(broker, asked.partition, asked.made_by)
+        made = await made_here(broker, message.partition, message.made_by)
         return pb.Envelope(group_list_reply=pb.GroupListReply(made=made))
 
-    request.reply(await at_owner(broker, broker.groups.at(asked.partition).key, request, local))
+    request.reply(await at_owner(broker, broker.groups.at(message.partition).key, request, local))
 
 
 def _merged(pages: Sequence[pb.GroupListReply]) -> pb.GroupListReply:
-    """Merge the pages of all partitions, up to the first name that an unread page may still precede."""
+    """Merge the pages of all partitions, up to the lowest last name of the pages that continue."""
     ends = [page.groups[-1].group for page in pages if page.more]
     known = [group for page in pages for group in page.groups if not ends or group.group <= min(ends)]
     known.sort(key=lambda group: group.group)
@@ -168,28 +168,28 @@ async def delete(broker: Broker, request: Request) -> None:
     request.reply(await at_coordinator(broker, group, request, local))
 
 
-def _check(asked: pb.GroupHeartbeat) -> None:
+def _check(message: pb.GroupHeartbeat) -> None:
     """Validate a heartbeat.
 
     Raises:
         ProtocolError: INVALID_REQUEST or INVALID_TOPIC.
     """
-    check_group_name(asked.group)
-    if not _MEMBER_ID.fullmatch(asked.member_id):
+    check_group_name(message.group)
+    if not _MEMBER_ID.fullmatch(message.member_id):
         raise ProtocolError(
-            pb.INVALID_REQUEST, f"a member id must be 16 to 64 letters and digits, got {asked.member_id[:80]!r}"
+            pb.INVALID_REQUEST, f"a member id must be 16 to 64 letters and digits, got {message.member_id[:80]!r}"
         )
-    if sum(len(topic.partitions) for topic in asked.held) > HELD_MAX:
-        raise ProtocolError(pb.INVALID_REQUEST, f"a member may report at most {HELD_MAX} held partitions")
-    if len(asked.loads) > HELD_MAX or not all(0 <= load.bytes_per_s <= LOAD_BYTES_S_MAX for load in asked.loads):
+    if (held := sum(len(topic.partitions) for topic in message.held)) > HELD_MAX:
+        raise ProtocolError(pb.INVALID_REQUEST, f"a member may report at most {HELD_MAX} held partitions, got {held}")
+    if len(message.loads) > HELD_MAX or not all(0 <= load.bytes_per_s <= LOAD_BYTES_S_MAX for load in message.loads):
         raise ProtocolError(
             pb.INVALID_REQUEST,
             f"a member may report loads of 0 to {LOAD_BYTES_S_MAX:.0e} bytes a second for at most {HELD_MAX} "
-            "partitions",
+            f"partitions, got {len(message.loads)}",
         )
-    if not asked.HasField("join"):
+    if not message.HasField("join"):
         return
-    wish = asked.join
+    wish = message.join
     check_wish(wish)
     if wish.session_timeout_ms and not GROUP_SESSION_MS_MIN <= wish.session_timeout_ms <= GROUP_SESSION_MS_MAX:
         raise ProtocolError(

@@ -26,21 +26,24 @@ def hello(broker: Broker, request: Request) -> Coroutine[Any, Any, None] | None:
     Raises:
         ProtocolError: UNSUPPORTED_VERSION or INVALID_REQUEST.
     """
-    asked = request.envelope.hello
-    if asked.version != PROTOCOL_VERSION:
+    message = request.envelope.hello
+    if message.version != PROTOCOL_VERSION:
         raise ProtocolError(
             pb.UNSUPPORTED_VERSION,
-            f"protocol version {asked.version} is not supported; this node uses {PROTOCOL_VERSION}",
+            f"protocol version {message.version} is not supported; this node uses {PROTOCOL_VERSION}",
         )
-    if len(asked.client_id.encode()) > CLIENT_ID_BYTES_MAX:
+    if len(message.client_id.encode()) > CLIENT_ID_BYTES_MAX:
         raise ProtocolError(
             pb.INVALID_REQUEST,
-            f"a client id must have at most {CLIENT_ID_BYTES_MAX} bytes, got {len(asked.client_id.encode())}",
+            f"a client id must have at most {CLIENT_ID_BYTES_MAX} bytes, got {len(message.client_id.encode())}",
         )
     connection = request.connection
     if not connection.greeted and broker.security.authenticator is not None:
         if connection.greeting:
-            raise ProtocolError(pb.INVALID_REQUEST, "the previous HELLO of this connection is still being processed")
+            raise ProtocolError(
+                pb.INVALID_REQUEST,
+                "the previous HELLO of this connection is still being processed; wait for its answer",
+            )
         connection.greeting = True
         return _authenticated(broker, request, broker.security.authenticator)
     _greet(broker, request, connection)
@@ -101,7 +104,9 @@ async def session_of(broker: Broker, authenticator: Authenticator, credentials: 
             raise
         if not await _knows_all(broker):
             raise _yet_to_hear() from error
-        if broker.security.registry.changes == heard:  # no change: avoid a second slow hash for a wrong secret
+        if (
+            broker.security.registry.changes == heard
+        ):  # nothing has changed: avoid a second slow hash for a wrong secret
             raise
     return await authenticator.session_of(credentials, address=address)
 
@@ -129,7 +134,7 @@ async def logged_in(
 
 async def _knows_all(broker: Broker) -> bool:
     """Return whether this node knows all identities, applying all of `__meta` first."""
-    if broker.life.starting:
+    if broker.lifecycle.starting:
         return False
     return broker.cluster.is_alone or await broker.meta_freshness.is_current()
 
@@ -152,8 +157,8 @@ def _greet(broker: Broker, request: Request, connection: Connection, proof: str 
             connection.close()
             return
         broker.bounds.open_clients += 1
-        asked = request.envelope.hello
-        connection.greet(asked.client_id, asked.software, frame_bytes_max=FRAME_BYTES_MAX)
+        message = request.envelope.hello
+        connection.greet(message.client_id, message.software, frame_bytes_max=FRAME_BYTES_MAX)
     session = connection.session
     bound = None if connection.meter is None else connection.meter.limits.produce_bytes
     request.reply(

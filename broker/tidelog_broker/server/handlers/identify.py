@@ -30,19 +30,19 @@ async def identify(broker: Broker, request: Request) -> None:
     authenticator, gateway = broker.security.authenticator, request.connection.session
     if authenticator is None or gateway is None:
         raise ProtocolError(pb.INVALID_REQUEST, "this node does not authenticate callers; set auth = required on it")
-    asked = request.envelope.identify
-    if asked.only_revision:
+    message = request.envelope.identify
+    if message.only_revision:
         request.reply(pb.Envelope(identify_reply=pb.IdentifyReply(revision=_revision(broker))))
         return
     proof = ""
     try:
-        if asked.credentials.WhichOneof("kind") != "scram":
-            session = await session_of(broker, authenticator, asked.credentials, request.connection.host)
-        elif not asked.login:
-            request.reply(pb.Envelope(identify_reply=_challenge(broker, authenticator, asked, gateway)))
+        if message.credentials.WhichOneof("kind") != "scram":
+            session = await session_of(broker, authenticator, message.credentials, request.connection.host)
+        elif not message.login:
+            request.reply(pb.Envelope(identify_reply=_challenge(broker, authenticator, message, gateway)))
             return
         else:
-            session, proof = await _proven(broker, authenticator, asked, gateway)
+            session, proof = await _proven(broker, authenticator, message, gateway)
     except _BeginAgainError:
         again = ProtocolError(pb.EPOCH_CHANGING, "this login is no longer valid; start a new one")
         request.reply(pb.Envelope(identify_reply=pb.IdentifyReply(error=again.to_message())))
@@ -72,15 +72,19 @@ class _BeginAgainError(Exception):
     """Raised for a login that is no longer valid."""
 
 
-def _challenge(broker: Broker, authenticator: Authenticator, asked: pb.Identify, gateway: Session) -> pb.IdentifyReply:
-    login = authenticator.logins.begin(asked.credentials.scram)
+def _challenge(
+    broker: Broker, authenticator: Authenticator, message: pb.Identify, gateway: Session
+) -> pb.IdentifyReply:
+    login = authenticator.logins.begin(message.credentials.scram)
     now_us = time.time_ns() // 1000
-    kept = broker.security.sealed_logins.sealed(asked.credentials.scram, login, holder=gateway.principal, now_us=now_us)
-    return pb.IdentifyReply(challenge=login.challenge, login=kept)
+    sealed = broker.security.sealed_logins.sealed(
+        message.credentials.scram, login, holder=gateway.principal, now_us=now_us
+    )
+    return pb.IdentifyReply(challenge=login.challenge, login=sealed)
 
 
 async def _proven(
-    broker: Broker, authenticator: Authenticator, asked: pb.Identify, gateway: Session
+    broker: Broker, authenticator: Authenticator, message: pb.Identify, gateway: Session
 ) -> tuple[Session, str]:
     """Return the session of a caller that has proven its password, and the node's own proof.
 
@@ -89,11 +93,11 @@ async def _proven(
         _BeginAgainError: the login has expired, was begun by another gateway, or its user has changed.
     """
     now_us = time.time_ns() // 1000
-    kept = broker.security.sealed_logins.opened(asked.login, holder=gateway.principal, now_us=now_us)
-    login = None if kept is None else authenticator.logins.go_on(kept)
+    state = broker.security.sealed_logins.opened(message.login, holder=gateway.principal, now_us=now_us)
+    login = None if state is None else authenticator.logins.go_on(state)
     if login is None:
         raise _BeginAgainError
-    return await logged_in(broker, authenticator, login, asked.credentials)
+    return await logged_in(broker, authenticator, login, message.credentials)
 
 
 def _revision(broker: Broker) -> bytes:

@@ -34,21 +34,22 @@ async def metadata(broker: Broker, request: Request) -> None:
     Raises:
         ProtocolError: INVALID_REQUEST for too many names or too many known partitions.
     """
-    asked = request.envelope.metadata
-    if len(asked.topics) > ENTRIES_PER_REQUEST_MAX:
+    message = request.envelope.metadata
+    if len(message.topics) > ENTRIES_PER_REQUEST_MAX:
         raise ProtocolError(
-            pb.INVALID_REQUEST, f"a request may name at most {ENTRIES_PER_REQUEST_MAX} topics, got {len(asked.topics)}"
+            pb.INVALID_REQUEST,
+            f"a request may name at most {ENTRIES_PER_REQUEST_MAX} topics, got {len(message.topics)}",
         )
-    check_known(asked.known)
-    holds = asked.wait_ms > 0 and broker.route_news.may_hold(asked.known)
+    check_known(message.known)
+    holds = message.wait_ms > 0 and broker.route_news.may_hold(message.known)
     if holds:
         await _until_news(broker, request)
         if not request.connection.is_open:
             request.drop()
             return
     is_client = request.connection.peer_id is None
-    unconfirmed = is_client and asked.confirmed and not await is_current(broker)
-    names = list(dict.fromkeys(asked.topics))  # without duplicates
+    unconfirmed = is_client and message.confirmed and not await is_current(broker)
+    names = list(dict.fromkeys(message.topics))  # duplicates are removed
 
     def reply(unsure: ProtocolError | None = None) -> None:
         if not request.connection.is_open:
@@ -59,7 +60,7 @@ async def metadata(broker: Broker, request: Request) -> None:
         request.reply(answer)
 
     async with broker.bounds.turns.turn(request.connection, request.payer):
-        unknown = _first_unknown(broker, names, cursor_of(asked))
+        unknown = _first_unknown(broker, names, cursor_of(message))
         if unknown is None or not is_client:
             reply()
             return
@@ -138,17 +139,17 @@ def _first_unknown(broker: Broker, names: list[str], cursor: pb.TopicCursor | No
 
 async def _until_news(broker: Broker, request: Request) -> None:
     """Hold a request until something differs from what the client knows, or the wait is over."""
-    asked = request.envelope.metadata
-    wait_s = min(asked.wait_ms, WAIT_MS_MAX) / 1000
-    with broker.route_news.listening(asked.known, wait_s=wait_s) as held:
+    message = request.envelope.metadata
+    wait_s = min(message.wait_ms, WAIT_MS_MAX) / 1000
+    with broker.route_news.listening(message.known, wait_s=wait_s) as held:
         request.connection.closed_listeners.add(held.woken.set)
         try:
             while True:
                 await held.woken.wait()
                 held.woken.clear()
-                if held.is_over or broker.life.stopping or not request.connection.is_open:
+                if held.is_over or broker.lifecycle.stopping or not request.connection.is_open:
                     return
-                if any(is_news(known, _view(broker, known.topic_id)) for known in asked.known):
+                if any(is_news(known, _view(broker, known.topic_id)) for known in message.known):
                     return
         finally:
             request.connection.closed_listeners.discard(held.woken.set)

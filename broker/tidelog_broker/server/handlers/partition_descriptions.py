@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Collection, Iterable, Sequence
 
 from tidelog_broker.broker import Broker
-from tidelog_broker.rebalance.status_merge import merge_topic, told_topics
-from tidelog_broker.server.pages import DESCRIBED_ENTRIES, Bounds, Item, Page, Piece, fill
+from tidelog_broker.rebalance.status_merge import merge_topic, reports_by_topic
+from tidelog_broker.server.pages import DESCRIBED_ENTRIES, Bounds, Item, Page, TopicPart, fill
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -19,16 +19,16 @@ from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX
 
 
 def page_of(broker: Broker, items: Iterable[Item], cursor: pb.TopicCursor | None, *, topics: int = 0) -> Page:
-    """Return a page of topics as this node describes them, with at most `topics` topics unless that is 0."""
+    """Return a page of topics with this node's descriptions; at most `topics` topics unless that is 0."""
     return fill(items, cursor, Bounds(DESCRIBED_ENTRIES, topics), broker.description.part)
 
 
 async def opened(broker: Broker, page: Page) -> bool:
     """Open the partitions of a page that must be open to be described; return whether there were any.
 
-    If so, the caller makes the page again, because it was made before they were open.
+    If so, the caller makes the page again, because the page was made before the partitions were open.
     """
-    keys = [key for piece in page.pieces for key in broker.description.to_be_opened(piece.record, piece.indices)]
+    keys = [key for part in page.parts for key in broker.description.to_be_opened(part.record, part.indices)]
     await broker.partitions.awake(keys)
     return bool(keys)
 
@@ -49,7 +49,7 @@ async def add_ages(broker: Broker, infos: Iterable[pb.TopicInfo]) -> None:
 
 async def reports_of(
     broker: Broker,
-    pieces: Sequence[Piece],
+    parts: Sequence[TopicPart],
     peers: Collection[str],
     *,
     timeout_s: float,
@@ -60,28 +60,28 @@ async def reports_of(
 
     Args:
         broker: this node's broker.
-        pieces: the page.
+        parts: the page.
         peers: the nodes to ask.
         timeout_s: limit of waiting for all answers.
         ages: whether record ages are included.
         as_is: whether the nodes answer without opening partitions.
     """
     names = [
-        pb.PartitionName(topic_id=piece.record.topic_id, partition=index)
-        for piece in pieces
-        for index in range(piece.first, piece.stop)
+        pb.PartitionName(topic_id=part.record.topic_id, partition=index)
+        for part in parts
+        for index in range(part.first, part.stop)
     ]
     if not names:
         return []
-    asked = pb.ClusterStatus(partitions=names, ages=ages, as_is=as_is)
-    told = await asyncio.gather(*(ask(broker, peer, asked, timeout_s=timeout_s) for peer in sorted(peers)))
-    return [reply for reply in told if reply is not None]
+    query = pb.ClusterStatus(partitions=names, ages=ages, as_is=as_is)
+    replies = await asyncio.gather(*(ask(broker, peer, query, timeout_s=timeout_s) for peer in sorted(peers)))
+    return [reply for reply in replies if reply is not None]
 
 
-async def ask(broker: Broker, peer: str, asked: pb.ClusterStatus, *, timeout_s: float) -> pb.ClusterStatusReply | None:
+async def ask(broker: Broker, peer: str, query: pb.ClusterStatus, *, timeout_s: float) -> pb.ClusterStatusReply | None:
     """Return a node's answer, with the node's id; None if it does not answer in time."""
     try:
-        frame = await broker.cluster.request(peer, pb.Envelope(cluster_status=asked), timeout_s=timeout_s)
+        frame = await broker.cluster.request(peer, pb.Envelope(cluster_status=query), timeout_s=timeout_s)
     except ProtocolError:  # the node is not reachable
         return None
     reply = frame.envelope.cluster_status_reply
@@ -90,40 +90,40 @@ async def ask(broker: Broker, peer: str, asked: pb.ClusterStatus, *, timeout_s: 
     return reply
 
 
-def merge(broker: Broker, page: Page, told: Sequence[pb.ClusterStatusReply]) -> None:
+def merge(broker: Broker, page: Page, replies: Sequence[pb.ClusterStatusReply]) -> None:
     """Merge the descriptions of other nodes into a page."""
-    by_topic = told_topics(told)
+    by_topic = reports_by_topic(replies)
     for info in page.infos:
         merge_topic(broker.node_id, info, by_topic.get(info.topic_id, {}))
 
 
 async def open_named(broker: Broker, request: Request) -> None:
-    """Open the partitions that another node names, unless it asks for the status as it is.
+    """Open the partitions that another node names, unless the node sets `as_is`.
 
     Raises:
         ProtocolError: INVALID_REQUEST for too many partitions.
     """
-    asked = request.envelope.cluster_status.partitions
-    if len(asked) > ENTRIES_PER_REQUEST_MAX:
+    names = request.envelope.cluster_status.partitions
+    if len(names) > ENTRIES_PER_REQUEST_MAX:
         raise ProtocolError(
-            pb.INVALID_REQUEST, f"a request may name at most {ENTRIES_PER_REQUEST_MAX} partitions, got {len(asked)}"
+            pb.INVALID_REQUEST, f"a request may name at most {ENTRIES_PER_REQUEST_MAX} partitions, got {len(names)}"
         )
     if request.envelope.cluster_status.as_is:
         return
-    named = ((name.topic_id, name.partition) for name in asked)
+    named = ((name.topic_id, name.partition) for name in names)
     await broker.partitions.awake([key for key in named if broker.partitions.closed.is_used(key)])
 
 
 def named_partitions(broker: Broker, request: Request) -> pb.ClusterStatusReply:
     """Return this node's description of the partitions that another node names; see `open_named`."""
-    asked = request.envelope.cluster_status.partitions
+    names = request.envelope.cluster_status.partitions
     indices: dict[bytes, set[int]] = {}
-    for name in asked:
+    for name in names:
         indices.setdefault(name.topic_id, set()).add(name.partition)
     reply = pb.ClusterStatusReply()
-    for topic_id, wanted in indices.items():
+    for topic_id, requested in indices.items():
         record = broker.topics.get(topic_id)
         if record is not None and not record.deleted:
-            there = sorted(index for index in wanted if index < record.config.partitions)
-            reply.topics.append(broker.description.topic(record, there))
+            existing = sorted(index for index in requested if index < record.config.partitions)
+            reply.topics.append(broker.description.topic(record, existing))
     return reply

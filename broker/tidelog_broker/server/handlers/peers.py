@@ -1,6 +1,6 @@
 """PEER_HELLO and PEER_PROOF: authentication of another node of the cluster (see `core/peer_auth.py`).
 
-LIVES: exchange of the known lives of nodes (see `core/lives.py`).
+INCARNATIONS: exchange of the known incarnations of nodes (see `core/rollback_detection.py`).
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Final
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.incarnation import boot_counter
-from tidelog_broker.core.known_lives import known_life
-from tidelog_broker.core.lives import LIVES_PER_MESSAGE_MAX, NodeLife
+from tidelog_broker.core.known_incarnations import known_incarnation
 from tidelog_broker.core.peer_auth import Challenge, answer_hello, check_certificate
+from tidelog_broker.core.rollback_detection import INCARNATIONS_PER_MESSAGE_MAX, IncarnationTick
 from tidelog_broker.wire.connection import Request
 from tidelog_broker.wire.peers import Peers
 from tidelog_proto import broker_pb2 as pb
@@ -23,17 +23,17 @@ from tidelog_proto.limits import FRAME_BYTES_MAX, PEER_NONCE_BYTES, PROTOCOL_VER
 log = logging.getLogger(__name__)
 
 IN_USE_TIMEOUT_S: Final = 1.0
-"""How long an earlier life of a starting node has to prove that it is still running."""
+"""How long an earlier incarnation of a starting node has to prove that it is still running."""
 
 
 def hello(broker: Broker, request: Request) -> None:
-    """Handle PEER_HELLO. Without names it is a question for this node's id, from a node that has yet to join.
+    """Handle PEER_HELLO. Without names, the request of a joining node asks for this node's id and cluster.
 
     Raises:
         ProtocolError: FORBIDDEN or UNSUPPORTED_VERSION with the cause, INVALID_REQUEST if it is repeated.
     """
-    asked, connection = request.envelope.peer_hello, request.connection
-    if not asked.node_id and not asked.cluster_id:
+    message, connection = request.envelope.peer_hello, request.connection
+    if not message.node_id and not message.cluster_id:
         claim = pb.PeerHelloReply(version=PROTOCOL_VERSION, node_id=broker.node_id, cluster_id=broker.cluster_id)
         request.reply(pb.Envelope(peer_hello_reply=claim))
         return
@@ -42,11 +42,11 @@ def hello(broker: Broker, request: Request) -> None:
         raise ProtocolError(
             pb.INVALID_REQUEST, "this connection has completed a handshake; a peer handshake needs a new connection"
         )
-    reply, challenge = answer_hello(peers.identity, asked, os.urandom(PEER_NONCE_BYTES))
+    reply, challenge = answer_hello(peers.identity, message, os.urandom(PEER_NONCE_BYTES))
     try:
-        check_certificate(peers.identity, asked.node_id, connection.certified("node"))
+        check_certificate(peers.identity, message.node_id, connection.certified("node"))
     except ProtocolError as error:
-        _refuse(request, asked.node_id, error)
+        _refuse(request, message.node_id, error)
         return
     connection.challenge = challenge
     request.reply(pb.Envelope(peer_hello_reply=reply))
@@ -55,8 +55,8 @@ def hello(broker: Broker, request: Request) -> None:
 async def proof(broker: Broker, request: Request) -> None:
     """Handle PEER_PROOF. A wrong proof ends the connection: a challenge allows one attempt.
 
-    A node that was removed, that withdraws its life, or whose directory is an older copy, gets a PEER_WELCOME that says
-    so; an error would not make it stop. Otherwise its life is stored durably before the answer.
+    The PEER_WELCOME tells a node to stop if it was removed, if it withdraws its incarnation, or if its directory is an
+    older copy; an error would make it retry. Otherwise its incarnation is stored durably before the answer.
 
     Raises:
         ProtocolError: INVALID_REQUEST without a preceding PEER_HELLO.
@@ -73,44 +73,46 @@ async def proof(broker: Broker, request: Request) -> None:
             request.reply(pb.Envelope(peer_welcome=pb.PeerWelcome(removed=True)))
             connection.close()
             return
-        said = request.envelope.peer_proof.life
-        await broker.lives.begun()
-        if await broker.lives.is_withdrawn(challenge.node_id, challenge.incarnation, said):
+        offered = request.envelope.peer_proof.incarnations
+        await broker.incarnations.begun()
+        if await broker.incarnations.is_withdrawn(challenge.node_id, challenge.incarnation, offered):
             request.reply(pb.Envelope(peer_welcome=pb.PeerWelcome(withdrawn=True)))
             connection.close()
             return
-        refusal = await _old_life(broker, challenge, said)
+        refusal = await _later_incarnation(broker, challenge, offered)
         if refusal is not None:
             log.warning("refusing node %r: its data directory is an older copy", challenge.node_id)
             request.reply(pb.Envelope(peer_welcome=refusal))
             connection.close()
             return
-        await broker.lives.meet(challenge.node_id, challenge.incarnation, said)
-        if not connection.is_open:  # its loss was already handled: nothing would remove it from the peers
+        await broker.incarnations.register(challenge.node_id, challenge.incarnation, offered)
+        if not connection.is_open:  # its loss was handled before, so nothing would remove it from the peers
             request.drop()
             return
         peers.welcome(connection, challenge, secret)
     except ProtocolError as error:
         _refuse(request, challenge.node_id, error)
         return
-    life = broker.lives.offer(challenge.node_id)
-    request.reply(pb.Envelope(peer_welcome=pb.PeerWelcome(frame_bytes_max=FRAME_BYTES_MAX, life=life)))
+    incarnations = broker.incarnations.offer(challenge.node_id)
+    request.reply(pb.Envelope(peer_welcome=pb.PeerWelcome(frame_bytes_max=FRAME_BYTES_MAX, incarnations=incarnations)))
 
 
-async def _old_life(broker: Broker, challenge: Challenge, said: pb.PeerLife) -> pb.PeerWelcome | None:
+async def _later_incarnation(
+    broker: Broker, challenge: Challenge, offered: pb.PeerIncarnations
+) -> pb.PeerWelcome | None:
     """Return the refusal of a node whose directory is an older copy, or a copy of a running node's; else None.
 
-    The start of a copy looks like the next start of the original. So if an earlier life is known, this node calls that
-    node's address: if the earlier life answers, it is running, and the new one is refused.
+    The start of a copy looks like the next start of the original. So if an earlier incarnation is known, this node
+    calls that node's address: if the earlier incarnation answers, it is running, and the new one is refused.
 
     Raises:
-        ProtocolError: EPOCH_CHANGING: it is unknown whether the earlier life is running; the node may retry.
+        ProtocolError: EPOCH_CHANGING: it is unknown whether the earlier incarnation is running; the node may retry.
     """
     node_id, incarnation = challenge.node_id, challenge.incarnation
-    refutation = broker.lives.refutation(node_id, incarnation, said)
+    refutation = broker.incarnations.refutation(node_id, incarnation, offered)
     if refutation is not None:
-        return pb.PeerWelcome(old_life=refutation)
-    earlier = broker.lives.predecessor(node_id, incarnation, said)
+        return pb.PeerWelcome(later_incarnation=refutation)
+    earlier = broker.incarnations.predecessor(node_id, incarnation, offered)
     if not earlier:
         return None
     is_running = await broker.cluster.is_running(node_id, earlier, timeout_s=IN_USE_TIMEOUT_S)
@@ -121,29 +123,29 @@ async def _old_life(broker: Broker, challenge: Challenge, said: pb.PeerLife) -> 
             "its address; stop that process if it is still running",
         )
     if is_running:
-        running = known_life((node_id, said.directory_id), NodeLife(earlier, 0))
-        return pb.PeerWelcome(old_life=running, in_use=True)
+        running = known_incarnation((node_id, offered.directory_id), IncarnationTick(earlier, 0))
+        return pb.PeerWelcome(later_incarnation=running, in_use=True)
     return None
 
 
-async def lives(broker: Broker, request: Request) -> None:
-    """Handle LIVES: record the lives of nodes that another node knows, and answer with later ones.
+async def incarnations(broker: Broker, request: Request) -> None:
+    """Handle INCARNATIONS: record the incarnations of nodes that another node knows, and answer with later ones.
 
-    Withdrawals are durable before the answer, since the process that withdraws its life ends after it.
+    Withdrawals are durable before the answer, since the process that withdraws its incarnation ends after it.
 
     Raises:
         ProtocolError: FORBIDDEN to a caller that is not a node, INVALID_REQUEST for too many entries.
     """
-    peer_id, entries = request.connection.peer_id, request.envelope.lives.entries
+    peer_id, entries = request.connection.peer_id, request.envelope.incarnations.entries
     if peer_id is None:
-        raise ProtocolError(pb.FORBIDDEN, "LIVES is accepted from nodes of the cluster only")
-    if len(entries) > LIVES_PER_MESSAGE_MAX:
+        raise ProtocolError(pb.FORBIDDEN, "INCARNATIONS is accepted only from nodes of the cluster")
+    if len(entries) > INCARNATIONS_PER_MESSAGE_MAX:
         raise ProtocolError(
-            pb.INVALID_REQUEST, f"LIVES has at most {LIVES_PER_MESSAGE_MAX} entries, got {len(entries)}"
+            pb.INVALID_REQUEST, f"INCARNATIONS has at most {INCARNATIONS_PER_MESSAGE_MAX} entries, got {len(entries)}"
         )
-    reply = broker.lives.learn(peer_id, entries)
-    await broker.lives.keep_withdrawals(entries)
-    request.reply(pb.Envelope(lives_reply=reply))
+    reply = broker.incarnations.learn(peer_id, entries)
+    await broker.incarnations.keep_withdrawals(entries)
+    request.reply(pb.Envelope(incarnations_reply=reply))
 
 
 def _refuse(request: Request, node_id: str, error: ProtocolError) -> None:

@@ -2,7 +2,7 @@
 
 The owner appends a control batch with the producer's id, the instance's epoch and sequence 0. Once it is committed, the
 producer table of every copy, and of every later owner, contains the epoch, and batches of older epochs are refused. So
-the log is the only place that stores the newest instance.
+only the log stores the newest instance.
 
 A request with an idempotency key that writes no record to partition 0 is registered there in the same way: the control
 batch has the id, the epoch and the digest of the request (`core/replication/idempotency_keys.py`). A repeated request
@@ -64,8 +64,10 @@ async def _at_owner(broker: Broker, request: Request, entry: pb.ProducerBeginEnt
             pb.INVALID_REQUEST,
             f"an instance's epoch must be a positive multiple of {EPOCHS_PER_INSTANCE}, got {entry.producer_epoch}",
         )
-    asked = with_caller(request, pb.Envelope(producer_begin=pb.ProducerBegin(entries=[entry])))
-    reply = await ask_owner(broker, (entry.topic_id, entry.partition), asked, lambda envelope: _local(broker, envelope))
+    forwarded = with_caller(request, pb.Envelope(producer_begin=pb.ProducerBegin(entries=[entry])))
+    reply = await ask_owner(
+        broker, (entry.topic_id, entry.partition), forwarded, lambda envelope: _local(broker, envelope)
+    )
     return reply.producer_begin_reply.results[0]
 
 

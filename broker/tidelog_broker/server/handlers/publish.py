@@ -1,9 +1,9 @@
 """PUBLISH: storage of record batches; batches that another node owns are forwarded to it.
 
-Records are not examined here. Each batch is verified on arrival (on the event loop if that costs less than a thread
+Handlers do not examine records. Each batch is verified on arrival (on the event loop if that costs less than a thread
 switch, on a worker if it is large once decompressed) and queued in its partition's pipeline. The reply is sent when the
-last batch is settled or the request's time is over. Later results are discarded: the client has been answered that the
-outcome is unknown, and retries.
+last batch has its result or the request's time is over. Later results are discarded: the client knows that the outcome
+is unknown, and retries.
 """
 
 from __future__ import annotations
@@ -41,9 +41,17 @@ DROPPED_BYTES_MAX: Final = 256 * KIB
 
 
 class PublishInProgress:
-    """A PUBLISH with unsettled batches."""
+    """A PUBLISH with batches that have no result yet."""
 
-    __slots__ = ("_answer_envelope", "_dropped_bytes", "_left", "_metrics", "_request", "_results", "_timer")
+    __slots__ = (
+        "_answer_envelope",
+        "_dropped_bytes",
+        "_metrics",
+        "_request",
+        "_results",
+        "_timer",
+        "_unsettled_entries",
+    )
 
     def __init__(self, broker: Broker, request: Request, entries: int) -> None:
         self._request: Request | None = request
@@ -52,7 +60,7 @@ class PublishInProgress:
         self._results = self._answer_envelope.publish_reply.results
         for _ in range(entries):
             self._results.add()
-        self._left = entries
+        self._unsettled_entries = entries
         self._dropped_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -62,7 +70,7 @@ class PublishInProgress:
         return self._request is None
 
     def start_clock(self, loop: asyncio.AbstractEventLoop, timeout_ms: int) -> None:
-        """Limit the time until the answer. Called after batches were queued; most small ones are settled by then."""
+        """Limit the time until the answer. Called after batches were queued, when most small ones have their result."""
         if self._request is not None:
             self._timer = loop.call_later(timeout_ms / 1000, self._time_out)
 
@@ -86,21 +94,21 @@ class PublishInProgress:
         self._settled()
 
     def _add_dropped(self, result: pb.PublishResult, outcome: StoredBatch) -> None:
-        """Add the number of dropped records, and their list while there is room."""
+        """Add the number of dropped records, and their list while it fits the answer."""
         result.duplicates = outcome.duplicates
         self._dropped_bytes += len(outcome.dropped)
         if self._dropped_bytes <= DROPPED_BYTES_MAX:
             result.dropped = outcome.dropped
 
-    def settle_forwarded(self, index: int, told: pb.PublishResult) -> None:
+    def settle_forwarded(self, index: int, owner_result: pb.PublishResult) -> None:
         """Record the result of a batch from its owner."""
         if self._request is not None:
-            self._results[index].CopyFrom(told)
+            self._results[index].CopyFrom(owner_result)
             self._settled()
 
     def _settled(self) -> None:
-        self._left -= 1
-        if self._left == 0:
+        self._unsettled_entries -= 1
+        if self._unsettled_entries == 0:
             if self._timer is not None:
                 self._timer.cancel()
             self._answer()
@@ -126,44 +134,44 @@ def publish(broker: Broker, request: Request) -> None:
     Raises:
         ProtocolError: the request is malformed as a whole; nothing was queued.
     """
-    asked = request.envelope.publish
-    entries = asked.entries
+    message = request.envelope.publish
+    entries = message.entries
     if not 1 <= len(entries) <= BATCHES_PER_PUBLISH_MAX:
         raise ProtocolError(
             pb.INVALID_REQUEST, f"PUBLISH must have 1 to {BATCHES_PER_PUBLISH_MAX} batches, got {len(entries)}"
         )
     batches = split_attachment(request.attachment, [entry.length for entry in entries])
     submission = Submission(broker, request, batches)
-    if not submission.piece():
+    if not submission.next_slice():
         request.connection.rest.begin(submission)
 
 
 class Submission:
     """The batches of a PUBLISH that are not yet verified and queued, in order.
 
-    A request with few batches is one piece. A larger one is processed in its caller's read turns, before any later
+    A request with few batches is one slice. A larger one is processed in its caller's read turns, before any later
     request of its connection, so that a producer's batches keep their order.
     """
 
     __slots__ = ("_acks", "_batches", "_broker", "_done", "_progress", "_request", "_timeout_ms")
 
     def __init__(self, broker: Broker, request: Request, batches: list[memoryview]) -> None:
-        asked = request.envelope.publish
+        message = request.envelope.publish
         self._broker = broker
         self._request = request
         self._batches = batches
         self._done = 0
-        self._timeout_ms, self._acks = asked.timeout_ms or PUBLISH_TIMEOUT_MS_DEFAULT, asked.acks
+        self._timeout_ms, self._acks = message.timeout_ms or PUBLISH_TIMEOUT_MS_DEFAULT, message.acks
         self._progress = PublishInProgress(broker, request, len(batches))
 
-    def piece(self) -> bool:
+    def next_slice(self) -> bool:
         """Verify and queue some batches; return whether they were the last."""
         first, stop = self._done, min(self._done + BATCHES_PER_PIECE, len(self._batches))
-        if first:  # the first piece was charged before it began
-            if self._broker.life.stopping:
+        if first:  # the first slice was charged before it began
+            if self._broker.lifecycle.stopping:
                 self._refuse(ProtocolError(pb.SHUTTING_DOWN, "the node is stopping; retry at another node"))
                 return True
-            if self._progress.is_answered:  # timed out
+            if self._progress.is_answered:  # the request has timed out
                 return True
             self._request.connection.took(WORK_BYTES_PER_US * BATCH_US * (stop - first))
         self._queue(range(first, stop))
@@ -174,7 +182,7 @@ class Submission:
 
     def drop(self) -> None:
         """Discard the remaining batches: the connection is closed."""
-        self._refuse(ProtocolError(pb.SHUTTING_DOWN, "the connection was closed before this was done"))
+        self._refuse(ProtocolError(pb.SHUTTING_DOWN, "the connection was closed before the batch was settled"))
 
     def _refuse(self, error: ProtocolError) -> None:
         for index in range(self._done, len(self._batches)):
@@ -182,10 +190,10 @@ class Submission:
 
     def _queue(self, indices: range) -> None:
         broker, request, acks, progress = self._broker, self._request, self._acks, self._progress
-        asked = request.envelope.publish
+        message = request.envelope.publish
         forwarded: Forwarded | None = None
         unknown: list[_Unknown] = []
-        entries, batches = asked.entries[indices.start : indices.stop], self._batches[indices.start : indices.stop]
+        entries, batches = message.entries[indices.start : indices.stop], self._batches[indices.start : indices.stop]
         for index, entry, data in zip(indices, entries, batches, strict=True):
             settle, key = partial(progress.settle, index), (entry.topic_id, entry.partition)
             try:
@@ -193,7 +201,7 @@ class Submission:
                     check_topic_id(broker, request.session, pb.OP_PRODUCE, entry.topic_id)
                 partition = broker.partitions.find(key)
                 is_owned = partition is not None and partition.state.writer is not None
-                owner = "" if is_owned or asked.forwarded else _other_owner(broker, entry)
+                owner = "" if is_owned or message.forwarded else _other_owner(broker, entry)
                 if owner:
                     forwarded = forwarded or Forwarded(broker, request, self._timeout_ms / 1000)
                     forwarded.add(owner, entry, data, partial(progress.settle_forwarded, index))
@@ -206,9 +214,9 @@ class Submission:
                 is_forbidden = error.code == pb.FORBIDDEN
                 if is_forbidden:
                     count_refusal(broker, "publish", request, error)
-                if is_forbidden or asked.forwarded or not broker.topics.may_exist(*key):
+                if is_forbidden or message.forwarded or not broker.topics.may_exist(*key):
                     # The forwarding node knows the partition, but this node does not know it yet.
-                    settle(denial(error, current=not asked.forwarded), False)
+                    settle(denial(error, current=not message.forwarded), False)
                 else:
                     unknown.append(_Unknown(key, settle))
         if forwarded is not None:
@@ -230,12 +238,12 @@ async def _refuse_unknown(broker: Broker, unknown: list[_Unknown]) -> None:
     current = False
     try:
         current = await broker.meta_freshness.refresh_for(each.key for each in unknown)
-    finally:  # also when the node is stopping
+    finally:  # also if the node is stopping
         for key, settle in unknown:
-            settle(_found(broker, key, current=current), False)
+            settle(_unknown_partition_error(broker, key, current=current), False)
 
 
-def _found(broker: Broker, key: PartitionKey, *, current: bool) -> ProtocolError:
+def _unknown_partition_error(broker: Broker, key: PartitionKey, *, current: bool) -> ProtocolError:
     try:
         broker.partitions.get(*key)
     except ProtocolError as error:
@@ -257,7 +265,7 @@ def _other_owner(broker: Broker, entry: pb.PublishEntry) -> str:
 def _submit_when_open(
     broker: Broker, key: PartitionKey, data: memoryview, settle: partial[None], acks: pb.Acks, *, of_node: bool
 ) -> None:
-    """Queue a batch as soon as its partition is open, before batches that arrive after that."""
+    """Queue a batch as soon as its partition is open, before batches that arrive later."""
 
     def opened(partition: Partition | None, error: ProtocolError | None) -> None:
         try:
@@ -280,10 +288,11 @@ def _submit(
     *,
     of_node: bool,
 ) -> None:
-    """Verify a batch here or on a worker, and queue it in order in either case.
+    """Verify a batch on the event loop or on a worker, and queue it in order in either case.
 
     Raises:
-        ProtocolError: producers may not write to this partition, or the batch was verified here and is invalid.
+        ProtocolError: producers may not write to this partition, or the batch was verified on the event loop and is
+            invalid.
     """
     # Clients' batches for internal topics are refused by the first node, so forwarded ones come from a node itself.
     if partition.state.is_internal and not (of_node and partition.state.topic.name == AUDIT_TOPIC):
@@ -320,5 +329,5 @@ def _verified(data: memoryview, *, keyed: bool) -> BatchHeader:
 
 def _unexpected(error: BaseException) -> ProtocolError:
     if isinstance(error, asyncio.CancelledError):
-        return ProtocolError(pb.SHUTTING_DOWN, "the node is stopping")
+        return ProtocolError(pb.SHUTTING_DOWN, "the node is stopping; retry at another node")
     return ProtocolError(pb.INTERNAL, f"verification failed: {error!r}")

@@ -45,9 +45,9 @@ def _own(broker: Broker) -> list[pb.QuotaUsage]:
 
 
 async def _at(broker: Broker, request: Request, peer: str) -> list[pb.QuotaUsage]:
-    asked = with_caller(request, pb.Envelope(security_list=request.envelope.security_list))
+    envelope = with_caller(request, pb.Envelope(security_list=request.envelope.security_list))
     try:
-        frame = await broker.cluster.request(peer, asked, timeout_s=_TIMEOUT_S)
+        frame = await broker.cluster.request(peer, envelope, timeout_s=_TIMEOUT_S)
     except ProtocolError:  # the node is unreachable, slow, or of a release without quotas
         return []
     return list(frame.envelope.security_list_reply.usages)

@@ -39,27 +39,29 @@ async def change(broker: Broker, request: Request) -> None:
         return pb.Envelope(security_change_reply=await broker.security_changes.change(envelope.security_change))
 
     reply = await at_owner(broker, META_KEY, request, local)
-    asked, made = request.envelope.security_change, reply.security_change_reply
-    standing = [KEY + made.key.key_id] * made.HasField("key") + [RULE + made.rule.rule_id] * made.HasField("rule")
-    standing += [USER + made.user.user_id] * made.HasField("user")
-    ended = [prefix + name for prefix, name in ((KEY, asked.revoke_key), (RULE, asked.revoke_rule)) if name]
+    message, created = request.envelope.security_change, reply.security_change_reply
+    changed_ids = [KEY + created.key.key_id] * created.HasField("key") + [
+        RULE + created.rule.rule_id
+    ] * created.HasField("rule")
+    changed_ids += [USER + created.user.user_id] * created.HasField("user")
+    ended = [prefix + name for prefix, name in ((KEY, message.revoke_key), (RULE, message.revoke_rule)) if name]
     registry = broker.security.registry
     await wait_until_applied(
         lambda: (
-            all(registry.exists(one) for one in standing)
+            all(registry.exists(one) for one in changed_ids)
             and not any(registry.exists(one) for one in ended)
-            and not (asked.delete_user and registry.user(asked.delete_user))
-            and _has_quotas_of(registry, asked, made)
+            and not (message.delete_user and registry.user(message.delete_user))
+            and _has_quotas_of(registry, message, created)
         )
     )
     request.reply(reply)
 
 
-def _has_quotas_of(registry: SecurityRegistry, asked: pb.SecurityChange, made: pb.SecurityChangeReply) -> bool:
+def _has_quotas_of(registry: SecurityRegistry, change: pb.SecurityChange, reply: pb.SecurityChangeReply) -> bool:
     """Return whether this node has applied a change of a quota."""
-    if asked.WhichOneof("change") == "remove_quota":
-        return registry.quotas.of_subject(canonical(asked.remove_quota, is_new=False)) is None
-    return not made.HasField("quota") or registry.quotas.of_subject(made.quota.subject) == made.quota
+    if change.WhichOneof("change") == "remove_quota":
+        return registry.quotas.of_subject(canonical(change.remove_quota, is_new=False)) is None
+    return not reply.HasField("quota") or registry.quotas.of_subject(reply.quota.subject) == reply.quota
 
 
 async def list_some(broker: Broker, request: Request) -> None:
@@ -74,12 +76,14 @@ async def list_some(broker: Broker, request: Request) -> None:
 
     async def local(envelope: pb.Envelope) -> pb.Envelope:
         await broker.meta_log.ready(confirmed=True)
-        asked = envelope.security_list
-        prefix = _PREFIXES.get(asked.what)
+        message = envelope.security_list
+        prefix = _PREFIXES.get(message.what)
         if prefix is None:
-            raise ProtocolError(pb.INVALID_REQUEST, "only keys, users, rules and quotas can be listed")
+            raise ProtocolError(
+                pb.INVALID_REQUEST, "only keys, users, rules and quotas can be listed; set one of these kinds"
+            )
         async with broker.bounds.turns.turn(request.connection, request.payer):
-            records, more = broker.security.registry.page(prefix, asked.after)
+            records, more = broker.security.registry.page(prefix, message.after)
             reply = pb.SecurityListReply(
                 keys=[without_secrets(record.api_key) for record in records if record.HasField("api_key")],
                 rules=[record.rule for record in records if record.HasField("rule")],
@@ -99,13 +103,13 @@ def test(broker: Broker, request: Request) -> None:
         ProtocolError: FORBIDDEN for a question about another principal or, with `enforce`, if the caller lacks the
             permission; INVALID_REQUEST.
     """
-    asked, session = request.envelope.access_test, request.session
-    if asked.enforce:
-        if asked.principal:
+    question, session = request.envelope.access_test, request.session
+    if question.enforce:
+        if question.principal:
             raise ProtocolError(pb.INVALID_REQUEST, "enforce tests the caller itself; leave principal empty")
         if session is not None:
             try:
-                session.check(asked.operation, asked.resource, asked.name)
+                session.check(question.operation, question.resource, question.name)
             except ProtocolError as error:
                 count_refusal(broker, "access_test", request, error)
                 raise

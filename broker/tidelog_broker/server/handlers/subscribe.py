@@ -24,8 +24,8 @@ from tidelog_broker.partition.filtered_reader import parse_record_filter
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.server.access import check_entries, check_entry, check_topic_id, end_reason
 from tidelog_broker.server.handlers.fetch import end_of
-from tidelog_broker.server.request_pieces import in_pieces
-from tidelog_broker.storage.partition.matching import Wanted
+from tidelog_broker.server.request_slices import in_slices
+from tidelog_broker.storage.partition.matching import RecordFilter
 from tidelog_broker.wire.connection import SESSION_S_MAX, Connection, Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import unpack_header
@@ -44,7 +44,7 @@ PROGRESS_S: Final = 1.0
 class _Filter:
     """A partition's filter, the time of the last progress report, and the timer of the next one."""
 
-    wanted: Wanted
+    record_filter: RecordFilter
     reported_at_s: float = -math.inf
     timer: asyncio.TimerHandle | None = None
 
@@ -77,7 +77,7 @@ class Pump:
         self._record_epochs: dict[PartitionKey, int] = {}
         """Epochs of the records before the positions, until something is sent: then this node has those records."""
         self._unconfirmed: set[PartitionKey] = set()
-        """Partitions with a position that seems to be past the end, while a quorum is being asked."""
+        """Partitions with a position that seems to be past the end, while a quorum confirms the end."""
         self._started = False
         self.stopped = False
 
@@ -94,8 +94,8 @@ class Pump:
             return
         if not session.may(pb.OP_IMPERSONATE, pb.RES_CLUSTER, ""):
             self._refuse(ticket_refused("the gateway may no longer present tickets"))
-        elif over := end_reason(self._broker, self._caller):
-            self._refuse(ticket_refused(over))
+        elif ended := end_reason(self._broker, self._caller):
+            self._refuse(ticket_refused(ended))
         for topic_id in topic_ids:
             try:
                 check_topic_id(self._broker, self._caller, pb.OP_CONSUME, topic_id)
@@ -123,7 +123,7 @@ class Pump:
         key: PartitionKey,
         partition: Partition,
         offset: int,
-        wanted: Wanted | None,
+        record_filter: RecordFilter | None,
         record_epoch: int | None = None,
     ) -> None:
         """Add a partition with its filter and listen to its appends.
@@ -147,8 +147,8 @@ class Pump:
         self.subscription.add(key, offset)
         self._count(1)
         self._partitions[key] = partition
-        if wanted is not None:
-            self._filters[key] = _Filter(wanted)
+        if record_filter is not None:
+            self._filters[key] = _Filter(record_filter)
         if record_epoch is not None:
             self._record_epochs[key] = record_epoch
         partition.changes.listeners.add(self.pump)
@@ -202,7 +202,7 @@ class Pump:
         return meter is None or meter.may_send(self._connection)
 
     def _send_next(self, key: PartitionKey) -> bool:
-        """Send one event of a partition; return False if there is nothing to send or it has to be read first."""
+        """Send the next event of a partition if it is in memory; return whether it was sent."""
         partition = self._partitions.get(key)
         if partition is None or not self._may_send:
             return False
@@ -266,7 +266,7 @@ class Pump:
         return max(1, min(EVENT_BYTES, self.subscription.credit_bytes, room_bytes))
 
     def _fits(self, size_bytes: int) -> bool:
-        """Return whether an event of this size has room; a single batch may exceed the requested size."""
+        """Return whether an event of this size may be sent; a single batch may exceed the requested size."""
         if self._connection.backlog.fits(size_bytes):
             return True
         self._connection.backlog.want(size_bytes)
@@ -289,10 +289,12 @@ class Pump:
                         batches, heads = found.batches, found.heads
                         next_offset = end_of(heads) if batches else offset
                     else:
-                        batches, next_offset = await partition.filtered.read(offset, self._bytes_max, filtered.wanted)
+                        batches, next_offset = await partition.filtered.read(
+                            offset, self._bytes_max, filtered.record_filter
+                        )
                         heads = batches
                         if next_offset == offset:
-                            return  # not readable yet; the next wake-up continues
+                            return  # the records cannot be read yet; the next wake-up continues
                     if self.stopped or key not in self._partitions:
                         pass
                     elif batches and self._fits(sum(map(len, batches))):
@@ -300,7 +302,7 @@ class Pump:
                     elif filtered is not None and not batches:
                         self._skip(key, next_offset, filtered)
         except ProtocolError as error:
-            if not self.stopped and key in self._partitions:  # otherwise its end was reported already
+            if not self.stopped and key in self._partitions:  # otherwise the end of the partition was reported before
                 self._end(key, error)
         finally:
             self._reading = False
@@ -373,13 +375,13 @@ async def subscribe(broker: Broker, request: Request) -> None:
     Raises:
         ProtocolError: INVALID_REQUEST for an id in use, too many subscriptions, or no partition.
     """
-    asked = request.envelope.subscribe
+    message = request.envelope.subscribe
     connection = request.connection
-    check_entries(len(asked.entries))
-    if asked.subscription_id in connection.pumps:
+    check_entries(len(message.entries))
+    if message.subscription_id in connection.pumps:
         raise ProtocolError(
             pb.INVALID_REQUEST,
-            f"subscription id {asked.subscription_id} is in use on this connection; choose another one",
+            f"subscription id {message.subscription_id} is in use on this connection; choose another one",
         )
     if len(connection.pumps) >= broker.settings.subscriptions_max:
         raise ProtocolError(
@@ -388,14 +390,14 @@ async def subscribe(broker: Broker, request: Request) -> None:
             "unsubscribe one, or open another connection",
         )
     subscription = Subscription(
-        asked.subscription_id, credit_records=asked.credit_records, credit_bytes=asked.credit_bytes
+        message.subscription_id, credit_records=message.credit_records, credit_bytes=message.credit_bytes
     )
     caller = request.session if request.session is not connection.session else None
-    pump = connection.pumps[asked.subscription_id] = Pump(broker, connection, subscription, caller)
-    current = await broker.meta_freshness.refresh_for((entry.topic_id, entry.partition) for entry in asked.entries)
-    await broker.partitions.awake((entry.topic_id, entry.partition) for entry in asked.entries)
+    pump = connection.pumps[message.subscription_id] = Pump(broker, connection, subscription, caller)
+    current = await broker.meta_freshness.refresh_for((entry.topic_id, entry.partition) for entry in message.entries)
+    await broker.partitions.awake((entry.topic_id, entry.partition) for entry in message.entries)
     reply = pb.SubscribeReply()
-    async for entry in in_pieces(broker, request, asked.entries):
+    async for entry in in_slices(broker, request, message.entries):
         result = reply.results.add()
         try:
             check_entry(broker, "subscribe", request, pb.OP_CONSUME, entry.topic_id)
@@ -404,20 +406,20 @@ async def subscribe(broker: Broker, request: Request) -> None:
             partition.reader.check_offset(entry.offset)
             record_epoch = entry.record_epoch if entry.HasField("record_epoch") else None
             await partition.access.ensure_given_out(entry.offset, record_epoch)
-            wanted = parse_record_filter(entry.filter) if entry.HasField("filter") else None
+            record_filter = parse_record_filter(entry.filter) if entry.HasField("filter") else None
             # Check again, because rules may have changed; from here on changes are applied to the pump.
             check_entry(broker, "subscribe", request, pb.OP_CONSUME, entry.topic_id)
-            pump.follow((entry.topic_id, entry.partition), partition, entry.offset, wanted, record_epoch)
+            pump.follow((entry.topic_id, entry.partition), partition, entry.offset, record_filter, record_epoch)
             result.log_start_offset = partition.state.log_start
             result.high_watermark = partition.state.high_watermark
             result.epoch = partition.state.epoch
         except ProtocolError as error:
             result.error.CopyFrom(denial(error, current=current).to_message())
     if pump.stopped or not connection.is_open:
-        pump.stop()  # unsubscribed or disconnected meanwhile: also stop what was followed since
+        pump.stop()  # unsubscribed or disconnected meanwhile: stop following the partitions that were added since
     elif not subscription.positions:
         pump.stop()
-        del connection.pumps[asked.subscription_id]
+        del connection.pumps[message.subscription_id]
     request.reply(pb.Envelope(subscribe_reply=reply))
     pump.start()
 

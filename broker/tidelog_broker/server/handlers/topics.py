@@ -39,8 +39,8 @@ async def create(broker: Broker, request: Request) -> None:
         return _reply(broker, await broker.controller.create_topic(envelope.topic_create, envelope.caller))
 
     reply = await at_owner(broker, META_KEY, request, local)
-    made = [topic.topic_id for topic in reply.topic_reply.topics]
-    await wait_until_applied(lambda: all(broker.topics.get(topic_id) is not None for topic_id in made))
+    created = [topic.topic_id for topic in reply.topic_reply.topics]
+    await wait_until_applied(lambda: all(broker.topics.get(topic_id) is not None for topic_id in created))
     request.reply(reply)
 
 
@@ -57,8 +57,10 @@ async def alter(broker: Broker, request: Request) -> None:
         return _reply(broker, await broker.controller.alter_topic(envelope.topic_alter, envelope.caller))
 
     reply = await at_owner(broker, META_KEY, request, local)
-    wanted = {topic.topic_id: topic.config for topic in reply.topic_reply.topics}
-    await wait_until_applied(lambda: all(broker.topics.config_of(topic_id) == wanted[topic_id] for topic_id in wanted))
+    configs = {topic.topic_id: topic.config for topic in reply.topic_reply.topics}
+    await wait_until_applied(
+        lambda: all(broker.topics.config_of(topic_id) == configs[topic_id] for topic_id in configs)
+    )
     request.reply(reply)
 
 
@@ -74,11 +76,11 @@ async def delete(broker: Broker, request: Request) -> None:
         await broker.controller.delete_topic(envelope.topic_delete.name, envelope.topic_delete.topic_id)
         return pb.Envelope(topic_reply=pb.TopicReply())
 
-    name, standing = request.envelope.topic_delete.name, request.envelope.topic_delete.topic_id
-    if not standing and broker.topics.exists(name):
-        standing = broker.topics.named(name).topic_id
+    name, topic_id = request.envelope.topic_delete.name, request.envelope.topic_delete.topic_id
+    if not topic_id and broker.topics.exists(name):
+        topic_id = broker.topics.named(name).topic_id
     reply = await at_owner(broker, META_KEY, request, local)
-    await wait_until_applied(lambda: not standing or broker.topics.config_of(standing) is None)
+    await wait_until_applied(lambda: not topic_id or broker.topics.config_of(topic_id) is None)
     request.reply(reply)
 
 
@@ -89,12 +91,12 @@ async def describe_one(broker: Broker, request: Request) -> None:
         ProtocolError: UNKNOWN_TOPIC; EPOCH_CHANGING if `__meta` cannot be read to find an unknown topic or, if
             requested, to confirm a known one.
     """
-    asked = request.envelope.topic_describe
-    name = asked.name
+    message = request.envelope.topic_describe
+    name = message.name
     is_client = request.connection.peer_id is None
-    if is_client and not await is_current(broker) and (asked.confirmed or not broker.topics.exists(name)):
+    if is_client and not await is_current(broker) and (message.confirmed or not broker.topics.exists(name)):
         raise cannot_be_asked(name)
-    cursor = cursor_of(asked)
+    cursor = cursor_of(message)
     async with broker.bounds.turns.turn(request.connection, request.payer):
         page = partition_descriptions.page_of(broker, [(name, broker.topics.named(name))], cursor)
     if await partition_descriptions.opened(broker, page):
@@ -110,10 +112,10 @@ async def describe_one(broker: Broker, request: Request) -> None:
             for holder in (partition.owner, *partition.placement)
         }
         linked = stored_by & broker.cluster.linked
-        told = await partition_descriptions.reports_of(
-            broker, page.pieces, linked, timeout_s=REFRESH_TIMEOUT_S, ages=True
+        replies = await partition_descriptions.reports_of(
+            broker, page.parts, linked, timeout_s=REFRESH_TIMEOUT_S, ages=True
         )
-        partition_descriptions.merge(broker, page, told)
+        partition_descriptions.merge(broker, page, replies)
     request.reply(pb.Envelope(topic_reply=pb.TopicReply(topics=page.infos, next=page.next)))
 
 
@@ -122,21 +124,23 @@ async def list_some(broker: Broker, request: Request) -> None:
 
     No partition is opened for it (ADR 0075); TOPIC describe opens one topic's partitions for their offsets.
     """
-    asked = request.envelope.topic_list
-    cursor = cursor_of(asked)
-    begins = cursor is None or not cursor.topic_id  # the cursor of a page end has an id; one by name starts a list
+    message = request.envelope.topic_list
+    cursor = cursor_of(message)
+    begins = (
+        cursor is None or not cursor.topic_id
+    )  # the cursor of a following page has a topic id; one with a name only starts a list
     if begins and request.connection.peer_id is None:
         await is_current(broker)
     async with broker.bounds.turns.turn(request.connection, request.payer):
-        page = _page(broker, asked, cursor, request.session)
+        page = _page(broker, message, cursor, request.session)
         request.reply(pb.Envelope(topic_reply=pb.TopicReply(topics=page.infos, next=page.next)))
 
 
-def _page(broker: Broker, asked: pb.TopicList, cursor: pb.TopicCursor | None, session: Session | None) -> Page:
-    items = all_items(broker.topics, cursor, internal=asked.internal, session=session)
-    if asked.brief:
-        return fill(items, cursor, Bounds(ROUTED_ENTRIES, asked.limit), _briefly, brief=True)
-    return partition_descriptions.page_of(broker, items, cursor, topics=asked.limit)
+def _page(broker: Broker, message: pb.TopicList, cursor: pb.TopicCursor | None, session: Session | None) -> Page:
+    items = all_items(broker.topics, cursor, internal=message.internal, session=session)
+    if message.brief:
+        return fill(items, cursor, Bounds(ROUTED_ENTRIES, message.limit), _briefly, brief=True)
+    return partition_descriptions.page_of(broker, items, cursor, topics=message.limit)
 
 
 def _briefly(record: pb.TopicRecord, first: int, stop: int) -> pb.TopicInfo:

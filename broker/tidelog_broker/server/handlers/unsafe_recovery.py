@@ -24,34 +24,36 @@ async def recover(broker: Broker, request: Request) -> None:
         ProtocolError: INVALID_REQUEST if the node cannot recover or be reached, UNKNOWN_TOPIC, UNKNOWN_PARTITION,
             TIMED_OUT if it did not end in time. A retry alone does not help.
     """
-    asked = request.envelope.cluster_change.unsafe_recovery
-    if asked.node_id == broker.node_id:
-        request.reply(pb.Envelope(cluster_change_reply=await _recover(broker, asked)))
+    message = request.envelope.cluster_change.unsafe_recovery
+    if message.node_id == broker.node_id:
+        request.reply(pb.Envelope(cluster_change_reply=await _recover(broker, message)))
         return
-    if request.connection.peer_id is not None or asked.node_id not in {info.node_id for info in broker.cluster.nodes()}:
-        raise ProtocolError(pb.INVALID_REQUEST, f"node {asked.node_id!r} does not exist")
-    if asked.node_id not in broker.cluster.linked:
+    if request.connection.peer_id is not None or message.node_id not in {
+        info.node_id for info in broker.cluster.nodes()
+    }:
+        raise ProtocolError(pb.INVALID_REQUEST, f"node {message.node_id!r} does not exist")
+    if message.node_id not in broker.cluster.linked:
         raise ProtocolError(
             pb.INVALID_REQUEST,
-            f"node {broker.node_id!r} cannot reach node {asked.node_id!r}; start it, or send the request to it "
+            f"node {broker.node_id!r} cannot reach node {message.node_id!r}; start it, or send the request to it "
             "directly",
         )
     handed_on = pb.Envelope(cluster_change=request.envelope.cluster_change)
-    answer = await broker.cluster.request(asked.node_id, handed_on, timeout_s=TIMEOUT_S + _ON_THE_WAY_S)
+    answer = await broker.cluster.request(message.node_id, handed_on, timeout_s=TIMEOUT_S + _ON_THE_WAY_S)
     request.reply(answer.envelope)
 
 
-async def _recover(broker: Broker, asked: pb.UnsafeRecovery) -> pb.ClusterChangeReply:
-    record = broker.topics.named(asked.topic)
-    await broker.partitions.awake([(record.topic_id, asked.partition)])
-    partition = broker.partitions.find((record.topic_id, asked.partition))
+async def _recover(broker: Broker, message: pb.UnsafeRecovery) -> pb.ClusterChangeReply:
+    record = broker.topics.named(message.topic)
+    await broker.partitions.awake([(record.topic_id, message.partition)])
+    partition = broker.partitions.find((record.topic_id, message.partition))
     if partition is not None:
         return await UnsafeRecovery(partition, broker.cluster.alive).run()
-    if asked.partition >= record.config.partitions:
+    if message.partition >= record.config.partitions:
         raise ProtocolError(
             pb.UNKNOWN_PARTITION,
-            f"topic {asked.topic!r} has partitions 0 to {record.config.partitions - 1}, got {asked.partition}",
+            f"topic {message.topic!r} has partitions 0 to {record.config.partitions - 1}, got {message.partition}",
         )
     raise ProtocolError(
-        pb.INVALID_REQUEST, f"node {broker.node_id!r} stores no copy of {asked.topic}/{asked.partition}"
+        pb.INVALID_REQUEST, f"node {broker.node_id!r} stores no copy of {message.topic}/{message.partition}"
     )

@@ -6,8 +6,8 @@ error is kept and raised to every caller after that.
 Directory entries. A segment is created under a temporary name (`layout.BEGUN_SUFFIX`) and renamed when its header is
 durable; the directory is synced after the rename. This happens in the background, because the disk may be busy for 100
 ms with writeback and an append must not wait for that. Each deletion of a segment defers a sync of the directory, too.
-At most one such change is pending: the next one first completes the previous one, so that a crash cannot bring back an
-older segment with a gap after it. `sync` completes the pending change before it reports anything as durable. A deleted
+At most one such change is pending: the next one first completes the previous one, so that no older segment can reappear
+after a crash with a gap after it. `sync` completes the pending change before it reports anything as durable. A deleted
 segment's file is therefore reused only after the removal of its old name is durable.
 
 Rolled segments. If the log is synced from time to time, a rolled segment is synced in the background so that the next
@@ -52,7 +52,7 @@ class DeferredSync:
         """Whether the sync is complete or was cancelled."""
 
     def finish(self) -> None:
-        """Run the sync unless it is complete, and return when it is.
+        """Run the sync unless it is complete; return when it is complete.
 
         Raises:
             OSError: the sync failed, now or before.
@@ -151,7 +151,7 @@ class DeferredSyncs:
     # ------------------------------------------------------------------------------------ names
 
     def defer_names_sync(self, first: Callable[[], None] | None = None) -> None:
-        """Defer a sync of the directory, preceded by `first`. The caller has just called `sync_names`."""
+        """Defer a sync of the directory, and `first` before it. The caller has just called `sync_names`."""
         assert self._names is None or self._names.is_done, "the last change of names is not durable yet"
         owed = self._names = DeferredSync(partial(self._sync_directory, first), self._note)
         if self._disk.namer is not None:

@@ -211,7 +211,7 @@ class EpochLog:
             return False
         needed = needed_bytes + MARK_BYTES
         if active.end.position + needed > self.segment_bytes and active.has_batches:
-            return False  # it must roll
+            return False  # the group needs another segment
         return active.has_space(needed)
 
     def ensure_space(self, needed_bytes: int) -> None:
@@ -480,7 +480,7 @@ class EpochLog:
         with self.reader.lease(segments[number]) as opened:
             kept, hashes = kept_part(opened.index, end_offset, end_digest), opened.hashes
         old, self._active = self._active, None
-        # From here on readers stop at the new end.
+        # Readers stop at the new end from here on.
         self._held.end = kept.end
         if old is not None:
             old.stop_growing()
@@ -506,7 +506,7 @@ class EpochLog:
         for segment in segments[number + 1 :]:
             leases.drop(segment.path)
         self.synced_offset = end_offset
-        # The kept part was synced, but the sync marks that cover it may be gone.
+        # The kept part was synced, but the sync marks that cover it may have been truncated.
         try:
             active.ensure_space(MARK_BYTES)
         except OSError as error:
@@ -519,7 +519,9 @@ class EpochLog:
 
     def _writable(self) -> ActiveSegment:
         if self._failure:
-            raise StorageFailedError(f"{self.directory} takes no more writes: {self._failure}")
+            raise StorageFailedError(
+                f"{self.directory} takes no more writes: {self._failure}; check the disk and restart"
+            )
         if self._deferred.error is not None:
             raise self._fail("a background sync", self._deferred.error)
         damage = self._held.damage
@@ -530,7 +532,7 @@ class EpochLog:
         return self._active
 
     def _must_roll(self, active: ActiveSegment, needed_bytes: int) -> bool:
-        """Whether the group needs a new segment. It never spans two; one larger than a segment gets its own."""
+        """Whether the group needs a new segment. A group never spans two; one larger than a segment gets its own."""
         return active.end.position + needed_bytes > self.segment_bytes and active.has_batches
 
     def _fail(self, what: str, error: OSError) -> StorageFailedError:
@@ -547,7 +549,7 @@ class EpochLog:
         # This also bounds recovery of a log that is never synced: after a crash everything from this offset on is read.
         owed_from = max(0, len(self._held.segments) - 1 - self._deferred.segment_count)
         self.synced_offset = max(self.synced_offset, self._held.segments[owed_from].base_offset)
-        old.keep_open()  # The new segment might park the old one, with no descriptor left to reopen it.
+        old.keep_open()  # Opening the new segment may close the old one's file, with no descriptor left to reopen it.
         start = SegmentStart(
             self.topic_id, self.partition, self.epoch, self._held.end.offset, self._held.end.digest, self.synced_offset
         )
@@ -583,7 +585,7 @@ class EpochLog:
         return SealedSegment(active.path, active.header, end.offset, end.digest, end.position)
 
     def _leave_mark(self) -> None:
-        """Write a sync mark, so that a later start can tell rot in the last group from a torn write."""
+        """Write a sync mark, so that a later start can distinguish damage in the last group from a torn write."""
         active = self._writable()
         try:
             active.keep_open()

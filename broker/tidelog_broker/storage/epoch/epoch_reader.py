@@ -165,7 +165,7 @@ class EpochReader:
 
     @contextmanager
     def naming(self, segment: Segment) -> Iterator[bool]:
-        """Yield whether a file may be created beside a segment; the segment stays in place until the block ends."""
+        """Yield whether a file may be created beside a segment; the segment is not removed until the block ends."""
         with self._held.beside:
             yield self._held.takes_files and segment in self._held.segments
 
@@ -195,7 +195,7 @@ class EpochReader:
             except OSError as error:
                 raise StorageFailedError(f"{segment.path}: a sync ahead failed: {error}; check the disk") from error
             except ProtocolError:
-                continue  # Deleted meanwhile, or the log is closed.
+                continue  # The segment was deleted meanwhile, or the log is closed.
 
     # ------------------------------------------------------------------------------------ inside
 
@@ -227,7 +227,7 @@ class EpochReader:
             if now is not None and now.can_be_opened:
                 return now.open_to_read()
         except FileNotFoundError:
-            # Deleted between the lookup and the open.
+            # The segment was deleted between lookup and opening.
             now = None
         except OSError as error:
             raise unreadable(f"{segment.path} cannot be opened", error) from error

@@ -1,7 +1,7 @@
 """Existence markers, which distinguish a lost directory from one that never existed.
 
     DATA/partitions/TOPIC.ID-N.held             empty: the directory TOPIC.ID-N has been created
-    DATA/partitions/TOPIC.ID-N/newest-00000007  empty: epoch 7 is the newest that has begun here
+    DATA/partitions/TOPIC.ID-N/newest-00000007  empty: epoch 7 is the newest that has begun on this node
 
 A replica without a record of an epoch has no directory for it and may vote that its log is empty. A replica that has
 lost its directory must not: it may have acknowledged records. Each marker lies beside the object that it marks and
@@ -31,13 +31,13 @@ def mark_directory(fs: FileSystem, directory: Path) -> None:
     Raises:
         OSError: the marker was not created.
     """
-    if not fs.exists(_held(directory)):
-        fs.open(_held(directory), create=True).close()
+    if not fs.exists(_marker_path(directory)):
+        fs.open(_marker_path(directory), create=True).close()
 
 
 def has_directory_marker(fs: FileSystem, directory: Path) -> bool:
     """Whether the marker of a partition's directory exists."""
-    return fs.exists(_held(directory))
+    return fs.exists(_marker_path(directory))
 
 
 def remove_directory_marker(fs: FileSystem, directory: Path) -> None:
@@ -46,8 +46,8 @@ def remove_directory_marker(fs: FileSystem, directory: Path) -> None:
     Raises:
         OSError: the marker may or may not exist.
     """
-    if fs.exists(_held(directory)):
-        fs.unlink(_held(directory))
+    if fs.exists(_marker_path(directory)):
+        fs.unlink(_marker_path(directory))
 
 
 def prepare_newest_marker(fs: FileSystem, directory: Path) -> None:
@@ -93,7 +93,7 @@ def recreate_directory(fs: FileSystem, directory: Path, epoch: int) -> None:
     fs.sync_dir(directory.parent)
 
 
-def _held(directory: Path) -> Path:
+def _marker_path(directory: Path) -> Path:
     return directory.with_name(directory.name + HELD_SUFFIX)
 
 

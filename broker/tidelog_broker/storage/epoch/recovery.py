@@ -3,16 +3,17 @@
 Segments that were synced as a whole are trusted by the headers around them. From the segment that holds the newest
 known synced offset on, every batch is checked. At the first bad or zero block there are two cases:
 
-- A sync mark covers the block (after it, or in a later segment): it was on the disk and has rotted. The log enters
+- A sync mark covers the block (after it, or in a later segment): it was on the disk and is damaged now. The log enters
   LIMBO: nothing is changed, the valid prefix stays readable, and another replica or an operator repairs it.
 - No mark covers it: the block belongs to the last unsynced writes. The page cache writes pages back in any order,
   so valid batches may follow; none of them was acknowledged. The file is truncated, durably, before the log
   continues: otherwise a stale batch that fits the later chain could reappear. Zeroes in its place could be lost in
   the same way.
 
-Rot in the last synced group looks like a torn write, because its mark is written with the next group: it is truncated.
-The kept part that no mark covers is rewritten and synced before anyone reads it, and so are the names: after a kill it
-may be only in the page cache, and after a failed sync even another sync would not write it, see `rewrite`.
+Damage in the last synced group looks like a torn write, because the mark that covers it is written with the next group:
+the group is truncated. The kept part that no mark covers is rewritten and synced before anyone reads it, and so are the
+names: after a kill it may be only in the page cache, and after a failed sync even another sync would not write it, see
+`rewrite`.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class Recovered:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _FoundSegment:
     path: Path
     header: SegmentHeader
     size_bytes: int
@@ -143,9 +144,9 @@ def _name_begun(fs: FileSystem, directory: Path) -> None:
         fs.sync_dir(directory)
 
 
-def _read_headers(fs: FileSystem, directory: Path) -> tuple[list[_Found], Damage | None]:
+def _read_headers(fs: FileSystem, directory: Path) -> tuple[list[_FoundSegment], Damage | None]:
     """Return the segments up to the first with a bad header: headers are durable before a segment gets its name."""
-    found: list[_Found] = []
+    found: list[_FoundSegment] = []
     for name in fs.list_dir(directory):
         if not name.endswith(SEGMENT_SUFFIX):
             continue
@@ -162,30 +163,33 @@ def _read_headers(fs: FileSystem, directory: Path) -> tuple[list[_Found], Damage
             return found, Damage(path, 0, offset, found[-1].header.synced_offset, str(error))
         finally:
             file.close()
-        found.append(_Found(path, header, size_bytes))
+        found.append(_FoundSegment(path, header, size_bytes))
     if not found:
-        raise DamagedError.at(directory, 0, "it has no segment")
+        raise DamagedError.at(directory, 0, "the directory has no segment file")
     return found, None
 
 
-def _check_place(path: Path, header: SegmentHeader, before: list[_Found]) -> None:
+def _check_place(path: Path, header: SegmentHeader, before: list[_FoundSegment]) -> None:
     """Raise LayoutError if a segment's header does not match its path and directory."""
     if path != segment_path(path.parent, header.base_offset):
-        raise LayoutError(f"its header has base offset {header.base_offset}, unlike its name")
+        raise LayoutError(f"its header has base offset {header.base_offset}, its name has {path.stem}")
     if before:
         first = before[0].header
         if (header.topic_id, header.partition, header.epoch) != (first.topic_id, first.partition, first.epoch):
-            raise LayoutError("its header has another partition or epoch than the first segment")
+            raise LayoutError(
+                f"its header has partition {header.partition} and epoch {header.epoch}, expected the topic id of the "
+                f"first segment, partition {first.partition} and epoch {first.epoch}"
+            )
 
 
-def _sealed_by_next(segment: _Found, following: SegmentHeader) -> SealedSegment:
+def _sealed_by_next(segment: _FoundSegment, following: SegmentHeader) -> SealedSegment:
     return SealedSegment(
         segment.path, segment.header, following.base_offset, following.start_digest, segment.size_bytes
     )
 
 
-def _trusted(fs: FileSystem, found: list[_Found]) -> Recovered:
-    """Take all segments but the last from the headers that follow them; an index that disagrees means a gap."""
+def _trusted(fs: FileSystem, found: list[_FoundSegment]) -> Recovered:
+    """Derive the ends of all segments but the last from the next headers; an index with another end means a gap."""
     recovered = Recovered()
     for segment, following in pairwise(found):
         sealed = _sealed_by_next(segment, following.header)
@@ -200,7 +204,7 @@ def _trusted(fs: FileSystem, found: list[_Found]) -> Recovered:
     return recovered
 
 
-def _recover_sealed(fs: FileSystem, found: list[_Found], end_offset: int) -> Recovered:
+def _recover_sealed(fs: FileSystem, found: list[_FoundSegment], end_offset: int) -> Recovered:
     recovered = _trusted(fs, found)
     if recovered.damage is not None:
         return recovered
@@ -220,13 +224,13 @@ def _recover_sealed(fs: FileSystem, found: list[_Found], end_offset: int) -> Rec
     return recovered
 
 
-def _recover_open(fs: FileSystem, found: list[_Found], damage: Damage | None, *, is_new: bool) -> Recovered:
+def _recover_open(fs: FileSystem, found: list[_FoundSegment], damage: Damage | None, *, is_new: bool) -> Recovered:
     synced_offset = found[-1].header.synced_offset
     start = max((i for i, segment in enumerate(found) if segment.header.base_offset <= synced_offset), default=0)
     recovered = _trusted(fs, found[: start + 1])
     if recovered.damage is not None:
         return recovered
-    walked: list[tuple[_Found, SegmentScan]] = []
+    walked: list[tuple[_FoundSegment, SegmentScan]] = []
     for number in range(start, len(found)):
         segment = found[number]
         scan = _scan(fs, segment)
@@ -250,11 +254,11 @@ def _recover_open(fs: FileSystem, found: list[_Found], damage: Damage | None, *,
     raise AssertionError("the last segment has no next one")
 
 
-def _judge(fs: FileSystem, scan: SegmentScan, segment: _Found, later: list[_Found]) -> Damage | None:
-    """Tell rot from a torn tail: the valid prefix ends in `segment`, and `later` segments may follow."""
-    reason = scan.stop.reason or f"synced records are missing ({scan.stop.kind})"
+def _judge(fs: FileSystem, scan: SegmentScan, segment: _FoundSegment, later: list[_FoundSegment]) -> Damage | None:
+    """Distinguish damage from a torn tail: the valid prefix ends in `segment`, and `later` segments may follow."""
+    reason = scan.stop.reason or f"synced records are missing: {scan.stop.kind}"
     if later and scan.end_offset >= later[0].header.base_offset:
-        # No crash explains this: a segment begins where the one before it ends.
+        # A crash cannot cause this: a segment begins where the one before it ends.
         reason = f"it ends at offset {scan.end_offset}, but the next segment begins at {later[0].header.base_offset}"
         return Damage(segment.path, scan.stop.position, scan.end_offset, scan.synced_offset, reason)
     marks = [scan.synced_offset, _tail(fs, segment, scan.end_position).synced_offset]
@@ -266,7 +270,7 @@ def _judge(fs: FileSystem, scan: SegmentScan, segment: _Found, later: list[_Foun
     return Damage(segment.path, scan.stop.position, scan.end_offset, synced_offset, reason)
 
 
-def _keep(fs: FileSystem, walked: list[tuple[_Found, SegmentScan]], synced_offset: int) -> None:
+def _keep(fs: FileSystem, walked: list[tuple[_FoundSegment, SegmentScan]], synced_offset: int) -> None:
     """Make the valid segments before the last one durable where they reach beyond the synced offset."""
     for segment, scan in walked:
         if scan.end_offset > synced_offset:
@@ -275,7 +279,9 @@ def _keep(fs: FileSystem, walked: list[tuple[_Found, SegmentScan]], synced_offse
                 file.datasync()
 
 
-def _cut(fs: FileSystem, segment: _Found, scan: SegmentScan, later: list[_Found], *, is_new: bool) -> None:
+def _cut(
+    fs: FileSystem, segment: _FoundSegment, scan: SegmentScan, later: list[_FoundSegment], *, is_new: bool
+) -> None:
     """Drop everything after the valid prefix, durably, and make the kept part and its names durable.
 
     Later segments are removed newest first, each durably, so that after a crash recovery truncates at the same place
@@ -323,12 +329,12 @@ def remove_epoch_dir(fs: FileSystem, directory: Path) -> None:
     fs.sync_dir(directory.parent)
 
 
-def _scan(fs: FileSystem, segment: _Found) -> SegmentScan:
+def _scan(fs: FileSystem, segment: _FoundSegment) -> SegmentScan:
     with _reading(fs, segment.path) as file:
         return scan_segment(file, segment.header)
 
 
-def _tail(fs: FileSystem, segment: _Found, position: int) -> Remainder:
+def _tail(fs: FileSystem, segment: _FoundSegment, position: int) -> Remainder:
     with _reading(fs, segment.path) as file:
         return examine_tail(file, nonce=segment.header.nonce, position=position)
 

@@ -2,9 +2,9 @@
 
 When writeback fails, Linux keeps the pages readable and marks them clean: the next sync, in this process or another,
 succeeds without writing anything. A process stops at its first failed sync, but a process started after it, or after a
-kill, reads these pages and cannot tell them from durable ones. So recovery rewrites everything that no sync mark covers
-before it syncs and trusts it: that makes the pages dirty, and the sync reports the true result. Until a page is dirty
-the kernel may drop it and reread it from the disk, so the part is checked again after the write.
+kill, reads these pages and cannot distinguish them from durable ones. So recovery rewrites everything that no sync mark
+covers before it syncs and trusts it: that makes the pages dirty, and the sync reports the true result. Until a page is
+dirty the kernel may drop it and reread it from the disk, so the part is checked again after the write.
 
 Rejected: recording that a sync failed, because the record would have to be written to the failed disk, and a process
 killed in between has not written it. Copying the segment under a new name, because each start would read and write the

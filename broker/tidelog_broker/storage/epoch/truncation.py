@@ -2,7 +2,7 @@
 
 The tail is removed from the end in durable steps: later segments newest first, then the index of the truncated segment,
 then the tail of its file. A file's size changes atomically, so no crash leaves a gap before the remaining part, which
-recovery would take for rot because later sync marks cover it. Space that the file allocates again reads as zero, so
+recovery would treat as damage because later sync marks cover it. Space that the file allocates again reads as zero, so
 nothing of the old tail reappears.
 
 Rejected: zeroing the tail in place, because the page cache writes zeroes back in any order and a mark may outlive the
@@ -29,31 +29,31 @@ from tidelog_broker.storage.segment.layout import (
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptPart:
     """The kept part of the truncated segment."""
 
     index: Index
     end: SegmentEnd
 
 
-def kept_part(index: Index, end_offset: int, end_digest: int) -> Kept:
+def kept_part(index: Index, end_offset: int, end_digest: int) -> KeptPart:
     """Return the part of a segment's index that is kept if the log ends at a batch boundary in it."""
     count = index.slots_below(end_offset)
     if count < len(index):
-        # A sync mark before the first removed batch may stay: it covers nothing after it.
+        # A sync mark before the first removed batch may stay: it covers only batches before itself.
         position = index.place(count).position
     elif count:
         last = index.place(count - 1)
         position = last.position + padded(last.length)
     else:
         position = SEGMENT_HEADER_BYTES
-    return Kept(index.first(count), SegmentEnd(end_offset, position, end_digest))
+    return KeptPart(index.first(count), SegmentEnd(end_offset, position, end_digest))
 
 
 def cut_files(fs: FileSystem, segment: Path, size_bytes: int) -> None:
     """Remove all segments after `segment`, and the bytes of this one beyond `size_bytes`, durably.
 
-    The kept part is as durable as before, see `keep_files`.
+    The kept part is as durable as before this call, see `keep_files`.
 
     Raises:
         OSError: any part of the tail may remain.

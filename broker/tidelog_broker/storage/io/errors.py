@@ -110,7 +110,7 @@ def space_or_failure(what: str, error: OSError) -> DiskFullError | StorageFailed
 
 
 def unreadable(what: str, error: OSError) -> NoDescriptorError | StorageFailedError:
-    """Convert an OSError of opening or reading a file; out of descriptors, the message does not blame the disk."""
+    """Convert an OSError of opening or reading a file; without free descriptors, the message does not name the disk."""
     if is_out_of_descriptors(error):
         return NoDescriptorError(f"{what}: {error}; {REMEDY}")
     return StorageFailedError(f"{what}: {error}; check the disk")

@@ -2,8 +2,8 @@
 
 Space is allocated before it is written, so a full disk raises ENOSPC before anything is copied, and the mapping never
 allocates. `datasync` also covers bytes written through a mapping. A mapping covers the allocated space from the
-position of the next bytes on; after the file has grown a new one is created. A file is never truncated while it is
-mapped here.
+position of the next bytes on; after the file has grown, a new mapping is created. A file is never truncated while it is
+mapped.
 """
 
 from __future__ import annotations

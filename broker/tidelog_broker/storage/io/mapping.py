@@ -157,13 +157,13 @@ def can_populate() -> bool:
 @functools.cache
 def can_copy() -> bool:
     """Whether the kernel permits `process_vm_readv` within this process."""
-    said = b"copied"
+    content = b"copied"
     with mmap.mmap(-1, PAGE_BYTES) as page:
         try:
-            _copy(address_of(page), [said])
+            _copy(address_of(page), [content])
         except OSError:
             return False
-        return page[: len(said)] == said
+        return page[: len(content)] == content
 
 
 def read_ahead(fd: int, at: int, length_bytes: int) -> None:

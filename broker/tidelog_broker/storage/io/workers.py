@@ -3,9 +3,9 @@
 A key always maps to the same thread, so the work of one partition runs in the order of submission. A thread starts with
 its first work. Rejected: `ThreadPoolExecutor`, which has one queue for all threads and gives no order per key.
 
-Some work is optional and done early: preallocating space, syncing rolled segments. If it has not been done, the caller
-that needs the result does it itself and handles its errors. Such work is passed to `offer`, which declines it when the
-queue is long, so submitted work waits for few optional tasks.
+Some work is optional and done early: preallocating space, syncing rolled segments. A caller that needs its result
+before it was done does the work itself and handles the errors. Optional work is passed to `offer`, which declines it
+when the queue is long, so submitted work waits for few optional tasks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 PENDING_MAX: Final = 65_536
-"""Per thread. The node's limits on bytes and batches in flight apply long before; this bound guards against bugs."""
+"""Per thread. The node's limits on bytes and batches in flight apply long before; this one guards against bugs."""
 
 HEAD_STARTS_MAX: Final = 16
 """Queue length from which a thread declines offers."""

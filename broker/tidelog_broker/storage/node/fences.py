@@ -24,7 +24,7 @@ def _regression(entry: pb.FenceEntry, old: pb.FenceEntry | None) -> str:
         return ""
     where = f"partition {entry.partition}, epoch {entry.epoch}"
     if entry.HasField("accepted") and _order(entry.accepted) > _order(entry.promised):
-        return f"{where}: the accepted ballot is above the promise"
+        return f"{where}: the accepted ballot is above the promised one"
     if old is None or old.dropped:
         return ""
     if _order(entry.promised) < _order(old.promised):

@@ -20,19 +20,20 @@
 | 40 | | payload, zero-padded to a multiple of 64 |
 
 Entries begin at multiples of 64 bytes; a zero magic ends the content. `append` returns when the group is synced. As in
-the segment log, a bad entry that a later one declares synced is damage: the journal refuses to open, because replacing
-a lost promise by a default would lose acknowledged data. It also refuses if the file is missing: it is created once,
-with the data directory. A bad entry that no later one covers is a torn group that was never acknowledged, and is
-zeroed.
+the segment log, a bad entry that a later entry declares synced is damage: the journal does not open, because replacing
+a lost promise by a default would lose acknowledged data. It does not open without its file either, which is created
+once, with the data directory. A bad entry that no later one declares synced is a torn group that was never
+acknowledged, and is zeroed.
 
-So that rot in the newest group is detected, a mark follows it: an entry with the magic `TLJM` and no payload, which
+So that damage in the newest group is detected, a mark follows it: an entry with the magic `TLJM` and no payload, which
 declares everything before it synced. A mark is written after a short time without appends, at a clean stop, when a
-journal without one is opened, and at the end of a compacted file. Rot stays undetected only in a group that was written
-right before a crash and rots before the next start; closing that gap would need a second sync of every group.
+journal without one is opened, and at the end of a compacted file. Damage stays undetected only in a group that was
+written right before a crash and is damaged before the next start; closing that gap would need a second sync of every
+group.
 
 Space is preallocated, so that a full disk still takes the entries that end an epoch. Compaction writes the live entries
 to a new file and renames it; the old file is kept until the new one is durable. After the rename any error is final, a
-full disk included: the old file has no name any more, and later entries written to it would be gone at the next open.
+full disk included: the old file has lost its name, so later entries written to it would be missing at the next open.
 """
 
 from __future__ import annotations
@@ -253,7 +254,7 @@ class Journal:
 
     def _check(self) -> None:
         if self._failure:
-            raise StorageFailedError(f"{self.path} takes no more writes: {self._failure}")
+            raise StorageFailedError(f"{self.path} takes no more writes: {self._failure}; check the disk and restart")
 
     def _fail(self, what: str, error: OSError) -> StorageFailedError:
         self._failure = f"{what} failed: {error}"
@@ -364,7 +365,7 @@ def _parse_header(data: bytes, magic: bytes) -> int:
     if found != magic or crc != crc32c(memoryview(data)[: JOURNAL_HEADER_BYTES - 4]):
         raise LayoutError("journal header has a bad magic or checksum")
     if version != _VERSION:
-        raise LayoutError(f"journal version {version}; this build reads {_VERSION}")
+        raise LayoutError(f"the journal has version {version}; this build reads {_VERSION}")
     return int(nonce)
 
 

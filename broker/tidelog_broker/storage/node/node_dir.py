@@ -15,16 +15,16 @@ A new directory is created for one of three kinds of node; an existing one knows
     joiner     the cluster id is given, and the node generates a node id unless one is given
 
 Founders and joiners begin unadmitted: before its first vote the node has the cluster agree that its id belongs to this
-directory (see `directory_admission`) and then calls `mark_admitted`. Otherwise a node with a wiped disk would return
-under its old id without its promises. The mark is durable and separate from the boot counter, so that neither a crash
-between the two nor repeated starts make an empty directory count as admitted.
+directory (see `directory_admission`) and then calls `mark_admitted`. Without the admission, a node with a wiped disk
+would return under its old id without its promises. The mark is durable and separate from the boot counter, so that
+neither a crash between the two nor repeated starts make an empty directory count as admitted.
 
 Version 1 had neither the directory's id nor bindings. Such a directory gets its id when it is opened, and stays
 admitted if it was. A build of version 1 would drop the bindings at its next write, so it must not open this one.
-Version 2 had no journal of lives and no refusal; an empty journal is created when such a directory is opened.
+Version 2 had no journal of incarnations and no refusal; an empty journal is created when such a directory is opened.
 
-A directory that other nodes have found to be an older copy of itself (`core.lives`) is refused at every later start:
-`mark_refused` stores the reason.
+A directory that other nodes have found to be an older copy of itself (`core.rollback_detection`) is refused at every
+later start: `mark_refused` stores the reason.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from tidelog_broker.storage.io.errors import (
 )
 from tidelog_broker.storage.io.filesystem import File, FileSystem, RealFileSystem
 from tidelog_broker.storage.node.fences import FENCES
-from tidelog_broker.storage.node.lives import LIVES
+from tidelog_broker.storage.node.incarnation_journal import INCARNATIONS
 from tidelog_broker.storage.node.meta_journal import CHAINS
 from tidelog_broker.storage.node.meta_snapshot import load_meta_snapshot, save_meta_snapshot
 from tidelog_broker.storage.node.typed_journal import TypedJournal
@@ -59,7 +59,7 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.limits import CLUSTER_ID_BYTES
 
 FORMAT_VERSION: Final = 3
-_FIRST_WITH_LIVES: Final = 3
+_FIRST_WITH_INCARNATIONS: Final = 3
 _VERSIONS_READ: Final = (1, 2, FORMAT_VERSION)
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _NODE_JSON_BYTES_MAX: Final = 1024 * 1024
@@ -69,7 +69,7 @@ _LOCK: Final = "lock"
 _META: Final = "meta"
 _JOURNAL: Final = "journal"
 _FENCES: Final = "fences"
-_LIVES: Final = "lives"
+_INCARNATIONS: Final = "lives"
 _STATE: Final = "state"
 _PARTITIONS: Final = "partitions"
 _OURS_WHILE_NEW: Final = {_NODE_JSON + NEW_SUFFIX, _LOCK, _META, _PARTITIONS, "lost+found"}
@@ -132,9 +132,9 @@ class NodeDir:
         return self.path / _META / _FENCES
 
     @property
-    def lives(self) -> Path:
-        """The file of the journal of lives."""
-        return self.path / _META / _LIVES
+    def incarnations(self) -> Path:
+        """The file of the journal of incarnations."""
+        return self.path / _META / _INCARNATIONS
 
     @property
     def meta_state(self) -> Path:
@@ -268,7 +268,7 @@ def open_node_dir(
             _keep_names(files, path)
         lock = _lock_dir(files, path)
         try:
-            return _begin(files, path, lock, _Asked(node_id, cluster_id, replaces=replaces))
+            return _begin(files, path, lock, _ExpectedIds(node_id, cluster_id, replaces=replaces))
         except BaseException:
             lock.close()
             raise
@@ -280,7 +280,7 @@ def relabel(path: Path, cluster_id: bytes, nodes: Collection[pb.NodeRecord]) -> 
     """Change the cluster id of a copy of a node's data directory, and return the node's id.
 
     A node that starts on the copy only connects to nodes of the new cluster, at the given addresses. The journal of
-    lives and a refusal are dropped, because they concern nodes of the old cluster.
+    incarnations and a refusal are dropped, because they concern nodes of the old cluster.
 
     Args:
         path: the directory, which no process uses.
@@ -299,10 +299,10 @@ def relabel(path: Path, cluster_id: bytes, nodes: Collection[pb.NodeRecord]) -> 
             old = _read_record(fs, path)
             if old.cluster_id == cluster_id.hex():
                 raise NodeDirError(f"{path} already has the cluster id {old.cluster_id}; give another one")
-            lives = path / _META / _LIVES
-            if fs.exists(lives):
-                fs.unlink(lives)
-            _make_lives(fs, path)
+            incarnations = path / _META / _INCARNATIONS
+            if fs.exists(incarnations):
+                fs.unlink(incarnations)
+            _make_incarnation_journal(fs, path)
             _move_nodes(fs, path / _META / _STATE, nodes)
             _write_record(
                 fs, path, replace(old, format_version=FORMAT_VERSION, cluster_id=cluster_id.hex(), refused="")
@@ -328,7 +328,7 @@ def _move_nodes(fs: FileSystem, state: Path, nodes: Collection[pb.NodeRecord]) -
 
 
 def is_new_dir(path: Path, *, fs: FileSystem | None = None) -> bool:
-    """Whether the directory has no node yet, so that `open_node_dir` would create one."""
+    """Whether no node has used the directory yet, so that `open_node_dir` would create one."""
     return not (fs or RealFileSystem()).exists(path / _NODE_JSON)
 
 
@@ -371,7 +371,7 @@ def _lock_dir(fs: FileSystem, path: Path) -> File:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _ExpectedIds:
     """The node and cluster ids that the caller expects."""
 
     node_id: str | None
@@ -412,22 +412,22 @@ class _Asked:
             )
 
 
-def _begin(fs: FileSystem, path: Path, lock: File, asked: _Asked) -> NodeDir:
+def _begin(fs: FileSystem, path: Path, lock: File, expected: _ExpectedIds) -> NodeDir:
     boot_id = BOOT_ID.read_text("ascii").strip()
     old = _read_record(fs, path) if fs.exists(path / _NODE_JSON) else None
     if old is None:
         _make_parts(fs, path)
-        record = asked.new_record(boot_id)
+        record = expected.new_record(boot_id)
     else:
-        asked.check(path, old)
+        expected.check(path, old)
         if old.refused:
             raise OldCopyError(f"{path}: {old.refused}")
         missing = [name for name in (_META, _PARTITIONS) if not fs.exists(path / name)]
         if missing:
             raise NodeDirError(f"{path} has no {missing[0]!r} directory, which was created with it; restore it")
-        if old.format_version < _FIRST_WITH_LIVES:
-            _make_lives(fs, path)
-        # Kept over starts that end before the logs are opened, so that a second start does not clear it.
+        if old.format_version < _FIRST_WITH_INCARNATIONS:
+            _make_incarnation_journal(fs, path)
+        # The mark survives starts that end before the logs are opened.
         rebooted = old.unnoted_reboot or (old.boot_id != boot_id and not old.stopped_cleanly)
         record = replace(
             old,
@@ -453,7 +453,7 @@ def _make_parts(fs: FileSystem, path: Path) -> None:
         if not fs.exists(directory):
             fs.make_dir(directory)
     fs.sync_dir(path)
-    made = {name + suffix for name in (_JOURNAL, _FENCES, _LIVES) for suffix in ("", NEW_SUFFIX)}
+    made = {name + suffix for name in (_JOURNAL, _FENCES, _INCARNATIONS) for suffix in ("", NEW_SUFFIX)}
     data = [partitions / name for name in fs.list_dir(partitions)]
     data += [meta / name for name in fs.list_dir(meta) if name not in made]
     if data:
@@ -461,21 +461,21 @@ def _make_parts(fs: FileSystem, path: Path) -> None:
     try:
         TypedJournal.make(fs, meta / _JOURNAL, CHAINS)
         TypedJournal.make(fs, meta / _FENCES, FENCES)
-        TypedJournal.make(fs, meta / _LIVES, LIVES)
+        TypedJournal.make(fs, meta / _INCARNATIONS, INCARNATIONS)
     except DamagedError as error:
         raise NodeDirError(_lost_record(path, error.message)) from error
     except StorageError as error:
         raise NodeDirError(error.message) from error
 
 
-def _make_lives(fs: FileSystem, path: Path) -> None:
-    """Create the journal of lives in a directory of an earlier version.
+def _make_incarnation_journal(fs: FileSystem, path: Path) -> None:
+    """Create the journal of incarnations in a directory of an earlier version.
 
     Raises:
         NodeDirError: it cannot be created.
     """
     try:
-        TypedJournal.make(fs, path / _META / _LIVES, LIVES)
+        TypedJournal.make(fs, path / _META / _INCARNATIONS, INCARNATIONS)
     except StorageError as error:
         raise NodeDirError(error.message) from error
 

@@ -29,8 +29,8 @@ def dump(
 ) -> Iterator[DumpedBatch | Finding]:
     """Yield the batches of a log's segments in order, each segment followed by its faults.
 
-    Directories outside the log (being filled, set aside ...) are skipped, unless `path` is such a directory or one of
-    its segments.
+    Directories outside the log (partial copies, copies set aside) are skipped, unless `path` is such a directory or one
+    of its segments.
 
     Args:
         fs: the file system.
@@ -48,7 +48,9 @@ def dump(
         if report.role == "log" or is_asked_for:
             end = report.end_offset or 0
             if end > from_offset and (to_offset is None or (report.base_offset or 0) < to_offset):
-                with contextlib.suppress(FileNotFoundError):  # The node is running and has deleted or replaced it.
+                with contextlib.suppress(
+                    FileNotFoundError
+                ):  # The node is running and has deleted or replaced the file.
                     yield from _batches(fs, report, from_offset, end if to_offset is None else min(end, to_offset))
             yield from (finding for finding in report.findings if finding.severity != "note")
 

@@ -118,13 +118,13 @@ def _look_at(log: PartitionLog, rot: str, others: Sequence[str], *, open_epoch: 
         return found
     is_first = newest.damage is not None and rot.startswith(f"{newest.damage.path} ")
     if not is_first and not newest.is_repairing:
-        return found  # a full segment, which a start does not scan, is damaged: it would stay so
+        return found  # a full segment is damaged, which a start does not scan, so that the damage would stay
     end = log.repair.repairable_end(newest.epoch)
     return found if end is None else _at(found, newest.epoch, end.offset)
 
 
-def _at(found: Repair, epoch: int, end_offset: int, kept: Path | None = None) -> Repair:
-    return Repair(found.topic, found.partition, found.damage, (), epoch, end_offset, kept)
+def _at(found: Repair, epoch: int, end_offset: int, copy: Path | None = None) -> Repair:
+    return Repair(found.topic, found.partition, found.damage, (), epoch, end_offset, copy)
 
 
 def _cut(fs: FileSystem, log: PartitionLog, found: Repair) -> Repair:
@@ -133,18 +133,18 @@ def _cut(fs: FileSystem, log: PartitionLog, found: Repair) -> Repair:
     newest = log.active
     assert newest is not None
     if newest.is_repairing:
-        kept = aside_dirs(fs, log.directory)[-1]
+        copy = aside_dirs(fs, log.directory)[-1]
     else:
         try:
-            kept = copy_aside(fs, newest.directory, found.damage)
+            copy = copy_aside(fs, newest.directory, found.damage)
         except OSError as error:
             raise space_or_failure(f"{newest.directory} cannot be copied before the repair", error) from error
         try:
             log.repair.truncate_to_valid_prefix(found.epoch)
         except StorageError:
-            if not newest.is_repairing:  # Nothing has changed: otherwise each attempt would leave another copy.
+            if not newest.is_repairing:  # Nothing was truncated; without this, each attempt would leave another copy.
                 with contextlib.suppress(OSError):
-                    remove_epoch_dir(fs, kept)
+                    remove_epoch_dir(fs, copy)
             raise
     log.repair.finish_repair(found.epoch)
-    return _at(found, found.epoch, found.end_offset, kept)
+    return _at(found, found.epoch, found.end_offset, copy)

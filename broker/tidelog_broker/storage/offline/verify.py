@@ -1,7 +1,8 @@
 """Offline verification of data files, for `tidelog log inspect` and `verify`: reads everything, changes nothing.
 
-Only the log itself must be valid. Faults of other copies are notes: a copy being filled or compacted is checked when it
-is complete, an older version of an epoch is about to be removed, and a copy that was set aside is not used any more.
+Only the log itself must be valid. Faults of other copies are notes: a copy that is being fetched or compacted is
+checked when it is complete, an older version of an epoch is about to be removed, and a copy that was set aside is not
+used any more.
 
 It takes no lock. While a node is writing, the end of the newest segment may look torn: run it again, or on a stopped
 node.
@@ -23,12 +24,12 @@ from tidelog_broker.storage.partition.partition_dirs import (
     MAKING_SUFFIX,
     aside_dirs,
     epoch_dirs,
-    fill_dirs,
     is_aside,
     making_dirs,
     missing_epoch,
     older_dirs,
     parse_partition_dir_name,
+    partial_copy_dirs,
 )
 from tidelog_broker.storage.segment.hash_file import HashFile
 from tidelog_broker.storage.segment.layout import (
@@ -48,7 +49,7 @@ Severity = Literal["damage", "torn", "note"]
 """Damaged bytes were synced; torn ones were not, and the next start truncates them; a note needs no action."""
 
 Role = Literal["log", "fill", "making", "old", "aside"]
-"""Whether an epoch's directory is in the log, is being filled or compacted, is an older version, or was set aside."""
+"""Whether an epoch's directory is in the log, is being fetched or compacted, is an older version, or was set aside."""
 
 _ROLES: Final[Mapping[str, Role]] = {FILL_SUFFIX: "fill", MAKING_SUFFIX: "making"}
 """By the suffix of the directory's name."""
@@ -230,7 +231,7 @@ def _verify_partition(fs: FileSystem, path: Path) -> Iterator[SegmentReport]:
     name = parse_partition_dir_name(path.name)
     before: SegmentReport | None = None
     for directory in epoch_dirs(fs, path).values():
-        continued, before = before, None  # Without continuity check after a directory that was removed meanwhile.
+        continued, before = before, None  # After a directory that was removed meanwhile, continuity is not checked.
         for report in _verify_epoch(fs, directory, continued):
             if name is not None and report.partition not in {None, name.partition}:
                 message = f"it is in the directory of partition {name.partition}, but its header has {report.partition}"
@@ -240,7 +241,7 @@ def _verify_partition(fs: FileSystem, path: Path) -> Iterator[SegmentReport]:
     for directory in older_dirs(fs, path):
         yield from _verify_epoch(fs, directory, None, role="old")
     missing = missing_epoch(fs, path)
-    for directory in (*making_dirs(fs, path).values(), *fill_dirs(fs, path).values(), *aside_dirs(fs, path)):
+    for directory in (*making_dirs(fs, path).values(), *partial_copy_dirs(fs, path).values(), *aside_dirs(fs, path)):
         for report in _verify_epoch(fs, directory, None):
             if missing is not None and report.epoch == missing and report.role == "aside":
                 message = f"epoch {missing}, the newest, was set aside and has not been replaced yet"
@@ -251,16 +252,16 @@ def _verify_partition(fs: FileSystem, path: Path) -> Iterator[SegmentReport]:
 def _verify_epoch(
     fs: FileSystem, directory: Path, before: SegmentReport | None, *, role: Role | None = None
 ) -> Iterator[SegmentReport]:
-    """Yield an epoch's segments, each checked against the one before it, which may be the last of another epoch."""
+    """Yield an epoch's segments, each checked against the previous one, which may be of another epoch."""
     try:
         names = [name for name in fs.list_dir(directory) if name.endswith((SEGMENT_SUFFIX, BEGUN_SUFFIX))]
     except FileNotFoundError:
-        return  # The node is running and has replaced it.
+        return  # The node is running and has replaced the directory.
     for name in names:
         try:
             report = inspect_segment(fs, directory / name)
         except FileNotFoundError:
-            before = None  # The node is running and has deleted it.
+            before = None  # The node is running and has deleted the file.
             continue
         report.role = role or report.role
         fault = _seam(before, report)

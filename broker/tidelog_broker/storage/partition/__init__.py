@@ -1,1 +1,1 @@
-"""A partition's log: a chain of epochs, with truncation, filling and repair."""
+"""A partition's log: a chain of epochs, with truncation, partial copies and repair."""

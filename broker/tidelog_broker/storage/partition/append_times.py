@@ -2,9 +2,9 @@
 
 A segment's index has the record timestamps, which producers choose. Append timestamps are set by the owner and never
 decrease, so the last batch header of a segment has the time of its newest record. It is read on demand, one header per
-segment, and cached: a sealed segment costs one read in the life of a process, and retention does not look past the
-first segment that is not expired. Rejected: a field in the index file, which is rebuilt from the segment when missing,
-and would have to be kept consistent to save one read.
+segment, and cached, so that a process reads it once per sealed segment; retention stops at the first segment that is
+not expired. Rejected: a field in the index file, which is rebuilt from the segment when missing, and would have to be
+kept consistent to save one read.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class AppendTimes:
 
     def __init__(self, held: HeldEpochs) -> None:
         self._held = held
-        self._known: dict[Path, SegmentTimes] = {}
+        self._known_times: dict[Path, SegmentTimes] = {}
 
     def look(self, before_us: int | None) -> Ages:
         """Return how old the segments are; with None no segment is expired.
@@ -69,7 +69,7 @@ class AppendTimes:
             if segment.end_offset > segment.base_offset
         ]
         paths = {segment.path for _, segment in segments}
-        self._known = {path: times for path, times in self._known.items() if path in paths}
+        self._known_times = {path: times for path, times in self._known_times.items() if path in paths}
         if not segments:
             return Ages()
         newest_log, newest = segments[-1]
@@ -110,11 +110,11 @@ class AppendTimes:
         return 0
 
     def _of(self, log: EpochLog, segment: Segment) -> SegmentTimes:
-        known, end_offset = self._known.get(segment.path), segment.end_offset
+        known, end_offset = self._known_times.get(segment.path), segment.end_offset
         if known is None or known.end_offset != end_offset:
             last_us = _append_us(log, end_offset - 1) or _latest_us(log, segment.base_offset, end_offset)
             first_us = known.first_us if known is not None else _append_us(log, segment.base_offset)
-            known = self._known[segment.path] = SegmentTimes(first_us, last_us, end_offset)
+            known = self._known_times[segment.path] = SegmentTimes(first_us, last_us, end_offset)
         return known
 
 

@@ -2,7 +2,8 @@
 
 A version is a separate epoch log in `epoch-N.making`, written on any one thread. When it is complete, durable and
 decided, the partition's appending thread renames it after the decision and replaces the older version. After a crash
-before that, nothing of it remains; after a crash right after it, both remain and the newer one counts.
+before the rename, nothing of the new version remains; after a crash right after it, both remain and the newer one
+counts.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ class CompactedCopies:
         if old is None or old.damage is not None or old.end_offset != end.offset:
             raise NotHeldError(f"epoch {epoch} is not complete in {held.directory}")
         if old.end_digest == end.digest:
-            self.abandon(epoch)  # It was fetched from another node meanwhile.
+            self.abandon(epoch)  # The same version was fetched from another node meanwhile.
         else:
             held.replace(old, self._path(epoch), decided, end)
 

@@ -81,7 +81,7 @@ class EpochRange(NamedTuple):
     end_offset: int
 
 
-class Made(NamedTuple):
+class FinishedVersion(NamedTuple):
     """A complete and durable version of an epoch that is not swapped in yet."""
 
     epoch: int
@@ -126,19 +126,19 @@ class CompactionPass:
         self._survivors_max = max(1, memory_bytes // OFFSET_BYTES)
         self._pace = pace
         self.slices = 1
-        """Into how many slices the keys are divided; a power of two."""
+        """Number of slices into which the keys are divided; a power of two."""
         self.left: list[int] = []
         """Epochs left unchanged because a batch of their survivors would be too large."""
 
     @property
     def terms(self) -> Terms:
-        """The actual terms: no tombstone after the start of an epoch left unchanged was removed.
+        """The actual terms: tombstones after the start of an epoch left unchanged were kept.
 
-        Such an epoch may hold older values of the tombstone's key. Tombstones before it are not affected.
+        Such an epoch may have older values of the tombstone's key.
         """
         return self._terms
 
-    def run(self) -> list[Made]:
+    def run(self) -> list[FinishedVersion]:
         """Write the versions of all epochs except those in `left`; on an exception unfinished versions are removed.
 
         Raises:
@@ -146,7 +146,7 @@ class CompactionPass:
             ProtocolError: OFFSET_OUT_OF_RANGE if retention has deleted a part of the input.
             DiskFullError, DamagedError, StorageFailedError: from the log.
         """
-        made: list[Made] = []
+        made: list[FinishedVersion] = []
         try:
             survivor_range = _SurvivorRange(0, 0, np.empty(0, np.int64))
             for each in self._epochs:
@@ -157,7 +157,7 @@ class CompactionPass:
             raise
         return made
 
-    def _compact(self, each: EpochRange, survivor_range: _SurvivorRange, made: list[Made]) -> _SurvivorRange:
+    def _compact(self, each: EpochRange, survivor_range: _SurvivorRange, made: list[FinishedVersion]) -> _SurvivorRange:
         version = self._copies.begin(each.epoch, each.start_offset)
         try:
             deriver = Deriver(each.start_offset, epoch=each.epoch)
@@ -182,7 +182,7 @@ class CompactionPass:
             raise DamagedError(
                 f"epoch {each.epoch} ends at offset {each.end_offset}, but its batches end at {end.offset}"
             )
-        made.append(Made(each.epoch, end, version.size_bytes))
+        made.append(FinishedVersion(each.epoch, end, version.size_bytes))
         return survivor_range
 
     def _kept(self, batch: RecordBatch, survivors: Offsets) -> Bools | None:

@@ -1,4 +1,4 @@
-"""Copies of epochs that a partition's log lacks: filled from peers beside the log, and added to it when complete.
+"""Partial copies of epochs that a partition's log lacks: stored beside the log, and added to it when complete.
 
 All methods run on the partition's appending thread, unless they say otherwise. Epochs that are not contiguous with the
 log are stored beside it, see `partition_dirs`, until they are complete. A damaged copy is set aside for the operator
@@ -14,14 +14,14 @@ from tidelog_broker.storage.epoch.epoch_log import EpochLog
 from tidelog_broker.storage.epoch.recovery import remove_epoch_dir
 from tidelog_broker.storage.io.errors import DivergedError, NotHeldError, StorageFailedError
 from tidelog_broker.storage.partition.copied_batches import LogPosition
-from tidelog_broker.storage.partition.fill import EpochFill, FillTarget
 from tidelog_broker.storage.partition.held_epochs import HeldEpochs, LostEpoch, find_lost_epoch
+from tidelog_broker.storage.partition.partial_copy import CopyTarget, PartialCopy
 from tidelog_broker.storage.partition.partition_dirs import (
     demote,
     epoch_dir_name,
     epoch_dirs,
-    fill_dir_name,
     open_epochs,
+    partial_copy_dir_name,
     put_aside,
 )
 from tidelog_proto.batch.header import Buffer
@@ -37,15 +37,15 @@ class EpochCopies:
 
     def __init__(self, held: HeldEpochs, dormant: Sequence[int] = ()) -> None:
         self._held = held
-        self._fills: dict[int, EpochFill | None] = dict.fromkeys(dormant)
+        self._copies: dict[int, PartialCopy | None] = dict.fromkeys(dormant)
         """By epoch; None for a copy that a former run or copy left and that has not been resumed."""
 
     @property
-    def fill_epochs(self) -> tuple[int, ...]:
+    def partial_epochs(self) -> tuple[int, ...]:
         """The epochs with a copy, complete or not, outside the log; oldest first."""
-        return tuple(sorted(self._fills))
+        return tuple(sorted(self._copies))
 
-    def begin_fill(
+    def begin_copy(
         self,
         epoch: int,
         start_offset: int,
@@ -55,11 +55,11 @@ class EpochCopies:
         start_digest: int | None = 0,
         or_digests: Sequence[int] = (),
     ) -> LogPosition:
-        """Begin or resume filling an epoch that is decided and incomplete in the log; return how far it is filled.
+        """Begin or resume the copy of an epoch that is decided and incomplete in the log; return its end.
 
         Args:
             epoch: the newest epoch leaves the log if it ends too early, and its copy is resumed. If the epoch is
-                complete in the log, this fills another version of it. Fill newest epochs first: a copy is usable once
+                complete in the log, the copy is of another version. Begin with the newest epochs: a copy is usable once
                 all newer ones are.
             start_offset: where the epoch begins, or a later batch boundary if its beginning is permanently deleted.
             end_offset: the decided end offset.
@@ -81,39 +81,39 @@ class EpochCopies:
         assert held is None or held.end_offset == end_offset, f"epoch {epoch} is in the log"
         assert lost is None or lost.is_aside or epoch > lost.epoch, "set the unreadable epoch aside"
         end = LogPosition(end_offset, end_digest)
-        fill = self._fills.get(epoch)
+        copy = self._copies.get(epoch)
         if (
-            fill is None
-            or fill.target.end != end
-            or not (fill.log.start_offset <= start_offset <= fill.position.offset)
+            copy is None
+            or copy.target.end != end
+            or not (copy.log.start_offset <= start_offset <= copy.position.offset)
         ):
-            if fill is not None:
-                fill.log.close()
-                self._fills[epoch] = None
+            if copy is not None:
+                copy.log.close()
+                self._copies[epoch] = None
             self._held.make_directory()()
             start = LogPosition(start_offset, start_digest or 0)
-            fill = self._open_fill(FillTarget(epoch, start, end, tuple(or_digests)), start_digest)
-            self._fills[epoch] = fill
+            copy = self._open_copy(CopyTarget(epoch, start, end, tuple(or_digests)), start_digest)
+            self._copies[epoch] = copy
         newest = self._held.active
         if (
             newest is not None
             and newest.epoch < epoch
-            and newest.end_offset < fill.log.start_offset
+            and newest.end_offset < copy.log.start_offset
             and start_digest != 0
         ):
             self.demote(len(self._held.epochs))  # An existing copy may begin earlier and continue the log.
-        return fill.position
+        return copy.position
 
-    def _open_fill(self, target: FillTarget, start_digest: int | None) -> EpochFill:
+    def _open_copy(self, target: CopyTarget, start_digest: int | None) -> PartialCopy:
         if start_digest is None:
-            fill = EpochFill.resume(
+            copy = PartialCopy.resume(
                 self._held.disk, self._held.directory, target, segment_bytes=self._held.segment_bytes
             )
-            if fill is None:
-                self._fills.pop(target.epoch, None)
+            if copy is None:
+                self._copies.pop(target.epoch, None)
                 raise NotHeldError(f"no copy of epoch {target.epoch} in {self._held.directory} can be resumed")
-            return fill
-        return EpochFill.begin(
+            return copy
+        return PartialCopy.begin(
             self._held.disk,
             self._held.directory,
             target,
@@ -122,20 +122,20 @@ class EpochCopies:
             segment_bytes=self._held.segment_bytes,
         )
 
-    def fill_position(self, epoch: int) -> LogPosition | None:
-        """Return how far the copy of an epoch is filled; None if `begin_fill` was not called since the start."""
-        fill = self._fills.get(epoch)
-        return fill.position if fill is not None else None
+    def copy_position(self, epoch: int) -> LogPosition | None:
+        """Return the end of the copy of an epoch; None if `begin_copy` was not called since the start."""
+        copy = self._copies.get(epoch)
+        return copy.position if copy is not None else None
 
-    def append_fill(self, epoch: int, batches: Sequence[Buffer]) -> LogPosition:
-        """Append batches of a peer to the copy of an epoch; see `EpochFill.append`.
+    def append_copy(self, epoch: int, batches: Sequence[Buffer]) -> LogPosition:
+        """Append batches of a peer to the copy of an epoch; see `PartialCopy.append`.
 
         Raises:
-            NotHeldError: the fill has not begun, or retention has ended it.
+            NotHeldError: the copy was not begun, or retention has removed it.
         """
-        return self._fill(epoch).append(batches)
+        return self._copy_of(epoch).append(batches)
 
-    def finish_fill(self, epoch: int, decided: int | None = None) -> bool:
+    def finish_copy(self, epoch: int, decided: int | None = None) -> bool:
         """Add a complete copy to the log, durably, and every other complete one that becomes contiguous.
 
         Args:
@@ -148,47 +148,47 @@ class EpochCopies:
 
         Raises:
             DivergedError: it is incomplete or differs from the decision.
-            NotHeldError: as `append_fill`.
+            NotHeldError: as `append_copy`.
             StorageFailedError: the disk failed.
         """
-        fill = self._fill(epoch)
-        if not fill.is_complete:
+        copy = self._copy_of(epoch)
+        if not copy.is_complete:
             raise DivergedError(
-                f"epoch {epoch} is filled up to {fill.position}, but its decided end is {fill.target.end}"
+                f"epoch {epoch} is copied up to {copy.position}, but its decided end is {copy.target.end}"
             )
-        fill.seal()
+        copy.seal()
         held = self._held.log_of(epoch)
-        if held is not None and (held.end_offset, held.end_digest) == fill.target.end:
-            self.abandon_fill(epoch)  # Compaction on this node has produced the same version meanwhile.
+        if held is not None and (held.end_offset, held.end_digest) == copy.target.end:
+            self.abandon_copy(epoch)  # Compaction on this node has produced the same version meanwhile.
             return True
         if held is not None:
             assert decided is not None, f"epoch {epoch} is in the log as it was decided at first"
-            self._take_place_of(held, fill, decided)
+            self._take_place_of(held, copy, decided)
             return True
-        self.add_complete_fills()
-        if epoch in self._fills and fill.target.start == fill.target.end:
+        self.add_complete_copies()
+        if epoch in self._copies and copy.target.start == copy.target.end:
             # An epoch without records needs no files: its neighbours are contiguous.
-            self.abandon_fill(epoch)
+            self.abandon_copy(epoch)
             return True
         return self._held.log_of(epoch) is not None
 
-    def abandon_fill(self, epoch: int) -> None:
+    def abandon_copy(self, epoch: int) -> None:
         """Remove the copy of an epoch.
 
         Raises:
             StorageFailedError: the disk failed; a part of it may remain.
         """
-        if epoch not in self._fills:
+        if epoch not in self._copies:
             return
-        fill = self._fills.pop(epoch)
-        if fill is not None:
-            fill.log.close(sync=False)
-        path = self._held.directory / fill_dir_name(epoch)
+        copy = self._copies.pop(epoch)
+        if copy is not None:
+            copy.log.close(sync=False)
+        path = self._held.directory / partial_copy_dir_name(epoch)
         try:
             if self._held.disk.fs.exists(path):
                 remove_epoch_dir(self._held.disk.fs, path)
         except OSError as error:
-            raise StorageFailedError(f"{path} cannot be removed: {error}") from error
+            raise StorageFailedError(f"{path} cannot be removed: {error}; check the disk") from error
 
     def begin_anew(self, epoch: int, end_offset: int) -> None:
         """Remove the copy of a sealed epoch, to fill another version of it.
@@ -204,14 +204,14 @@ class EpochCopies:
         newest = self._held.active
         if newest is not None and newest.epoch == epoch and newest.end_offset < end_offset:
             self._demote_newest()
-        self.abandon_fill(epoch)
+        self.abandon_copy(epoch)
 
     def set_aside(self, epoch: int, reason: str) -> Path:
         """Rename this node's copy of an epoch to `.bad-N`, for the operator, so that it is fetched again.
 
-        Older epochs leave the log with it and become fills, without copying bytes. LIMBO ends with the last damaged
-        epoch, except when the newest epoch is set aside: the fate of its acknowledged records must be decided first, so
-        LIMBO then ends with the next `start_epoch` or with the filled copy.
+        Older epochs leave the log with it and become partial copies; no bytes are copied. LIMBO ends with the last
+        damaged epoch, except when the newest epoch is set aside: its end must be decided first, so LIMBO then ends with
+        the next `start_epoch` or with the completed copy.
 
         Returns:
             Its new path.
@@ -225,7 +225,7 @@ class EpochCopies:
             raise StorageFailedError(f"epoch {epoch} of {self._held.directory} cannot be set aside: {error}") from error
 
     def is_overtaken(self, offset: int) -> bool:
-        """Whether the log will never reach a complete copy: only records below `offset` are missing in between.
+        """Whether the log will never reach a complete copy, because only records below `offset` are missing in between.
 
         Thread-safe.
         """
@@ -233,11 +233,11 @@ class EpochCopies:
             return False
         newest = self._held.epochs[-1].epoch
         return any(
-            fill is not None
-            and fill.is_complete
-            and fill.target.epoch > newest
-            and self._held.end_offset < fill.target.start.offset <= offset
-            for fill in list(self._fills.values())
+            copy is not None
+            and copy.is_complete
+            and copy.target.epoch > newest
+            and self._held.end_offset < copy.target.start.offset <= offset
+            for copy in list(self._copies.values())
         )
 
     def close(self, *, sync: bool) -> None:
@@ -246,107 +246,105 @@ class EpochCopies:
         Raises:
             StorageFailedError: a sync failed.
         """
-        for fill in self._fills.values():
-            if fill is not None:
-                fill.log.close(sync=sync)
-        self._fills.clear()
+        for copy in self._copies.values():
+            if copy is not None:
+                copy.log.close(sync=sync)
+        self._copies.clear()
 
     def demote(self, count: int) -> None:
         """Remove the oldest epochs from the log, oldest first, so that a crash leaves no gap."""
         for log in self._held.epochs[:count]:
             self._held.epochs = self._held.epochs[1:]
-            self._rename_to_fill(log)
+            self._rename_to_partial_copy(log)
 
-    def add_complete_fills(self) -> None:
+    def add_complete_copies(self) -> None:
         """Add every complete copy that continues the log."""
-        while (ready := next(filter(self._fits, filter(None, self._fills.values())), None)) is not None:
-            self._add_fill(ready)
+        while (ready := next(filter(self._fits, filter(None, self._copies.values())), None)) is not None:
+            self._add_copy(ready)
 
     def drop_below(self, offset: int) -> None:
         """Remove copies outside the log all of whose records are below `offset`, as retention would inside the log."""
         if self._held.limbo is not None:
             return
-        for epoch, fill in list(self._fills.items()):
-            bound = fill.target.end.offset if fill is not None else self._held.start_offset
+        for epoch, copy in list(self._copies.items()):
+            bound = copy.target.end.offset if copy is not None else self._held.start_offset
             if self._held.epochs and epoch < self._held.epochs[0].epoch and bound <= offset:
-                self.abandon_fill(epoch)
+                self.abandon_copy(epoch)
 
     # ------------------------------------------------------------------------------------ inside
 
-    def _fill(self, epoch: int) -> EpochFill:
-        fill = self._fills.get(epoch)
-        if fill is None:
-            raise NotHeldError(f"epoch {epoch} is not being filled in {self._held.directory}")
-        return fill
+    def _copy_of(self, epoch: int) -> PartialCopy:
+        copy = self._copies.get(epoch)
+        if copy is None:
+            raise NotHeldError(f"epoch {epoch} is not being copied to {self._held.directory}")
+        return copy
 
     def _demote_newest(self) -> None:
         """Remove the newest epoch from the log; its copy can be resumed."""
         log = self._held.epochs[-1]
         self._held.epochs = self._held.epochs[:-1]
-        self._rename_to_fill(log)
+        self._rename_to_partial_copy(log)
 
-    def _rename_to_fill(self, log: EpochLog) -> None:
+    def _rename_to_partial_copy(self, log: EpochLog) -> None:
         log.close()
-        beside = self._fills.get(log.epoch)
+        beside = self._copies.get(log.epoch)
         if beside is not None:
-            beside.log.close(
-                sync=False
-            )  # A copy of another version, which is incomplete: `demote` removes its directory.
+            beside.log.close(sync=False)  # An incomplete copy of another version: `demote` removes its directory.
         try:
             demote(self._held.disk.fs, log.directory)
         except OSError as error:
-            raise StorageFailedError(f"{log.directory} cannot be renamed: {error}") from error
-        self._fills[log.epoch] = None
+            raise StorageFailedError(f"{log.directory} cannot be renamed: {error}; check the disk") from error
+        self._copies[log.epoch] = None
 
-    def _fits(self, fill: EpochFill) -> bool:
+    def _fits(self, copy: PartialCopy) -> bool:
         """Whether a copy is complete and continues the log at its start or end."""
-        if fill.log.state != "sealed":
+        if copy.log.state != "sealed":
             return False
         if not self._held.epochs:
             return self._held.lost is None or self._held.lost.is_aside
         oldest, newest = self._held.epochs[0], self._held.epochs[-1]
-        if fill.target.epoch > newest.epoch:
-            return newest.end_offset == fill.log.start_offset and newest.state in {"sealed", "active"}
-        return fill.target.epoch < oldest.epoch and fill.target.end.offset == oldest.start_offset
+        if copy.target.epoch > newest.epoch:
+            return newest.end_offset == copy.log.start_offset and newest.state in {"sealed", "active"}
+        return copy.target.epoch < oldest.epoch and copy.target.end.offset == oldest.start_offset
 
-    def _add_fill(self, fill: EpochFill) -> None:
-        epoch, end_offset = fill.target.epoch, fill.target.end.offset
+    def _add_copy(self, copy: PartialCopy) -> None:
+        epoch, end_offset = copy.target.epoch, copy.target.end.offset
         newest = self._held.active
         if newest is not None and newest.epoch < epoch and newest.state != "sealed":
-            # It was opened as the newest epoch after a restart; it ends at its decided end.
+            # The epoch was opened as the newest one after a restart; it ends at its decided end.
             newest.seal()
-        del self._fills[epoch]
-        fill.log.close()
+        del self._copies[epoch]
+        copy.log.close()
         path = self._held.directory / epoch_dir_name(epoch)
         try:
-            self._held.disk.fs.rename(fill.log.directory, path)
+            self._held.disk.fs.rename(copy.log.directory, path)
             self._held.disk.fs.sync_dir(self._held.directory)
         except OSError as error:
-            raise StorageFailedError(f"{fill.log.directory} cannot be renamed: {error}") from error
+            raise StorageFailedError(f"{copy.log.directory} cannot be renamed: {error}; check the disk") from error
         log = EpochLog.open(self._held.disk, path, segment_bytes=self._held.segment_bytes, sealed_end_offset=end_offset)
-        assert log.damage is not None or log.end_digest == fill.target.end.digest
+        assert log.damage is not None or log.end_digest == copy.target.end.digest
         newer = [one for one in self._held.epochs if one.epoch > epoch]
         self._held.epochs = (log, *newer) if newer else (*self._held.epochs, log)
         if self._held.lost is not None and self._held.lost.epoch <= epoch:
             self._held.lost = None
 
-    def _take_place_of(self, old: EpochLog, fill: EpochFill, decided: int) -> None:
+    def _take_place_of(self, old: EpochLog, copy: PartialCopy, decided: int) -> None:
         """Replace the log's older version of an epoch by a complete copy."""
-        if fill.log.start_offset > old.start_offset:
+        if copy.log.start_offset > old.start_offset:
             self.demote(
                 self._held.epochs.index(old)
-            )  # These epochs are not contiguous with the copy any more; retention deletes them.
-        del self._fills[old.epoch]
-        fill.log.close()
-        self._held.replace(old, fill.log.directory, decided, fill.target.end)
+            )  # These epochs are no longer contiguous with the copy; retention deletes them.
+        del self._copies[old.epoch]
+        copy.log.close()
+        self._held.replace(old, copy.log.directory, decided, copy.target.end)
 
     def _set_aside(self, epoch: int, reason: str) -> Path:
         fs = self._held.disk.fs
-        if epoch in self._fills and self._held.log_of(epoch) is None:
-            fill = self._fills.pop(epoch)
-            if fill is not None:
-                fill.log.close(sync=False)
-            return put_aside(fs, self._held.directory / fill_dir_name(epoch), reason)
+        if epoch in self._copies and self._held.log_of(epoch) is None:
+            copy = self._copies.pop(epoch)
+            if copy is not None:
+                copy.log.close(sync=False)
+            return put_aside(fs, self._held.directory / partial_copy_dir_name(epoch), reason)
         lost = self._held.lost
         if lost is not None and not lost.is_aside and lost.epoch == epoch:
             return self._set_unreadable_aside(epoch, reason)
@@ -369,7 +367,7 @@ class EpochCopies:
         for older, path in paths.items():
             if older < epoch and self._held.epochs:
                 demote(fs, path)
-                self._fills[older] = None
+                self._copies[older] = None
         target = put_aside(fs, paths[epoch], reason)  # The newest version, whatever its name.
         if self._held.epochs:
             self._held.lost = None

@@ -50,10 +50,12 @@ class EpochRepair:
         try:
             clear_short(self._held.disk.fs, self._held.directory)
         except OSError as error:
-            raise StorageFailedError(f"{self._held.directory}: a marker cannot be removed: {error}") from error
+            raise StorageFailedError(
+                f"{self._held.directory}: a marker cannot be removed: {error}; check the disk"
+            ) from error
 
     def lost_epoch(self, active_epoch: int) -> int | None:
-        """Return the newest epoch that has begun here, if its directory is missing.
+        """Return the newest epoch that has begun on this node, if its directory is missing.
 
         If the partition's whole directory is missing, the lost epoch is unknown: it may be `active_epoch`.
         """
@@ -113,8 +115,9 @@ class EpochRepair:
     def finish_repair(self, epoch: int) -> None:
         """End LIMBO of the newest epoch: it reaches the end that its owner reported after the truncation.
 
-        Only the owner's end counts: this node may have acknowledged more than any other replica. If the owner is gone,
-        the end must be decided without this node; then `truncate_epoch`, `start_epoch` or a fill ends LIMBO.
+        Only the owner's end counts: this node may have acknowledged more than any other replica. If the owner has
+        failed, the end must be decided without this node; then `truncate_epoch`, `start_epoch` or a completed copy ends
+        LIMBO.
 
         Raises:
             StorageFailedError: the disk failed.

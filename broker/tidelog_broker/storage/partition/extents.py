@@ -23,7 +23,7 @@ class OpenExtent(NamedTuple):
     first: int
     stop: int
     end_offset: int
-    """End offset of the last of them."""
+    """End offset of the last batch."""
 
     def offset_of(self, slot: int) -> int:
         """Return where the batch of a slot begins; for `stop`, where the last batch ends."""

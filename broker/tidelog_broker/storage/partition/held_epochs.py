@@ -94,7 +94,7 @@ class HeldEpochs:
 
     @property
     def start_offset(self) -> int:
-        """The first offset that can be read here, 0 before the first epoch: the log has no gaps after it."""
+        """The first readable offset, 0 before the first epoch; the log has no gaps after it."""
         return self.epochs[0].start_offset if self.epochs else 0
 
     @property
@@ -121,7 +121,7 @@ class HeldEpochs:
 
     @property
     def size_bytes(self) -> int:
-        """The size of the log's segments, without copies being filled or set aside."""
+        """The size of the log's segments, without partial copies and copies that were set aside."""
         return sum(log.size_bytes for log in self.epochs)
 
     def log_of(self, epoch: int) -> EpochLog | None:
@@ -143,12 +143,12 @@ class HeldEpochs:
         path = self.directory / compacted_dir_name(old.epoch, decided)
         assert path != old.directory, "this version is in its place"
         if old.damage is None and old.state != "sealed":
-            old.seal()  # The next epoch has not begun here.
+            old.seal()  # The next epoch has not begun on this node.
         try:
             self.disk.fs.rename(made, path)
             self.disk.fs.sync_dir(self.directory)
         except OSError as error:
-            raise StorageFailedError(f"{made} cannot be renamed: {error}") from error
+            raise StorageFailedError(f"{made} cannot be renamed: {error}; check the disk") from error
         new = EpochLog.open(self.disk, path, segment_bytes=self.segment_bytes, sealed_end_offset=end.offset)
         assert new.damage is not None or new.end_digest == end.digest
         self.epochs = tuple(new if one is old else one for one in self.epochs)

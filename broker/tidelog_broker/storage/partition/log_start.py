@@ -1,11 +1,11 @@
 """The log start offset of a partition, stored in the file `log-start`: two lines, each an offset with its CRC32C.
 
-A copy that begins late may lack records that are still to be filled from peers, or that retention has deleted; only
-this file tells the two apart. It is written before anything is deleted. A missing or damaged file means 0: deleted
+A copy that begins late may lack records that are still to be fetched from peers, or that retention has deleted; only
+this file distinguishes the two. It is written before anything is deleted. A missing or damaged file means 0: deleted
 records then count as missing until the partition's owner reports the log start.
 
 Each line has its own block, and the higher offset counts. A new offset overwrites the lower one: a torn write leaves
-the other line, a full disk need not refuse it, and a single synced write suffices. `keep_space` creates the file early,
+the other line intact, the write needs no space, and one synced write suffices. `keep_space` creates the file early,
 because deletions matter most on a full disk. Rejected: writing a new file and renaming it, which needs two syncs and
 fails on a full disk.
 """
@@ -74,9 +74,9 @@ def raise_log_start(fs: FileSystem, directory: Path, offset: int) -> None:
         if not fs.exists(path):
             return _make(fs, directory, offset)
         with closing(fs.open(path)) as file:
-            kept = _read(file)
-            if offset > max(kept):
-                _write(file, offset, LINES_AT[kept.index(min(kept))])
+            stored = _read(file)
+            if offset > max(stored):
+                _write(file, offset, LINES_AT[stored.index(min(stored))])
     except OSError as error:
         raise space_or_failure(f"{path} cannot be written", error) from error
 

@@ -1,8 +1,8 @@
 """Reads of the records that match a key or tag, by an index if there is one, else by a scan.
 
-A read returns batches reduced to the matching records, and the offset up to which it looked. It examines a bounded
-number of bytes, so a result may be empty and still have advanced; the caller continues from there. Batches that an
-index lists because of a hash collision count as well, so that clients cannot make reads expensive by colliding keys.
+A read returns batches reduced to the matching records, and the offset up to which the log was examined. It examines a
+bounded number of bytes, so a result may be empty and still have advanced; the caller continues from there. Batches that
+an index lists because of a hash collision count as well, so that clients cannot make reads expensive by colliding keys.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ReadResult(NamedTuple):
     next_offset: int
 
 
-class Wanted(NamedTuple):
+class RecordFilter(NamedTuple):
     """A filter for records: every field that is not None must match."""
 
     key: bytes | None = None
@@ -67,8 +67,8 @@ class Wanted(NamedTuple):
         return hash_one((self.key or b"") if column == "key" else (self.tag or "").encode())
 
 
-class Newest(NamedTuple):
-    """The newest matching record, or how far back the search got.
+class NewestMatch(NamedTuple):
+    """The newest matching record, or the offset down to which the log was searched.
 
     Attributes:
         offset: the record's offset; None if none was found yet.
@@ -107,7 +107,13 @@ class MatchingReader:
         self._indexes = indexes
 
     def read(
-        self, offset: int, max_bytes: int, *, limit_offset: int, wanted: Wanted, work_bytes: int = WORK_BYTES
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        limit_offset: int,
+        record_filter: RecordFilter,
+        work_bytes: int = WORK_BYTES,
     ) -> ReadResult:
         """Read matching records from `offset` on, in whole batches that end at or below `limit_offset`.
 
@@ -118,31 +124,35 @@ class MatchingReader:
             NotHeldError: `offset` is before this node's copy of the log, but was not deleted by retention.
             DamagedError: a batch is corrupt.
         """
-        return retry_if_replaced(self._held, lambda: self._read(offset, max_bytes, limit_offset, wanted, work_bytes))
+        return retry_if_replaced(
+            self._held, lambda: self._read(offset, max_bytes, limit_offset, record_filter, work_bytes)
+        )
 
-    def newest(self, *, limit_offset: int, wanted: Wanted, work_bytes: int = WORK_BYTES) -> Newest:
+    def newest(self, *, limit_offset: int, record_filter: RecordFilter, work_bytes: int = WORK_BYTES) -> NewestMatch:
         """Search for the newest matching record in whole batches that end at or below `limit_offset`.
 
         Raises:
             ProtocolError: OFFSET_OUT_OF_RANGE: the examined part was deleted.
             DamagedError: a batch is corrupt.
         """
-        return retry_if_replaced(self._held, lambda: self._newest(limit_offset, wanted, work_bytes))
+        return retry_if_replaced(self._held, lambda: self._newest(limit_offset, record_filter, work_bytes))
 
     # ------------------------------------------------------------------------------------ inside
 
-    def _read(self, offset: int, max_bytes: int, limit_offset: int, wanted: Wanted, work_bytes: int) -> ReadResult:
+    def _read(
+        self, offset: int, max_bytes: int, limit_offset: int, record_filter: RecordFilter, work_bytes: int
+    ) -> ReadResult:
         check_offset(self._held, offset)
         found: list[memoryview] = []
         left_bytes, position, work = min(max_bytes, FETCH_BYTES_MAX), offset, _Work(work_bytes)
         with closing(readable_extents(self._held, offset, limit_offset)) as extents:
             for extent in extents:
-                for slot, batch in self._batches(extent, wanted, newest=False):
+                for slot, batch in self._batches(extent, record_filter, newest=False):
                     position = extent.offset_of(slot)
                     if work.is_done:
                         return ReadResult(found, position)
                     work.spend(len(batch))
-                    matching = _filtered(extent, slot, batch, wanted)
+                    matching = _filtered(extent, slot, batch, record_filter)
                     if matching is not None:
                         if found and len(matching) > left_bytes:
                             return ReadResult(found, position)
@@ -159,30 +169,32 @@ class MatchingReader:
             raise DamagedError(f"offset {position} cannot be read: {self._held.limbo}")
         return ReadResult(found, position)
 
-    def _newest(self, limit_offset: int, wanted: Wanted, work_bytes: int) -> Newest:
+    def _newest(self, limit_offset: int, record_filter: RecordFilter, work_bytes: int) -> NewestMatch:
         work = _Work(work_bytes)
         with closing(readable_extents_reversed(self._held, limit_offset)) as extents:
             for extent in extents:
-                for slot, batch in self._batches(extent, wanted, newest=True):
+                for slot, batch in self._batches(extent, record_filter, newest=True):
                     if work.is_done:
-                        return Newest(None, 0, extent.offset_of(slot + 1))
+                        return NewestMatch(None, 0, extent.offset_of(slot + 1))
                     work.spend(len(batch))
-                    newest = _newest_in(extent, slot, batch, wanted)
+                    newest = _newest_in(extent, slot, batch, record_filter)
                     if newest is not None:
                         return newest
                 work.spend(PROBE_BYTES)
                 if work.is_done:
-                    return Newest(None, 0, extent.offset_of(extent.first))
-        return Newest(None, 0, self._held.start_offset)
+                    return NewestMatch(None, 0, extent.offset_of(extent.first))
+        return NewestMatch(None, 0, self._held.start_offset)
 
-    def _batches(self, extent: OpenExtent, wanted: Wanted, *, newest: bool) -> Iterator[tuple[int, memoryview]]:
-        """Yield the batches that may match with their slots, oldest or newest first.
+    def _batches(
+        self, extent: OpenExtent, record_filter: RecordFilter, *, newest: bool
+    ) -> Iterator[tuple[int, memoryview]]:
+        """Yield the batches that may match, with their slots, oldest or newest first.
 
         Raises:
             DamagedError: the disk cannot be read.
         """
-        column = wanted.column(self._indexes.columns)
-        key_hash = wanted.hash_of(column)
+        column = record_filter.column(self._indexes.columns)
+        key_hash = record_filter.hash_of(column)
         opened, first, stop = extent.opened, extent.first, extent.stop
         if column is not None:
             self._indexes.prepare(extent.segment, opened, column, stop)
@@ -218,17 +230,17 @@ def _read_run(opened: OpenSegment, run: tuple[int, int], *, newest: bool) -> Ite
         yield slot, data[place.position - start : place.position - start + place.length]
 
 
-def _filtered(extent: OpenExtent, slot: int, batch: memoryview, wanted: Wanted) -> Buffer | None:
+def _filtered(extent: OpenExtent, slot: int, batch: memoryview, record_filter: RecordFilter) -> Buffer | None:
     """Return the matching records of a batch.
 
     Raises:
         DamagedError: the batch is not the one that the index lists.
     """
     with checking(extent, slot, batch):
-        return filter_batch(batch, key=wanted.key, tag=wanted.tag)
+        return filter_batch(batch, key=record_filter.key, tag=record_filter.tag)
 
 
-def filter_all(batches: Sequence[memoryview], max_bytes: int, wanted: Wanted) -> ReadResult:
+def filter_all(batches: Sequence[memoryview], max_bytes: int, record_filter: RecordFilter) -> ReadResult:
     """Return the matching records of batches in memory, at least one batch if any matches, and the end offset.
 
     Raises:
@@ -237,7 +249,7 @@ def filter_all(batches: Sequence[memoryview], max_bytes: int, wanted: Wanted) ->
     found: list[memoryview] = []
     left_bytes, position = max_bytes, 0
     for batch in batches:
-        matching = filter_batch(batch, key=wanted.key, tag=wanted.tag)
+        matching = filter_batch(batch, key=record_filter.key, tag=record_filter.tag)
         if matching is not None:
             if found and len(matching) > left_bytes:
                 break
@@ -249,7 +261,7 @@ def filter_all(batches: Sequence[memoryview], max_bytes: int, wanted: Wanted) ->
     return ReadResult(found, position)
 
 
-def _newest_in(extent: OpenExtent, slot: int, view: memoryview, wanted: Wanted) -> Newest | None:
+def _newest_in(extent: OpenExtent, slot: int, view: memoryview, record_filter: RecordFilter) -> NewestMatch | None:
     """Return the last matching record of a batch.
 
     Raises:
@@ -257,7 +269,7 @@ def _newest_in(extent: OpenExtent, slot: int, view: memoryview, wanted: Wanted) 
     """
     with checking(extent, slot, view):
         batch = RecordBatch.parse(view)
-        rows = matching_rows(batch, key=wanted.key, tag=wanted.tag)
+        rows = matching_rows(batch, key=record_filter.key, tag=record_filter.tag)
         if rows is None:
             return None
         row = int(np.flatnonzero(rows)[-1])
@@ -266,4 +278,4 @@ def _newest_in(extent: OpenExtent, slot: int, view: memoryview, wanted: Wanted) 
             stamps: Any = batch.columns().column("timestamp").view(pa.int64())
             timestamp_us = stamps[row].as_py()
         offset = batch.offset_list()[row]
-        return Newest(offset, timestamp_us, offset)
+        return NewestMatch(offset, timestamp_us, offset)

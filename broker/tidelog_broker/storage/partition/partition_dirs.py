@@ -1,7 +1,7 @@
 """The directories of a partition: their names, their changes of role, and their recovery at start.
 
     TOPIC.ID-N/epoch-00000007/          an epoch of the log
-    TOPIC.ID-N/epoch-00000006.fill/     a copy of an epoch, or of another version of it, being filled from peers
+    TOPIC.ID-N/epoch-00000006.fill/     a partial copy of an epoch, or of another version of it, fetched from peers
     TOPIC.ID-N/epoch-00000005.bad-1/    a copy that was set aside for the operator; never removed by a start
     TOPIC.ID-N/epoch-00000004.new/      being created
     TOPIC.ID-N/epoch-00000003.c00000006/  a compacted version of an epoch, decided at the end of epoch 6
@@ -10,11 +10,11 @@
 The epochs of the log are always contiguous: a copy of an older epoch that the next one does not continue is renamed to
 `.fill` before the next one begins. So the end of an older epoch is known locally, an epoch that ends early is damaged,
 and no read crosses a gap. Rejected: leaving short copies in place and finding gaps by comparing offsets, which cannot
-tell a copy that was always short from one that has rotted.
+distinguish a copy that was always short from a damaged one.
 
 A compacted epoch gets its name when it is complete and durable, and replaces the older version; a crash in between
-leaves both, and the newer one counts. Versions of an epoch never share a name: a reader of the older one meets the end
-of its files, never another file under the same name.
+leaves both, and the newer one counts. Versions of an epoch never share a name: a reader of the older version reaches
+the end of its files, never another file under the same name.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ def making_dir_name(epoch: int) -> str:
     return epoch_dir_name(epoch) + MAKING_SUFFIX
 
 
-def fill_dir_name(epoch: int) -> str:
-    """Return the name of the directory in which an epoch is being filled."""
+def partial_copy_dir_name(epoch: int) -> str:
+    """Return the name of the directory of the partial copy of an epoch."""
     return epoch_dir_name(epoch) + FILL_SUFFIX
 
 
@@ -121,7 +121,7 @@ def _versions(fs: FileSystem, directory: Path) -> dict[int, list[Path]]:
     return versions
 
 
-def fill_dirs(fs: FileSystem, directory: Path) -> dict[int, Path]:
+def partial_copy_dirs(fs: FileSystem, directory: Path) -> dict[int, Path]:
     """Return the directories of epochs outside the log by epoch, in order."""
     return _matching(fs, directory, _FILL_DIR)
 
@@ -156,10 +156,10 @@ def missing_epoch(fs: FileSystem, directory: Path) -> int | None:
 
 def lost_epoch(fs: FileSystem, directory: Path) -> int | None:
     """Return the newest epoch that has begun in a partition's directory, if neither it nor a newer one is stored."""
-    noted = marked_newest(fs, directory)
+    marked = marked_newest(fs, directory)
     aside = [int(match[1]) for name in fs.list_dir(directory) if (match := _BAD_DIR.fullmatch(name))]
-    newest = max([*epoch_dirs(fs, directory), *fill_dirs(fs, directory), *aside], default=-1)
-    return noted if noted is not None and noted > newest else None
+    newest = max([*epoch_dirs(fs, directory), *partial_copy_dirs(fs, directory), *aside], default=-1)
+    return marked if marked is not None and marked > newest else None
 
 
 def mark_newest_dir(fs: FileSystem, directory: Path) -> None:
@@ -170,9 +170,9 @@ def mark_newest_dir(fs: FileSystem, directory: Path) -> None:
     Raises:
         OSError: the disk failed.
     """
-    newest, noted = max(epoch_dirs(fs, directory), default=-1), marked_newest(fs, directory)
+    newest, marked = max(epoch_dirs(fs, directory), default=-1), marked_newest(fs, directory)
     try:
-        if newest > (-1 if noted is None else noted):
+        if newest > (-1 if marked is None else marked):
             prepare_newest_marker(fs, directory)
             mark_newest(fs, directory, newest)
         if not has_directory_marker(fs, directory):
@@ -192,7 +192,7 @@ def demote(fs: FileSystem, directory: Path) -> None:
     """
     match = _EPOCH_DIR.fullmatch(directory.name)
     assert match is not None
-    target = directory.with_name(fill_dir_name(int(match[1])))
+    target = directory.with_name(partial_copy_dir_name(int(match[1])))
     if fs.exists(target):
         remove_epoch_dir(fs, target)
     fs.rename(directory, target)
@@ -200,7 +200,7 @@ def demote(fs: FileSystem, directory: Path) -> None:
 
 
 def put_aside(fs: FileSystem, directory: Path, reason: str, *, called: str | None = None) -> Path:
-    """Rename the directory of an epoch, in the log or being filled, to `.bad-N`, durably; return its new path.
+    """Rename the directory of an epoch, in the log or partial, to `.bad-N`, durably; return its new path.
 
     The new name begins with `called`, by default the old name.
 
@@ -208,16 +208,16 @@ def put_aside(fs: FileSystem, directory: Path, reason: str, *, called: str | Non
         OSError: the directory has one of the two names.
     """
     called = called or directory.name
-    with contextlib.suppress(OSError):  # On a full or broken disk the name alone must suffice.
+    with contextlib.suppress(OSError):  # On a full or failing disk only the directory's name has the reason.
         if not fs.exists(directory / REASON_NAME):
             with closing(fs.open(directory / REASON_NAME, create=True)) as file:
                 file.pwritev([reason.encode() + b"\n"], 0)
-    taken = [
+    numbers = [
         int(match[2])
         for name in fs.list_dir(directory.parent)
         if (match := _BAD_DIR.fullmatch(name)) and name.startswith(called + ".bad-")
     ]
-    target = directory.with_name(f"{called}.bad-{max(taken, default=0) + 1}")
+    target = directory.with_name(f"{called}.bad-{max(numbers, default=0) + 1}")
     fs.rename(directory, target)
     fs.sync_dir(directory.parent)
     return target
@@ -292,7 +292,7 @@ def _usable_epoch_dirs(fs: FileSystem, directory: Path) -> dict[int, Path]:
             remove_epoch_dir(fs, path)
     dirs = epoch_dirs(fs, directory)
     for epoch in list(dirs)[:-1]:
-        # Retention deletes from the front: a directory without a segment there is a deletion cut short.
+        # Retention deletes from the front, so a directory without segments there is an interrupted deletion.
         if any(name.endswith(SEGMENT_SUFFIX) for name in fs.list_dir(dirs[epoch])):
             break
         remove_epoch_dir(fs, dirs.pop(epoch))

@@ -30,9 +30,9 @@ from tidelog_broker.storage.partition.partition_dirs import (
     OpenedEpochs,
     PartitionName,
     epoch_dir_name,
-    fill_dirs,
     mark_newest_dir,
     open_epochs,
+    partial_copy_dirs,
     partition_dir_name,
     remove_partition_dir,
 )
@@ -50,7 +50,7 @@ class PartitionLog:
     A partition that was never used has no epochs and no directory; `start_epoch` creates them.
     """
 
-    def __init__(self, held: HeldEpochs, dormant_fills: Sequence[int] = ()) -> None:
+    def __init__(self, held: HeldEpochs, dormant_copies: Sequence[int] = ()) -> None:
         self._held = held
         self.directory = held.directory
         self.name = held.name
@@ -64,12 +64,12 @@ class PartitionLog:
         """Reads records that match a filter, on any thread."""
         self.projecting = ProjectingReader(held, self.reader)
         """Reads some columns, or records of a time range, on any thread."""
-        self.copies = EpochCopies(held, dormant_fills)
-        """Fills missing epochs."""
+        self.copies = EpochCopies(held, dormant_copies)
+        """Partial copies of missing epochs."""
         self.compacted = CompactedCopies(held)
         """Swaps in compacted versions of sealed epochs."""
         self.times = AppendTimes(held)
-        """Tells the age of the segments."""
+        """Reads the age of the segments."""
         self.repair = EpochRepair(held)
         """Repairs the newest epoch."""
 
@@ -84,16 +84,18 @@ class PartitionLog:
         """
         name = PartitionName(topic, topic_id, partition)
         directory = partitions_dir / partition_dir_name(*name)
-        opened, lost, fills = OpenedEpochs([], None), None, list[int]()
+        opened, lost, copies = OpenedEpochs([], None), None, list[int]()
         try:
             if disk.fs.exists(directory):
-                mark_newest_dir(disk.fs, directory)  # A process that was killed may not have created the markers.
+                mark_newest_dir(
+                    disk.fs, directory
+                )  # A process that was killed may not have created the existence markers.
                 opened = open_epochs(disk, directory, segment_bytes=segment_bytes)
                 lost = find_lost_epoch(disk, directory, opened)
-                fills = list(fill_dirs(disk.fs, directory))
+                copies = list(partial_copy_dirs(disk.fs, directory))
         except OSError as error:
             raise unreadable(f"{directory} cannot be opened", error) from error
-        return cls(HeldEpochs(disk, directory, name, opened.logs, segment_bytes=segment_bytes, lost=lost), fills)
+        return cls(HeldEpochs(disk, directory, name, opened.logs, segment_bytes=segment_bytes, lost=lost), copies)
 
     # ------------------------------------------------------------------------------------ what it is
 
@@ -133,7 +135,7 @@ class PartitionLog:
 
     @property
     def start_offset(self) -> int:
-        """The first offset that can be read here, 0 before the first epoch: the log has no gaps after it."""
+        """The first readable offset, 0 before the first epoch; the log has no gaps after it."""
         return self._held.start_offset
 
     @property
@@ -153,7 +155,7 @@ class PartitionLog:
 
     @property
     def size_bytes(self) -> int:
-        """The size of the log's segments, without copies being filled or set aside."""
+        """The size of the log's segments, without partial copies and copies that were set aside."""
         return self._held.size_bytes
 
     def log_of(self, epoch: int) -> EpochLog | None:
@@ -265,12 +267,13 @@ class PartitionLog:
             )
         except DiskFullError:
             if until_durable is not None:
-                until_durable()  # The next attempt would take an unseen failed sync for a successful one.
+                # A later attempt would mistake a failed sync that was not reported for a successful one.
+                until_durable()
             raise
         self._held.epochs = (*self._held.epochs, new)
         self._held.lost = None
         # Complete copies that did not continue the older epochs, which have left the log.
-        self.copies.add_complete_fills()
+        self.copies.add_complete_copies()
         return new
 
     def truncate_epoch(self, epoch: int, end_offset: int) -> None:
@@ -296,7 +299,9 @@ class PartitionLog:
         try:
             drop_snapshots_behind(self._held.disk.fs, self.directory, end_offset)
         except OSError as error:
-            raise StorageFailedError(f"snapshots in {self.directory} cannot be removed: {error}") from error
+            raise StorageFailedError(
+                f"snapshots in {self.directory} cannot be removed: {error}; check the disk"
+            ) from error
 
     def outdated(self, *, below: int, bytes_max: int, committed: int) -> int:
         """Return the offset below which retention is to delete whole old segments, 0 for none. Thread-safe.
@@ -339,7 +344,7 @@ class PartitionLog:
         freed_bytes = 0
         if self.copies.is_overtaken(offset):
             self.copies.demote(len(self._held.epochs))
-            self.copies.add_complete_fills()
+            self.copies.add_complete_copies()
         self.copies.drop_below(offset)
         while (
             self._held.epochs
@@ -367,7 +372,7 @@ class PartitionLog:
             fs.sync_dir(trash.parent)
             remove_partition_dir(fs, trash)
         except OSError as error:
-            raise StorageFailedError(f"{self.directory} cannot be deleted: {error}") from error
+            raise StorageFailedError(f"{self.directory} cannot be deleted: {error}; check the disk") from error
 
     def close(self, *, sync: bool = True) -> None:
         """Close every epoch; with `sync` the active one is synced first.
@@ -404,7 +409,7 @@ class PartitionLog:
         return held.epochs[-1]
 
     def _check_may_begin(self, epoch: int) -> None:
-        """Refuse to begin an epoch over damage that the decision at the previous epoch's end does not resolve."""
+        """Refuse to begin an epoch after damage that the decided end of the previous epoch does not remove."""
         if self._held.lost is not None:
             if not self._held.lost.is_aside or epoch <= self._held.lost.epoch:
                 raise LimboError(self._held.lost.message)
@@ -429,5 +434,5 @@ class PartitionLog:
         try:
             remove_epoch_dir(self._held.disk.fs, oldest.directory)
         except OSError as error:
-            raise StorageFailedError(f"{oldest.directory} cannot be deleted: {error}") from error
+            raise StorageFailedError(f"{oldest.directory} cannot be deleted: {error}; check the disk") from error
         return freed_bytes

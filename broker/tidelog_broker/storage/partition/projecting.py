@@ -32,7 +32,7 @@ _TOGETHER: Final = 256
 """How many batches are examined and read together at most."""
 
 
-class _Looked(NamedTuple):
+class _Examined(NamedTuple):
     """Result of examining the batches up to a slot: the batches to send, and the cost."""
 
     stop: int
@@ -86,10 +86,10 @@ class ProjectingReader:
         position = offset
         with closing(readable_extents(self._held, offset, limit_offset)) as extents:
             for extent in extents:
-                for looked in _look_through(extent, left_bytes, projection, at_least_one=position == offset):
-                    found += looked.batches
-                    left_bytes -= looked.cost_bytes
-                    position = extent.offset_of(looked.stop)
+                for examined in _look_through(extent, left_bytes, projection, at_least_one=position == offset):
+                    found += examined.batches
+                    left_bytes -= examined.cost_bytes
+                    position = extent.offset_of(examined.stop)
                 if left_bytes <= 0 or position < extent.end_offset:
                     return ReadResult(found, position)
         if position == offset < limit_offset and self._held.limbo is not None:
@@ -113,7 +113,7 @@ def _position(extent: OpenExtent, slot: int) -> int:
 
 def _look_through(
     extent: OpenExtent, left_bytes: int, projection: Projection, *, at_least_one: bool
-) -> Iterator[_Looked]:
+) -> Iterator[_Examined]:
     """Yield the examined batches of an extent while the byte budget lasts, perhaps not to its end."""
     first = extent.first
     end = min(extent.stop, extent.opened.index.slots_below(projection.end_offset))
@@ -121,13 +121,13 @@ def _look_through(
         stop = min(first + _TOGETHER, end)
         span_bytes = _span_bytes(extent, first, stop)
         if span_bytes < (stop - first) * SMALL_BATCH_BYTES and (span_bytes <= left_bytes or stop - first == 1):
-            looked: _Looked | None = _all_of(extent, first, stop)
+            examined: _Examined | None = _all_of(extent, first, stop)
         else:
-            looked = _one_of(extent, first, projection, left_bytes, at_least_one=at_least_one)
-        if looked is None:
+            examined = _one_of(extent, first, projection, left_bytes, at_least_one=at_least_one)
+        if examined is None:
             return
-        yield looked
-        first, left_bytes, at_least_one = looked.stop, left_bytes - looked.cost_bytes, False
+        yield examined
+        first, left_bytes, at_least_one = examined.stop, left_bytes - examined.cost_bytes, False
 
 
 def _span_bytes(extent: OpenExtent, first: int, stop: int) -> int:
@@ -136,7 +136,7 @@ def _span_bytes(extent: OpenExtent, first: int, stop: int) -> int:
     return last.position + last.length - index.place(first).position
 
 
-def _all_of(extent: OpenExtent, first: int, stop: int) -> _Looked:
+def _all_of(extent: OpenExtent, first: int, stop: int) -> _Examined:
     """Read batches together, unchanged."""
     index = extent.opened.index
     start, span_bytes = index.place(first).position, _span_bytes(extent, first, stop)
@@ -144,25 +144,25 @@ def _all_of(extent: OpenExtent, first: int, stop: int) -> _Looked:
     places = [index.place(slot) for slot in range(first, stop)]
     batches = [data[place.position - start : place.position - start + place.length] for place in places]
     with checking(extent, first, batches[0]):
-        return _Looked(stop, batches, span_bytes)
+        return _Examined(stop, batches, span_bytes)
 
 
 def _one_of(
     extent: OpenExtent, slot: int, projection: Projection, left_bytes: int, *, at_least_one: bool
-) -> _Looked | None:
+) -> _Examined | None:
     """Read the needed part of a batch; None if it exceeds the byte budget."""
     opened, place = extent.opened, extent.opened.index.place(slot)
     head = memoryview(opened.file.pread(HEADER_BYTES, place.position))
     with checking(extent, slot, head):
         header = unpack_header(head)
         if projection.skips(header):
-            return _Looked(slot + 1, [], LOOK_BYTES)
+            return _Examined(slot + 1, [], LOOK_BYTES)
         if not needs_body(header, projection.columns):
-            return _Looked(slot + 1, [memoryview(head_alone(header) if header.record_count else head)], LOOK_BYTES)
+            return _Examined(slot + 1, [memoryview(head_alone(header) if header.record_count else head)], LOOK_BYTES)
         if place.length > left_bytes and not at_least_one:
             return None
         batch = memoryview(opened.file.pread(place.length, place.position))
-        return _Looked(slot + 1, [memoryview(project(batch, projection.columns))], max(LOOK_BYTES, place.length))
+        return _Examined(slot + 1, [memoryview(project(batch, projection.columns))], max(LOOK_BYTES, place.length))
 
 
 def project_all(batches: list[memoryview], projection: Projection) -> list[memoryview]:

@@ -1,8 +1,8 @@
 """Maintenance of a partition's indexes of keys and tags, on a thread that no append waits for.
 
 A rolled segment gets its index files. The growing segment is read into an in-memory index one MiB at a time, and so are
-the segments of a log that was opened or whose topic has just been given an index. Results do not depend on it: a lookup
-reads small missing parts itself, and scans where more is missing. If a file cannot be written on a full disk, it is
+the segments of a log that was opened or whose topic has just been given an index. Results do not depend on the indexes:
+a lookup reads small unindexed parts itself, and scans larger ones. If a file cannot be written on a full disk, it is
 retried when the next segment is rolled; until then the index stays in memory while its segment is open.
 """
 
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 BEHIND_BYTES_MAX: Final = 1 * MIB
 """How much may be appended before the growing segment's index is updated."""
 CATCH_UP_BYTES_MAX: Final = 4 * MIB
-"""How much a lookup itself reads into an index."""
+"""Limit of what a lookup itself reads into an index."""
 CATCH_UP_BATCHES_MAX: Final = 4096
 _STEP_WINDOWS: Final = 16
 """How many MiB one task on the thread reads; all partitions share the thread."""
@@ -153,7 +153,7 @@ class RecordIndexes:
                 self.request()
 
     def _note_lack(self, mark: _Mark) -> None:
-        """Note that an index file is missing or invalid; request it unless creating it has just failed."""
+        """Record that an index file is missing or invalid; request it unless creating it has just failed."""
         if self._marks.get(mark) == "there":
             del self._marks[mark]
         if mark not in self._marks:
@@ -176,14 +176,14 @@ class RecordIndexes:
             self.request()
 
     def _step(self) -> bool:
-        """Do one missing piece of work, newest segment first; return whether there may be more."""
+        """Index one part that is not indexed, newest segment first; return whether there may be more."""
         may_lack, self._may_lack = self._may_lack, False
         for epoch, segment in self._segments():
             columns: list[TextColumn] = [column for column in self.columns if not self._is_done(segment, column)]
             try:
                 took_time = bool(columns) and self._index(epoch, segment, columns)
             except (OSError, ProtocolError) as error:
-                # Deleted or closed meanwhile, or damaged, which a reader reports.
+                # The segment was deleted or closed meanwhile, or is damaged, which a reader reports.
                 log.info("not indexing the %ss of %s: %s", segment.path, " and ".join(columns), error)
                 for column in columns:
                     self._marks[segment.header.nonce, column] = "failed"
@@ -215,7 +215,9 @@ class RecordIndexes:
             if isinstance(segment, ActiveSegment):
                 stop = opened.index.slots_below(min(epoch.end_offset, segment.end_offset))
                 memory = self._held.disk.hash_memory
-                memory.holds(self, opened.hashes.size_bytes)  # Less than before if this segment has just begun.
+                memory.holds(
+                    self, opened.hashes.size_bytes
+                )  # The count may be lower than before if this segment has just begun.
                 if memory.is_full:
                     return False  # A lookup scans this segment until it is full and gets its file.
                 is_there = opened.hashes.catch_up(columns, stop, windows_max=_STEP_WINDOWS)
@@ -231,7 +233,7 @@ class RecordIndexes:
         fs, hashes, epoch = self._held.disk.fs, opened.hashes, self._held.log_of(segment.header.epoch)
         mark = (segment.header.nonce, column)
         self._marks[mark] = "failed"
-        if hashes.has_file(column):  # It is open, whatever became of its name.
+        if hashes.has_file(column):  # The file is open, even if its rename failed.
             self._marks[mark] = "there"
         elif epoch is not None:
             pieces = hashes.pack(column, nonce=segment.header.nonce, end=segment.end)

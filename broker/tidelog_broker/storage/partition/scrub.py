@@ -1,4 +1,4 @@
-"""Scrubbing: rereading a log's segments in parts, to find rot before a reader does."""
+"""Scrubbing: rereading a log's segments in parts, to find damage before a reader does."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Part(NamedTuple):
     end_digest: int
 
 
-class Scrubbed(NamedTuple):
+class ScrubResult(NamedTuple):
     """The result of scrubbing a part of a segment; `damage` is the reason if it is damaged."""
 
     end: SegmentEnd | None
@@ -50,7 +50,7 @@ def is_held(store: PartitionLog, part: Part) -> bool:
     return part in parts_of(store)
 
 
-def scrub(fs: FileSystem, part: Part, start: SegmentEnd | None, bytes_max: int) -> Scrubbed:
+def scrub(fs: FileSystem, part: Part, start: SegmentEnd | None, bytes_max: int) -> ScrubResult:
     """Read and check a part of a segment, from its beginning or from the end of the previous part.
 
     Args:
@@ -69,12 +69,12 @@ def scrub(fs: FileSystem, part: Part, start: SegmentEnd | None, bytes_max: int) 
     except (LayoutError, OSError) as error:
         if isinstance(error, OSError) and error.errno != errno.EIO:
             raise
-        return Scrubbed(start, 0, is_done=True, damage=f"{part.path} cannot be read: {error}")
+        return ScrubResult(start, 0, is_done=True, damage=f"{part.path} cannot be read: {error}")
     size_bytes = scan.end_position - (start.position if start is not None else 0)
     if scan.stop.kind == "more":
-        return Scrubbed(scan.end, size_bytes, is_done=False)
+        return ScrubResult(scan.end, size_bytes, is_done=False)
     damage = ""
     if (scan.end_offset, scan.end_digest) != (part.end_offset, part.end_digest):
         reason = scan.stop.reason or f"it ends at offset {scan.end_offset:,}, expected {part.end_offset:,}"
         damage = f"{part.path} is damaged at byte {scan.stop.position:,}: {reason}"
-    return Scrubbed(scan.end, size_bytes, is_done=True, damage=damage)
+    return ScrubResult(scan.end, size_bytes, is_done=True, damage=damage)

@@ -1,9 +1,9 @@
 """Snapshots of a partition's producer state, which shorten its rebuild from the log.
 
 A file is `producers-OFFSET.snap`: a 48-byte header (magic, version, epoch, offset, digest, payload length, CRC32C of
-the payload, CRC32C of the header) and the payload, which is opaque here. It is written under a temporary name, synced
-and renamed. The two newest snapshots of committed offsets are kept, so that a damaged one only costs a longer scan, and
-all of uncommitted ones.
+the payload, CRC32C of the header) and the payload, which is opaque to the storage. It is written under a temporary
+name, synced and renamed. The two newest snapshots of committed offsets are kept, so that a damaged one only costs a
+longer scan, and all of uncommitted ones.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A bound on the files that logs keep open for appends.
 
-A log that is appended to rarely would hold a descriptor forever, and ten thousand logs as many. So only the most
+Each log that is appended to rarely would hold a descriptor forever, ten thousand logs ten thousand. So only the most
 recently used ones keep their files open, up to a bound; the others close theirs and reopen it for the next append. A
 file with unsynced writes is synced before it is closed, because the kernel reports a failed writeback only to open
 descriptors. A file that cannot be closed at the moment stays open, so files being written may exceed the bound.
@@ -21,7 +21,7 @@ class Parked(Protocol):
     """A segment whose file can be parked; implemented by `ActiveSegment`."""
 
     was_used: bool
-    """Set by each append, cleared here."""
+    """Set by each append, cleared by `ActiveFiles`."""
 
     def park(self) -> bool:
         """Close the file until it is needed; return False if it must stay open. Thread-safe."""
@@ -52,7 +52,7 @@ class ActiveFiles:
                 return
             if not oldest.park():
                 with self._lock:
-                    if oldest in self._open:  # In use: it goes to the end of the queue.
+                    if oldest in self._open:  # The file is in use, so its log moves to the end of the queue.
                         del self._open[oldest]
                         self._open[oldest] = None
 

@@ -142,7 +142,7 @@ class ActiveSegment:
         """Make the header durable, then rename the file; the caller syncs the directory. Thread-safe.
 
         Raises:
-            OSError: the segment must not be used any more.
+            OSError: the disk failed; the segment must not be used any more.
         """
         self.opened.file.pwritev_durably([self.header.pack()], 0)
         self._disk.fs.rename(begun_path(self.path), self.path)
@@ -155,7 +155,7 @@ class ActiveSegment:
 
     @property
     def end_offset(self) -> int:
-        """The offset after its last record."""
+        """The offset after the segment's last record."""
         return self.end.offset
 
     @property
@@ -245,11 +245,11 @@ class ActiveSegment:
             if not self._may_be_parked or self._growing or opened.has_failed:
                 return False
             if written_bytes > opened.synced_bytes:
-                with contextlib.suppress(OSError):  # The error is kept, and the log's next sync raises it.
+                with contextlib.suppress(OSError):  # The error is stored, and the log's next sync raises it.
                     opened.datasync(written_bytes)
             with self._file_lock:
                 if self._is_syncing or self._written_bytes > opened.synced_bytes:
-                    return False  # In use, or written meanwhile.
+                    return False  # The file is in use, or was written meanwhile.
                 self._disk.active_files.discard(self)
                 if not self.is_parked:
                     self.is_parked = True
@@ -349,7 +349,7 @@ class ActiveSegment:
             self._look_ahead()
 
     def datasync(self) -> None:
-        """Make everything written durable. A parked segment already is."""
+        """Make everything written durable, which a parked segment already is."""
         with self._file_lock:
             if self.is_parked:
                 return
@@ -407,7 +407,7 @@ class ActiveSegment:
             except OSError as error:
                 if not is_shortage(error):
                     raise
-                # The required space may fit where a whole chunk does not.
+                # The required space may fit although a whole chunk does not.
                 self._allocate(missing)
 
     def _grow_ahead(self) -> None:
@@ -416,7 +416,7 @@ class ActiveSegment:
             self._growing = False
             if self._sealed:
                 return
-            # The appender meets the same error and can report it before it assigns offsets.
+            # The appender gets the same error and can report it before it assigns offsets.
             with contextlib.suppress(OSError):
                 rest = max(0, self._segment_bytes - self._allocated_bytes)
                 self._allocate(min(next_chunk_bytes(self._allocated_bytes), rest))

@@ -29,9 +29,9 @@ from tidelog_proto.limits import MIB
 from tidelog_proto.process.file_descriptors import descriptor_limit
 
 OPEN_SEGMENTS_MAX: Final = 512
-"""The largest number of open segments."""
+"""Upper bound of the number of open segments, whatever the descriptor limit is."""
 OPEN_SEGMENTS_MIN: Final = 16
-"""In addition to those that are appended to."""
+"""Lower bound of that number, in addition to the segments that are appended to."""
 FILES_PER_SEGMENT: Final = 4
 """Descriptors of one segment: its file, a mapping, and one for each index of keys or tags."""
 INDEXES_BYTES_MAX: Final = 64 * MIB
@@ -60,7 +60,7 @@ class OpenSegment:
         self.hashes = hashes or SegmentHashes(file, index)
         """Finds batches by key and tag."""
         self.synced_bytes = synced_bytes
-        """How many bytes are known to be durable."""
+        """Number of bytes that are known to be durable."""
         self._sync_lock = threading.Lock()
         self._sync_failure: OSError | None = None
         self.index_bytes = 0
@@ -68,7 +68,7 @@ class OpenSegment:
         self.leases = 0
         self.dropped = False
         self.name: Path | None = None
-        """Its path in the set, now or before."""
+        """The segment's path in the set, now or before."""
 
     def close(self) -> None:
         """Close its files, after the last lease has ended."""
@@ -106,7 +106,7 @@ class OpenSegments:
         self._capacity = open_segments_max() if capacity is None else capacity
         self._indexes_bytes_max = indexes_bytes_max
         self._indexes_bytes = 0
-        """Of the segments in the set, as of their addition or last release."""
+        """Size of the indexes in the set, as of each segment's addition or last release."""
         self.mappings = Mappings()
         """Mappings of files in the set; a file that leaves the set is unmapped."""
         self._lock = threading.Lock()
@@ -160,7 +160,7 @@ class OpenSegments:
         with self._lock:
             segment.leases -= 1
             assert segment.leases >= 0
-            if not segment.leases and not segment.dropped:  # The index may have grown meanwhile.
+            if not segment.leases and not segment.dropped:  # The index may have grown during the lease.
                 self._indexes_bytes += segment.index.size_bytes - segment.index_bytes
                 segment.index_bytes = segment.index.size_bytes
             close = segment.dropped and segment.leases == 0

@@ -2,9 +2,9 @@
 
 The upper 39 bits of an entry are those of the hash of a key (`tidelog_proto.batch.key_hash`), the lower 25 the slot, in
 the segment's index, of a batch that has a record with that key. Sorting the numbers sorts by hash, then by slot, and
-both "the batches with this key from here on" and "the last one" are a binary search for two numbers. An entry says that
-the batch may have the key: the reader compares the keys themselves. With ten million keys in a segment, one in 55,000
-lookups of a missing key finds a batch in vain.
+both "the batches with this key from here on" and "the last one" are a binary search for two numbers. An entry means
+that the batch may have the key: the reader compares the keys themselves. With ten million keys in a segment, one in
+55,000 lookups of a missing key reads a batch without a match.
 
 A key has one entry per batch, however many records have it. A batch that would need more entries than it has bytes (a
 few compressed bytes per record) has none and is *open*: every lookup returns it. So is a corrupt batch. Thus an index
@@ -48,7 +48,7 @@ NO_ENTRIES: Final = np.empty(0, np.uint64)
 assert HEADER_BYTES << _SLOT_BITS >= SEGMENT_BYTES_MAX, "the largest segment of empty batches needs more slots"
 
 
-class Collected(NamedTuple):
+class BatchEntries(NamedTuple):
     """The entries of some batches.
 
     Attributes:
@@ -79,7 +79,7 @@ def window_stop(index: Index, first: int, stop: int) -> int:
 
 def collect(
     file: File, index: Index, columns: Sequence[TextColumn], first: int, stop: int
-) -> dict[TextColumn, Collected]:
+) -> dict[TextColumn, BatchEntries]:
     """Read batches first..stop-1 of a segment, which fit into one window, and return their entries of each column.
 
     Raises:
@@ -93,10 +93,10 @@ def collect(
         position, length = index.place(slot)
         try:
             _take(window, position - start, length, slot, found)
-        except (ProtocolError, ValueError):  # Damaged: its reader reports that.
+        except (ProtocolError, ValueError):  # The batch is damaged, which its reader reports.
             open_slots.append(slot)
-    collected: dict[TextColumn, Collected] = {
-        column: _without_dense(index, Collected(gathered.entries(), open_slots), first, stop)
+    collected: dict[TextColumn, BatchEntries] = {
+        column: _without_dense(index, BatchEntries(gathered.entries(), open_slots), first, stop)
         for column, gathered in found.items()
     }
     return collected
@@ -110,7 +110,7 @@ def _take(window: _Bytes, at: int, length: int, slot: int, found: dict[TextColum
     """
     header: BatchHeader = unpack_header(window.data, at)
     if header.length != length or crc32c(window.data[at + HEADER_BYTES : at + length]) != header.body_crc:
-        raise ValueError("it is not the batch that the index lists")
+        raise ValueError("the batch at this position is not the one that the index lists")
     if header.flags & Flags.CONTROL:
         return
     slices: dict[TextColumn, Slices] = {column: column_slices(window, at, header, column) for column in found}
@@ -154,7 +154,7 @@ def _sorted_once(entries: Entries) -> Entries:
     return entries if differs.all() else entries[differs]
 
 
-def _without_dense(index: Index, found: Collected, first: int, stop: int) -> Collected:
+def _without_dense(index: Index, found: BatchEntries, first: int, stop: int) -> BatchEntries:
     """Remove the entries of batches that have more of them than bytes."""
     counts = np.bincount(slots_of(found.entries) - first, minlength=stop - first)
     lengths = np.array([padded(index.place(slot).length) for slot in range(first, stop)], np.int64)
@@ -162,7 +162,7 @@ def _without_dense(index: Index, found: Collected, first: int, stop: int) -> Col
     if not len(dense):
         return found
     kept = found.entries[~np.isin(slots_of(found.entries) - first, dense)]
-    return Collected(kept, sorted({*found.open_slots, *(int(slot) + first for slot in dense)}))
+    return BatchEntries(kept, sorted({*found.open_slots, *(int(slot) + first for slot in dense)}))
 
 
 def newest_or_oldest(slots: Iterable[npt.NDArray[np.int64]], count_max: int, *, newest: bool) -> list[int]:

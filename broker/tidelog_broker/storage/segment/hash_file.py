@@ -20,7 +20,7 @@ of the open batches (u32). The blocks begin at the next multiple of 4096: 512 en
 the last block shorter. All numbers are little-endian.
 
 The directory (some 50 KB for two million keys) is read when the file is opened and stays in memory while the segment is
-open; it tells in which block an entry is, so that a lookup reads one page, whose CRC it checks. A file that is missing,
+open; it gives the block of each entry, so that a lookup reads one page, whose CRC it checks. A file that is missing,
 short, damaged, or of another version, segment or end is invalid and rebuilt. It is never synced.
 
 It is read with `pread` rather than mapped: `pread` releases the GIL while it waits for a page, and a truncated file
@@ -92,7 +92,7 @@ class _Header(NamedTuple):
 
 
 def pack_hashes(runs: HashRuns, column: TextColumn, *, nonce: int, end: SegmentEnd) -> list[Buffer]:
-    """Return the file of a segment, all of whose batches are in `runs`, in pieces."""
+    """Return the file of a segment, all of whose batches are in `runs`, as a list of buffers."""
     entries = runs.entries().astype("<u8", copy=False)
     body = entries.view(np.uint8).data
     crcs = [crc32c(body[at : at + BLOCK_BYTES]) for at in range(0, len(body), BLOCK_BYTES)]
@@ -152,8 +152,8 @@ class HashFile:
         if magic != HASH_MAGIC or version != FORMAT_VERSION or crc != crc32c(raw[: -_U32.size]):
             raise LayoutError("the index's header is damaged or has another version")
         header = _Header(*fields)
-        told = (header.nonce, header.column, header.slots, header.end_offset, header.end_digest)
-        if told != (nonce, _COLUMNS[column], slots, end.offset, end.digest):
+        found = (header.nonce, header.column, header.slots, header.end_offset, header.end_digest)
+        if found != (nonce, _COLUMNS[column], slots, end.offset, end.digest):
             raise LayoutError("the index belongs to another segment")
         if file.size() != header.blocks_at + header.entry_count * ENTRY_BYTES:
             raise LayoutError("the index has another size than its header says")
@@ -178,12 +178,12 @@ class HashFile:
         at, end = np.searchsorted(self._open_slots, np.array([first, stop], np.uint32)).tolist()
         opens = self._open_slots[at:end]
         found = [(opens[-count_max:] if newest else opens[:count_max]).astype(np.int64)]
-        wanted = count_max
+        left = count_max
         for block in self._blocks(low, high, newest=newest):
             inside = slots_of(block[(block >= low) & (block < high)])
             found.append(inside)
-            wanted -= len(inside)
-            if wanted <= 0:
+            left -= len(inside)
+            if left <= 0:
                 break
         return newest_or_oldest(found, count_max, newest=newest)
 

@@ -15,7 +15,7 @@ import numpy as np
 from tidelog_broker.storage.segment.hash_entries import (
     ENTRY_BYTES,
     NO_ENTRIES,
-    Collected,
+    BatchEntries,
     Entries,
     bounds_of,
     newest_or_oldest,
@@ -39,10 +39,10 @@ class HashRuns:
 
     @property
     def size_bytes(self) -> int:
-        """Its memory."""
+        """The size of the runs in memory."""
         return ENTRY_BYTES * (sum(map(len, self.runs)) + len(self.open_slots))
 
-    def with_more(self, found: Collected, covered: int) -> HashRuns:
+    def with_more(self, found: BatchEntries, covered: int) -> HashRuns:
         """Return an index with the entries of the slots from `self.covered` up to `covered` added."""
         runs, new = list(self.runs), found.entries
         while runs and len(runs[-1]) <= 2 * len(new):

@@ -6,8 +6,8 @@ although timestamps may go back. With the length in the entry, a read is planned
 
 While a segment grows its index is held in three arrays; when it is sealed they are interleaved into the `.idx` file,
 which is read as a whole when the segment is opened: a mapping would kill the process if the file were truncated. The
-file is never synced: its CRC tells whether it is complete, and otherwise it is rebuilt from the segment. Rejected:
-sparse entries, which make every read begin with a scan.
+file is never synced: if its CRC does not match, it is rebuilt from the segment. Rejected: sparse entries, which make
+every read begin with a scan.
 
 | at | size | field of the file's header |
 | --- | --- | --- |

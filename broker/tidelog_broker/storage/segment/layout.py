@@ -29,7 +29,7 @@
 Batches and marks start at multiples of 64 bytes; a block that begins with a zero magic ends the file's content.
 
 A mark is written before the group that follows a sync, in the same `pwritev`. Recovery looks for marks *after* a bad
-block: one that covers it proves that the block was on the disk and has rotted. The nonce and the position inside the
+block: one that covers it proves that the block was on the disk and is damaged. The nonce and the position inside the
 mark prevent a producer from forging one in a body, and invalidate an old file's marks. Rejected: a slot in the first
 page of the file, which makes every sync write two places; and a separate file, which makes it two syncs.
 """
@@ -126,7 +126,7 @@ class SegmentHeader:
         if crc != crc32c(memoryview(data)[: SEGMENT_HEADER_BYTES - 4]):
             raise LayoutError("the segment header's CRC32C does not match")
         if version != FORMAT_VERSION:
-            raise LayoutError(f"segment version {version}; this build reads {FORMAT_VERSION}")
+            raise LayoutError(f"the segment has version {version}; this build reads {FORMAT_VERSION}")
         return cls(*fields)
 
 

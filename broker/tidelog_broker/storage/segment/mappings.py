@@ -19,7 +19,7 @@ from tidelog_broker.storage.io.mapping import Mapping
 from tidelog_proto.limits import MIB
 
 MAPPED_BYTES_MAX: Final = 4096 * MIB
-"""Its page table takes 8 MiB of memory."""
+"""Bound on the mapped bytes; their page table takes 8 MiB of memory."""
 MAPPED_FILES_MAX: Final = 256
 HELD_BYTES_MAX: Final = 1024 * MIB
 
@@ -88,7 +88,9 @@ class Mappings:
     def _slice(self, file: File, at: int, length_bytes: int) -> tuple[Mapping, memoryview] | None:
         self.let_go()
         with self._lock:
-            if self.held_bytes > self._held_bytes_max or len(self._held) >= self._files_max:  # Each has a descriptor.
+            if (
+                self.held_bytes > self._held_bytes_max or len(self._held) >= self._files_max
+            ):  # Each mapping has a descriptor.
                 return None
             mapping = self._mapped.get(file)
             if mapping is None:
@@ -99,7 +101,7 @@ class Mappings:
                 self._mapped[file] = mapping
                 self.mapped_bytes += mapping.size_bytes
             self._mapped.move_to_end(file)
-            # Within the lock, because a mapping with a slice stays mapped.
+            # Closed within the lock, because a mapping with a slice stays mapped.
             data = mapping.slice(at, length_bytes) if at + length_bytes <= mapping.size_bytes else None
             excess = self._excess()
         for one in excess:

@@ -168,7 +168,7 @@ class Remainder:
     """The content after the valid prefix."""
 
     synced_offset: int | None
-    """The synced offset of the newest mark there."""
+    """The synced offset of the newest sync mark in this content."""
     dirty: list[tuple[int, int]]
     """Ranges (position, bytes) that are not all zero."""
 

@@ -38,7 +38,7 @@ class SealedSegment:
         """Open the segment with its index, which is rebuilt if it is missing, short or damaged.
 
         Raises:
-            DamagedError: the segment's contents are wrong; detected only when the index has to be rebuilt.
+            DamagedError: the segment's contents are wrong; this is detected only when the index has to be rebuilt.
         """
         file = disk.fs.open_readonly(self.path)
         try:

@@ -22,7 +22,7 @@ from tidelog_proto.batch.column_slices import TextColumn
 from tidelog_proto.batch.header import Buffer
 
 
-class Named(NamedTuple):
+class CandidateBatches(NamedTuple):
     """Batches that may match: all of them from slot `first` to below `stop`, ascending."""
 
     slots: list[int]
@@ -87,25 +87,25 @@ class SegmentHashes:
         """
         for _ in range(windows_max):
             with self._lock:
-                behind: dict[TextColumn, int] = {column: self.covered(column) for column in columns}
-                first = min(behind.values(), default=stop)
+                indexed_to: dict[TextColumn, int] = {column: self.covered(column) for column in columns}
+                first = min(indexed_to.values(), default=stop)
                 if first >= stop:
                     return True
                 end = window_stop(self._index, first, stop)
-                mine: list[TextColumn] = [column for column, covered in behind.items() if covered == first]
+                mine: list[TextColumn] = [column for column, covered in indexed_to.items() if covered == first]
                 for column, found in collect(self._file, self._index, mine, first, end).items():
                     self._runs[column] = self._runs.get(column, HashRuns()).with_more(found, end)
         return all(self.covered(column) >= stop for column in columns)
 
     def pack(self, column: TextColumn, *, nonce: int, end: SegmentEnd) -> list[Buffer]:
-        """Return the index file of a column of a sealed, completely indexed segment, in pieces."""
+        """Return the index file of a column of a sealed, completely indexed segment, as a list of buffers."""
         runs = self._runs.get(column, HashRuns())
         assert runs.covered == len(self._index), "all of the segment is in it"
         return pack_hashes(runs, column, nonce=nonce, end=end)
 
     def find(
         self, column: TextColumn | None, key_hash: int, first: int, stop: int, count_max: int, *, newest: bool
-    ) -> Named:
+    ) -> CandidateBatches:
         """Return about `count_max` batches of slots first..stop-1 that may match, the first ones or the `newest`.
 
         Without a column all may match.
@@ -122,13 +122,13 @@ class SegmentHashes:
             if column is not None and left and first < covered:
                 indexed = self._look_up(column, key_hash, first, covered, left, newest=True)
             begin = rest.start if not left else indexed[0] if len(indexed) >= left else first
-            return Named([*indexed, *rest], begin, stop)
+            return CandidateBatches([*indexed, *rest], begin, stop)
         if column is not None and first < covered:
             indexed = self._look_up(column, key_hash, first, covered, count_max, newest=False)
             if len(indexed) >= count_max:
-                return Named(indexed, first, indexed[-1] + 1)
+                return CandidateBatches(indexed, first, indexed[-1] + 1)
         rest = rest[: count_max - len(indexed)]
-        return Named([*indexed, *rest], first, rest.stop)
+        return CandidateBatches([*indexed, *rest], first, rest.stop)
 
     def cut(self, count: int, file: File, index: Index) -> SegmentHashes:
         """Return the indexes of the first `count` batches, for a truncated segment."""
@@ -148,7 +148,7 @@ class SegmentHashes:
             try:
                 return file.find(key_hash, first, stop, count_max, newest=newest)
             except LayoutError:
-                # It was valid when it was opened. Until it is rebuilt all batches are returned.
+                # The file was valid when it was opened. Until it is rebuilt, all batches are returned.
                 with self._lock:
                     if self._files.get(column) is file:
                         self._given_up.append(self._files.pop(column))

@@ -2,7 +2,7 @@
 
 The page cache memory of a deleted file is returned to the kernel, and on a virtual machine to the host; touching fresh
 pages costs ten times as much as copying into cached ones. Blocks that were allocated and never written must be
-converted at the next sync. A file that was written before has neither cost, so a log with retention keeps the file of
+converted at the next sync. A file that was written before has neither cost. So a log with retention keeps the file of
 its oldest segment, under a name that recovery removes, until it begins the next segment.
 
 The old contents remain after the new ones but cannot be mistaken for them: the file stays within its epoch, where all

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tidelog_broker.core.groups.consumer_group import ConsumerGroup
 from tidelog_broker.core.groups.member_access import UNRESTRICTED, MemberAccess
-from tidelog_broker.core.groups.membership import ConsumerGroup
 from tidelog_broker.core.security.permissions import Permissions
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.core.topics import PartitionKey
@@ -113,7 +113,7 @@ def test_member_with_an_unknown_caller_keeps_its_topics_and_gets_no_others() -> 
     first, second = (ADA, BOB) if keys(group, ADA) else (BOB, ADA)
     callers.heard.clear()
     following = callers.group()
-    following.restart(group.standing)
+    following.restart(group.durable_record)
     callers.topics[T] = 2
     following.check_topics()
     write(following)

@@ -23,7 +23,7 @@ def commit(offsets: GroupOffsets, position: int, *, reset: bool = False, note: s
         offsets.apply(record)
 
 
-def standing(offsets: GroupOffsets) -> int:
+def committed(offsets: GroupOffsets) -> int:
     record = offsets.get(KEY)
     assert record is not None
     return record.next_offset
@@ -33,9 +33,9 @@ def test_position_decreases_only_with_reset() -> None:
     offsets = GroupOffsets()
     for position, expected in ((5, 5), (3, 5), (5, 5), (9, 9)):
         commit(offsets, position)
-        assert standing(offsets) == expected
+        assert committed(offsets) == expected
     commit(offsets, 2, reset=True)
-    assert standing(offsets) == 2
+    assert committed(offsets) == 2
 
 
 def test_same_position_with_another_note_is_written() -> None:
@@ -57,7 +57,7 @@ def test_commit_older_than_a_pending_one_repeats_the_pending_position() -> None:
     assert second.next_offset == 8
     offsets.apply(second)
     offsets.apply(first)
-    assert standing(offsets) == 8
+    assert committed(offsets) == 8
 
 
 def test_a_refused_write_is_withdrawn() -> None:
@@ -66,7 +66,7 @@ def test_a_refused_write_is_withdrawn() -> None:
     assert record is not None
     offsets.withdraw(record)
     commit(offsets, 6)
-    assert standing(offsets) == 6
+    assert committed(offsets) == 6
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.booleans()), min_size=1), st.randoms(use_true_random=False))
@@ -178,7 +178,7 @@ steps = st.lists(
 @given(steps)
 def test_sizes_and_counts_are_exact_after_any_drops(done: list[tuple[str, *tuple[object, ...]]]) -> None:
     """Compares with a model: dropped entries leave no trace, and the others are unchanged and in order."""
-    offsets, standing = GroupOffsets(), dict[OffsetKey, pb.OffsetRecord]()
+    offsets, applied = GroupOffsets(), dict[OffsetKey, pb.OffsetRecord]()
     on_their_way: list[pb.OffsetRecord] = []
     forgotten: set[int] = set()
     for number, (step, *rest) in enumerate(done):
@@ -186,7 +186,7 @@ def test_sizes_and_counts_are_exact_after_any_drops(done: list[tuple[str, *tuple
             key = OffsetKey(*rest[0])  # type: ignore[misc]  # as drawn above
             record = offsets.prepare(key, next_offset=number, note=str(rest[1]), reset=True, now_us=number)
             assert record is not None
-            earlier = [other for other in (*on_their_way, *standing.values()) if id(other) not in forgotten]
+            earlier = [other for other in (*on_their_way, *applied.values()) if id(other) not in forgotten]
             revisions = [
                 other.revision for other in earlier if OffsetKey(other.group, other.topic_id, other.partition) == key
             ]
@@ -197,25 +197,25 @@ def test_sizes_and_counts_are_exact_after_any_drops(done: list[tuple[str, *tuple
             record = on_their_way.pop(rest[0] % len(on_their_way))
             key = OffsetKey(record.group, record.topic_id, record.partition)
             getattr(offsets, step)(record)
-            if step == "apply" and (key not in standing or standing[key].revision < record.revision):
-                standing[key] = record
+            if step == "apply" and (key not in applied or applied[key].revision < record.revision):
+                applied[key] = record
         elif step == "forget":
             offsets.forget_group(str(rest[0]))
             forgotten.update(id(record) for record in on_their_way if record.group == rest[0])
-            standing = {key: record for key, record in standing.items() if key.group != rest[0]}
+            applied = {key: record for key, record in applied.items() if key.group != rest[0]}
         elif step == "topic":
             assert isinstance(rest[0], bytes)
             offsets.forget_topic(rest[0])
             forgotten.update(id(record) for record in on_their_way if record.topic_id == rest[0])
-            standing = {key: record for key, record in standing.items() if key.topic_id != rest[0]}
-        assert len(offsets) == len(standing)
-        assert {id(record) for record in offsets.records()} == {id(record) for record in standing.values()}
-        assert offsets.size_bytes == sum(POSITION_BYTES + len(record.note) for record in standing.values())
+            applied = {key: record for key, record in applied.items() if key.topic_id != rest[0]}
+        assert len(offsets) == len(applied)
+        assert {id(record) for record in offsets.records()} == {id(record) for record in applied.values()}
+        assert offsets.size_bytes == sum(POSITION_BYTES + len(record.note) for record in applied.values())
         for group in ("g", "h"):
             found = [(record.topic_id, record.partition) for record in offsets.of_group(group)]
-            assert found == sorted((key.topic_id, key.partition) for key in standing if key.group == group)
+            assert found == sorted((key.topic_id, key.partition) for key in applied if key.group == group)
             assert offsets.count_of(group) == len(found)
-            newest = [record.commit_timestamp_us for key, record in standing.items() if key.group == group]
+            newest = [record.commit_timestamp_us for key, record in applied.items() if key.group == group]
             assert offsets.last_commit_us(group) == max(newest, default=0)
             assert offsets.is_committing(group) <= (group in offsets.names())
 
@@ -268,7 +268,7 @@ def test_withdrawing_the_newest_commit_keeps_older_ones_pending() -> None:
     assert after.revision == second.revision + 1
     offsets.apply(second)
     offsets.apply(after)
-    assert standing(offsets) == 9
+    assert committed(offsets) == 9
     assert not offsets.is_committing("g")
 
 

@@ -141,7 +141,7 @@ def test_stopping_node_hands_over_to_the_first_other_replica_without_moving_copi
 def test_lagging_replica_is_a_successor_only_as_a_last_resort() -> None:
     first, second, third = ORDER[:3]
     for behind, owner in (((), second), ((second,), third), ((second, third), second)):
-        plan = handover_plan(first, KEY, epoch(first, second, third), NODES, alive=ALL, behind=behind)
+        plan = handover_plan(first, KEY, epoch(first, second, third), NODES, alive=ALL, lagging=behind)
         assert plan is not None
         assert plan.owner == owner
 
@@ -200,10 +200,10 @@ def test_storing_only_owner_hands_over_to_the_first_capable_replica_that_keeps_u
     first, second, third, *_ = ORDER
     nodes, active = stores_only(first), epoch(*ORDER[:3], owner=first)
     assert ingestion_owner_plan(KEY, active, nodes, alive=ALL) == Plan(second, (first, second, third), 2, pb.NEVER)
-    behind = ingestion_owner_plan(KEY, active, nodes, alive=ALL, behind={second})
+    behind = ingestion_owner_plan(KEY, active, nodes, alive=ALL, lagging={second})
     assert behind is not None
     assert behind.owner == third
-    assert ingestion_owner_plan(KEY, active, nodes, alive=ALL, behind={second, third}) is None
+    assert ingestion_owner_plan(KEY, active, nodes, alive=ALL, lagging={second, third}) is None
     assert ingestion_owner_plan(KEY, active, nodes, alive=ALL - {second, third}) is None
     assert ingestion_owner_plan(KEY, active, NODES, alive=ALL) is None
     assert ingestion_owner_plan(KEY, active, stores_only(first, second, third), alive=ALL) is None

@@ -95,9 +95,9 @@ def test_applied_records_are_copied() -> None:
     registry, given = NodeRegistry(), record(revision=1)
     registry.apply(given)
     given.host = "elsewhere"
-    standing = registry.get("a")
-    assert standing is not None
-    assert standing.host == "127.0.0.1"
+    existing = registry.get("a")
+    assert existing is not None
+    assert existing.host == "127.0.0.1"
     assert registry.get("b") is None
 
 
@@ -200,19 +200,19 @@ OWN, OTHER = b"o" * 16, b"x" * 16
 
 def test_wiped_and_copied_disks_are_detected() -> None:
     known = record(start=5, revision=6)
-    first, next_life = make_incarnation(1, 9), make_incarnation(6, 9)
+    first, next_start = make_incarnation(1, 9), make_incarnation(6, 9)
     assert identity_fault("a", first, OWN, is_new=True, known=None) == ""
     assert identity_fault("a", first, OWN, is_new=True, known=founder("a")) == "", "a founder that starts late"
-    assert identity_fault("a", next_life, OWN, is_new=False, known=known) == ""
+    assert identity_fault("a", next_start, OWN, is_new=False, known=known) == ""
     assert identity_fault("a", known.incarnation, OWN, is_new=False, known=known) == ""
     assert "--replace" in identity_fault("a", first, OWN, is_new=True, known=known)
-    assert "--replace" in identity_fault("a", next_life, OWN, is_new=True, known=known), (
+    assert "--replace" in identity_fault("a", next_start, OWN, is_new=True, known=known), (
         "started often enough to be later"
     )
     assert "old copy" in identity_fault("a", first, OWN, is_new=False, known=known)
     assert "another process" in identity_fault("a", make_incarnation(5, 8), OWN, is_new=False, known=known)
     gone = record(start=5, revision=7, removed=True)
-    assert "removed" in identity_fault("a", next_life, OWN, is_new=False, known=gone)
+    assert "removed" in identity_fault("a", next_start, OWN, is_new=False, known=gone)
 
 
 def test_directory_id_takes_precedence_over_the_incarnation() -> None:

@@ -8,14 +8,14 @@ from tests.broker.core.fetching_bench import FetchingBench, Past
 
 from tidelog_broker.core.replication.backfill import MissingHistory
 from tidelog_broker.core.replication.chain import EpochChain
-from tidelog_broker.core.replication.effects import AppendFill, FinishFill, Send, SetAside
+from tidelog_broker.core.replication.effects import AppendPartialCopy, FinishPartialCopy, Send, SetAside
 from tidelog_broker.core.replication.epoch_writer import Owner
 from tidelog_broker.core.replication.ports import Position, Timing
 from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_proto import broker_pb2 as pb
 
 
-def test_sealed_epochs_are_filled_newest_first_one_at_a_time() -> None:
+def test_sealed_epochs_are_fetched_newest_first_one_at_a_time() -> None:
     past = Past()
     trial = past.lacking(0, 1, 2)
     for epoch in (2, 1, 0):
@@ -23,12 +23,12 @@ def test_sealed_epochs_are_filled_newest_first_one_at_a_time() -> None:
         start = epoch * 4
         assert (to, ask.epoch, ask.from_offset, ask.from_digest, ask.end_offset) == ("a", epoch, start, 0, start + 4)
         trial.reply(past.batches[epoch], epoch=epoch, base=Position(start, 0))
-        [fill] = [effect for effect in trial.peek() if isinstance(effect, AppendFill)]
+        [fill] = [effect for effect in trial.peek() if isinstance(effect, AppendPartialCopy)]
         assert (fill.epoch, fill.start_offset, fill.base_offset, fill.end_offset) == (epoch, start, start, start + 4)
         assert Position(fill.epoch_end_offset, fill.epoch_end_digest) == end_of(past.batches[epoch])
         assert fill.start_digest == 0
         trial.wrote()
-        assert [type(effect) for effect in trial.peek()] == [FinishFill]
+        assert [type(effect) for effect in trial.peek()] == [FinishPartialCopy]
         assert epoch in trial.backfill.incomplete, "a copy counts only once it is part of the log"
         assert trial.times_whole == 0
         trial.wrote()
@@ -38,7 +38,7 @@ def test_sealed_epochs_are_filled_newest_first_one_at_a_time() -> None:
     assert trial.backfill.deadline_ms is None
 
 
-def test_partial_fill_is_continued() -> None:
+def test_partial_copy_is_continued() -> None:
     past = Past()
     trial = past.lacking(2)
     trial.asked()
@@ -55,7 +55,7 @@ def test_partial_fill_is_continued() -> None:
 def test_each_range_of_a_sealed_epoch_waits_for_the_budget() -> None:
     past = Past()
     trial = FetchingBench(chain=past.chain, incomplete=(2,))
-    trial.hints.fill_waits_ms = [30, 0, 50]
+    trial.hints.backfill_waits_ms = [30, 0, 50]
     trial.backfill.go_on(100)
     assert trial.peek() == []
     assert trial.backfill.deadline_ms == 130
@@ -63,11 +63,13 @@ def test_each_range_of_a_sealed_epoch_waits_for_the_budget() -> None:
     assert trial.peek() == []
     trial.backfill.tick(130)
     assert trial.asked()[1].from_offset == 8
-    assert trial.hints.fills_bytes == [trial.timing.backfill_bytes], "a caller that has waited is not counted again"
+    assert trial.hints.backfilled_bytes == [trial.timing.backfill_bytes], (
+        "a caller that has waited is not counted again"
+    )
     trial.reply(past.batches[2][:1], epoch=2, base=Position(8, 0), now_ms=140)
     trial.wrote()
     assert trial.asked()[1].from_offset == 9, "nothing to wait for"
-    assert trial.hints.fills_bytes == [trial.timing.backfill_bytes, 2 * trial.timing.backfill_bytes]
+    assert trial.hints.backfilled_bytes == [trial.timing.backfill_bytes, 2 * trial.timing.backfill_bytes]
     assert trial.backfill.missing() is not None
 
 
@@ -81,7 +83,7 @@ def test_excess_bytes_are_counted_on_arrival() -> None:
     trial.reply(first, epoch=2, base=Position(8, 0))
     trial.wrote()
     trial.asked()
-    assert trial.hints.fills_bytes == [10, len(first[0].data) - 10, 20]
+    assert trial.hints.backfilled_bytes == [10, len(first[0].data) - 10, 20]
 
 
 @pytest.mark.parametrize(
@@ -94,10 +96,10 @@ def test_urgent_fetch_is_not_delayed(epoch: int, front: int, *, is_open: bool, w
     trial = FetchingBench(chain=past.chain, incomplete=(epoch,))
     trial.store(past.batches[epoch][:front])
     trial.owner = Owner(trial.active, producers=ProducerTable()) if is_open else None
-    trial.hints.fill_waits_ms = [30, 40]
+    trial.hints.backfill_waits_ms = [30, 40]
     trial.backfill.go_on(100)
     assert (trial.backfill.deadline_ms == 130) == waits
-    assert trial.hints.fills_bytes == [trial.timing.backfill_bytes], "it is counted"
+    assert trial.hints.backfilled_bytes == [trial.timing.backfill_bytes], "it is counted"
     trial.backfill.tick(130)
     [ask] = [message for _, message in trial.sent(pb.Backfill)]
     base = Position(ask.from_offset, ask.from_digest)
@@ -109,7 +111,7 @@ def test_urgent_fetch_is_not_delayed(epoch: int, front: int, *, is_open: bool, w
 def test_source_is_not_blamed_for_a_delayed_range() -> None:
     past = Past()
     trial = FetchingBench(chain=past.chain, incomplete=(2,))
-    trial.hints.fill_waits_ms = [5000]
+    trial.hints.backfill_waits_ms = [5000]
     trial.backfill.go_on(0)
     trial.backfill.tick(5000)
     assert trial.asked()[0] == "a", "the first source, and not the next one"
@@ -118,7 +120,7 @@ def test_source_is_not_blamed_for_a_delayed_range() -> None:
     assert not missing.is_unavailable
 
 
-def test_fill_shorter_than_expected_is_continued_from_its_end() -> None:
+def test_partial_copy_shorter_than_expected_is_continued_from_its_end() -> None:
     past = Past()
     trial = past.lacking(2)
     trial.asked()
@@ -126,11 +128,11 @@ def test_fill_shorter_than_expected_is_continued_from_its_end() -> None:
     trial.wrote()
     assert trial.asked()[1].from_offset == 9
     trial.disk.fills.clear()
-    trial.backfill.tick(trial.timing.pull_ms)
+    trial.backfill.tick(trial.timing.peer_fetch_ms)
     assert trial.asked()[1].from_offset == 8
 
 
-def test_fill_without_disk_space_is_requested_again_from_its_end() -> None:
+def test_partial_copy_without_disk_space_is_requested_again_from_its_end() -> None:
     past = Past()
     trial = past.lacking(2)
     trial.asked()
@@ -152,7 +154,7 @@ def test_newly_sealed_epoch_preempts_older_ones_which_continue_later(*, is_writi
     trial.backfill.incomplete.add(2)
     trial.backfill.go_on(50)
     if is_writing:
-        assert [type(effect) for effect in trial.peek()] == [AppendFill], "received batches are kept"
+        assert [type(effect) for effect in trial.peek()] == [AppendPartialCopy], "received batches are kept"
         trial.wrote(60)
     assert trial.asked()[1].epoch == 2
     trial.reply(past.batches[0][1:2], epoch=0, base=end_of(past.batches[0][:1]))
@@ -166,7 +168,7 @@ def test_newly_sealed_epoch_preempts_older_ones_which_continue_later(*, is_writi
 
 
 @pytest.mark.parametrize("comes", [False, True])
-def test_fill_of_a_moved_partition_stops_and_continues_later(*, comes: bool) -> None:
+def test_partial_copy_of_a_moved_partition_stops_and_continues_later(*, comes: bool) -> None:
     past = Past()
     trial = past.lacking(2)
     trial.asked()
@@ -177,9 +179,9 @@ def test_fill_of_a_moved_partition_stops_and_continues_later(*, comes: bool) -> 
         trial.reply(past.batches[2][:1], epoch=2, base=Position(8, 0))
         trial.wrote()
     else:
-        trial.backfill.tick(trial.timing.pull_ms)
+        trial.backfill.tick(trial.timing.peer_fetch_ms)
     assert (trial.peek(), trial.backfill.deadline_ms) == ([], None)
-    assert trial.hints.fills_bytes == [trial.timing.backfill_bytes], "it does not take the budget of later fetches"
+    assert trial.hints.backfilled_bytes == [trial.timing.backfill_bytes], "it does not take the budget of later fetches"
     trial.extend_chain(decision(trial.chain, Position(end, 0), owner="a"))
     trial.backfill.go_on(5000)
     assert trial.asked()[1].from_offset == (9 if comes else 8)
@@ -190,28 +192,28 @@ def test_each_failed_store_uses_the_budget() -> None:
     past = Past()
     trial = past.lacking(2)
     trial.asked()
-    trial.hints.fill_waits_ms = [700]
+    trial.hints.backfill_waits_ms = [700]
     trial.reply(past.batches[2], epoch=2, base=Position(8, 0))
     trial.wrote(5, ok=False)
     assert trial.peek() == []
     assert trial.backfill.deadline_ms == 705
     trial.backfill.tick(705)
     assert trial.asked()[1].max_bytes == trial.timing.backfill_bytes
-    assert trial.hints.fills_bytes == [trial.timing.backfill_bytes] * 2
+    assert trial.hints.backfilled_bytes == [trial.timing.backfill_bytes] * 2
 
 
-def test_only_the_decided_range_is_filled() -> None:
+def test_only_the_decided_range_is_fetched() -> None:
     """A source may not have truncated its tail yet."""
     past = Past()
     longer = run_of(descriptor(2, start=8), 1, 1, 2, 5)
     assert end_of(longer[:3]) == end_of(past.batches[2])
     trial = past.lacking(2)
     trial.reply(longer, epoch=2, base=Position(8, 0))
-    [fill] = trial.take(AppendFill)
+    [fill] = trial.take(AppendPartialCopy)
     assert fill.end_offset == 12
 
 
-def test_complete_fill_with_a_wrong_digest_is_restarted_at_another_source() -> None:
+def test_complete_copy_with_a_wrong_digest_is_restarted_at_another_source() -> None:
     past = Past()
     wrong = run_of(descriptor(2, start=8), 1, 3, fill=b"other")
     trial = past.lacking(2)
@@ -227,7 +229,7 @@ def test_complete_fill_with_a_wrong_digest_is_restarted_at_another_source() -> N
 
 
 @pytest.mark.parametrize("how", ["diverged", "broken"])
-def test_fill_that_its_source_does_not_continue_is_restarted(how: str) -> None:
+def test_partial_copy_that_its_source_does_not_continue_is_restarted(how: str) -> None:
     past = Past()
     trial = FetchingBench(chain=past.chain, incomplete=(2,))
     trial.disk.fills[2] = [(one.header, one.data) for one in run_of(descriptor(2, start=8), 1, fill=b"other")]
@@ -251,7 +253,7 @@ def test_source_without_the_epoch_is_skipped() -> None:
     assert trial.asked()[0] == "c"
 
 
-def test_one_epoch_is_filled_at_a_time() -> None:
+def test_one_epoch_is_fetched_at_a_time() -> None:
     trial = Past().lacking(1, 2)
     trial.asked()
     trial.backfill.go_on(0)
@@ -265,7 +267,7 @@ def test_complete_log_needs_no_backfill() -> None:
     assert trial.peek() == []
 
 
-def test_copy_that_joined_the_log_with_another_is_not_filled_again() -> None:
+def test_copy_that_joined_the_log_with_another_is_not_fetched_again() -> None:
     past = Past()
     trial = past.lacking(0, 1, 2)
     trial.asked()
@@ -277,7 +279,7 @@ def test_copy_that_joined_the_log_with_another_is_not_filled_again() -> None:
     assert trial.asked()[1].epoch == 0
 
 
-def test_copy_that_failed_to_join_the_log_with_another_is_filled_again() -> None:
+def test_copy_that_failed_to_join_the_log_with_another_is_fetched_again() -> None:
     """It was complete, waited for the next epoch to be filled, and then could not be opened."""
     past = Past()
     trial = past.lacking(2, held=(0, 1))
@@ -291,7 +293,7 @@ def test_copy_that_failed_to_join_the_log_with_another_is_filled_again() -> None
     assert trial.asked()[1].epoch == 0
 
 
-def test_node_outside_the_placement_fills_nothing() -> None:
+def test_node_outside_the_placement_fetches_nothing() -> None:
     trial = Past(placement=("a", "c")).lacking(2)
     assert trial.peek() == []
 
@@ -323,7 +325,7 @@ def test_deleted_records_are_not_fetched() -> None:
     assert trial.backfill.deadline_ms is None
 
 
-def test_epoch_with_a_deleted_front_is_filled_from_the_log_start() -> None:
+def test_epoch_with_a_deleted_front_is_fetched_from_the_log_start() -> None:
     """The digest at the start is taken on trust; the one at the end verifies the rest."""
     past = Past()
     trial = past.lacking(2)
@@ -333,10 +335,10 @@ def test_epoch_with_a_deleted_front_is_filled_from_the_log_start() -> None:
     assert (ask.from_offset, ask.digest_unknown) == (9, True)
     base = end_of(past.batches[2][:1])
     trial.reply(past.batches[2][1:], epoch=2, base=base)
-    [fill] = [effect for effect in trial.peek() if isinstance(effect, AppendFill)]
+    [fill] = [effect for effect in trial.peek() if isinstance(effect, AppendPartialCopy)]
     assert (fill.start_offset, fill.start_digest, fill.base_offset, fill.end_offset) == (*base, 9, 12)
     trial.wrote()
-    assert [type(effect) for effect in trial.peek()] == [FinishFill]
+    assert [type(effect) for effect in trial.peek()] == [FinishPartialCopy]
 
 
 def test_wrong_digest_at_the_start_is_detected_at_the_end() -> None:
@@ -372,7 +374,7 @@ def test_answer_below_a_raised_log_start_is_not_written() -> None:
     assert trial.asked()[1].from_offset == 9
 
 
-def test_nothing_below_the_log_start_is_filled_after_a_restart() -> None:
+def test_nothing_below_the_log_start_is_fetched_after_a_restart() -> None:
     trial = FetchingBench(chain=Past().chain, incomplete=(0, 1))
     trial.log_start = 8
     trial.backfill.go_on(0)
@@ -438,15 +440,15 @@ def test_damaged_copy_is_set_aside_once_its_replacement_is_complete() -> None:
     assert backfill.refetch(1, "it has rotted", 0)
     to, ask = trial.asked()
     assert (to, ask.epoch, ask.from_offset) == ("a", 1, 4)
-    assert (backfill.incomplete, backfill.whole_from) == (set(), 0), "the intact part can be read"
+    assert (backfill.incomplete, backfill.complete_from) == (set(), 0), "the intact part can be read"
     trial.reply([], epoch=1, base=Position(4, 0), status=pb.NOT_HELD)
     assert trial.peek() == [], "no other node has a copy yet"
     backfill.tick(backfill.deadline_ms or 0)
     assert trial.asked()[0] == "c"
     trial.reply(past.batches[1], sender="c", epoch=1, base=Position(4, 0))
-    assert [type(effect) for effect in trial.peek()] == [AppendFill], "the received copy may also be damaged"
+    assert [type(effect) for effect in trial.peek()] == [AppendPartialCopy], "the received copy may also be damaged"
     trial.wrote()
-    assert [type(effect) for effect in trial.peek()] == [SetAside, FinishFill]
+    assert [type(effect) for effect in trial.peek()] == [SetAside, FinishPartialCopy]
     assert backfill.incomplete == {1}
     trial.effects.pop(0)  # the bench's disk knows only one copy of an epoch
     Bench.wrote(trial, 0, ok=True)
@@ -481,7 +483,7 @@ def test_copy_lost_on_completion_is_still_missing() -> None:
     trial.reply(past.batches[1], epoch=1, base=Position(4, 0))
     trial.wrote()
     trial.disk.fills.clear()
-    trial.effects = [effect for effect in trial.effects if not isinstance(effect, FinishFill)]
+    trial.effects = [effect for effect in trial.effects if not isinstance(effect, FinishPartialCopy)]
     Bench.wrote(trial, 0, ok=True)
     assert trial.backfill.incomplete == {1}
 

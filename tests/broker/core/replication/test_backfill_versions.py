@@ -6,7 +6,7 @@ import pytest
 from tests.broker.core.bench import INCARNATION, NODES, end_of, run_of
 from tests.broker.core.fetching_bench import FetchingBench, Past
 
-from tidelog_broker.core.replication.effects import AppendFill, DropCopy, FinishFill, ReadLog, Send
+from tidelog_broker.core.replication.effects import AppendPartialCopy, DropCopy, FinishPartialCopy, ReadLog, Send
 from tidelog_broker.core.replication.paxos import decision_value
 from tidelog_broker.core.replication.ports import Batch, Plan, Position
 from tidelog_proto import broker_pb2 as pb
@@ -50,7 +50,7 @@ def test_older_version_is_complete_while_the_newest_can_be_made_from_it() -> Non
     past = CompactedPast()
     trial = past.holding(*past.batches)
     assert (trial.backfill.incomplete, trial.backfill.outdated_below) == (set(), 0)
-    assert trial.backfill.versions.behind() == [0, 1]
+    assert trial.backfill.versions.outdated_epochs() == [0, 1]
     assert [trial.backfill.versions.can_make(epoch) for epoch in (0, 1)] == [True, True]
     assert trial.peek() == []
 
@@ -59,7 +59,7 @@ def test_outdated_version_is_served_but_not_read_until_the_newest_is_complete() 
     past = CompactedPast()
     trial = past.holding(past.batches[0], past.newer[1], past.batches[2])
     backfill = trial.backfill
-    assert (backfill.incomplete, backfill.outdated_below, backfill.whole_from) == ({0}, 4, 4)
+    assert (backfill.incomplete, backfill.outdated_below, backfill.complete_from) == ({0}, 4, 4)
     to, ask = trial.asked()
     assert (to, ask.epoch, ask.from_offset) == ("a", 0, 0), "from its beginning, regardless of the log"
 
@@ -68,11 +68,13 @@ def test_outdated_version_is_served_but_not_read_until_the_newest_is_complete() 
     assert (read.to, read.epoch) == ("c", 0), "another node may be able to derive the newest version"
 
     answer(trial, past.newer[0], epoch=0, version=past.newer[0])
-    [fill] = [effect for effect in trial.peek() if isinstance(effect, AppendFill)]
+    [fill] = [effect for effect in trial.peek() if isinstance(effect, AppendPartialCopy)]
     assert (fill.epoch, fill.start_offset, fill.end_offset) == (0, 0, 4)
     trial.wrote()
-    [finish] = [effect for effect in trial.peek() if isinstance(effect, FinishFill)]
-    assert finish == FinishFill(0, decided=3), "it takes the place of the older one, under the name of its decision"
+    [finish] = [effect for effect in trial.peek() if isinstance(effect, FinishPartialCopy)]
+    assert finish == FinishPartialCopy(0, decided=3), (
+        "it takes the place of the older one, under the name of its decision"
+    )
     trial.wrote()
     assert (backfill.incomplete, backfill.outdated_below, trial.times_whole) == (set(), 0, 1)
 
@@ -84,18 +86,18 @@ def test_only_the_newest_version_replaces_an_older_one() -> None:
         assert trial.asked()[0] == sender
         answer(trial, past.batches[0], sender=sender, epoch=0, version=past.batches[0])
         trial.backfill.tick(trial.backfill.deadline_ms or 0)
-    assert not trial.take(AppendFill)
+    assert not trial.take(AppendPartialCopy)
 
 
 def test_missing_epoch_is_fetched_in_any_version_if_no_node_has_the_newest() -> None:
     past = CompactedPast()
     trial = past.holding(past.batches[1], past.batches[2], lacking=(0,))
-    taken: list[AppendFill] = []
+    taken: list[AppendPartialCopy] = []
     for sender in ("a", "c", "a"):
         assert not taken
         assert trial.asked()[0] == sender
         answer(trial, past.batches[0][:1], sender=sender, epoch=0, version=past.batches[0])
-        taken = [effect for effect in trial.peek() if isinstance(effect, AppendFill)]
+        taken = [effect for effect in trial.peek() if isinstance(effect, AppendPartialCopy)]
         if not taken:
             trial.backfill.tick(trial.backfill.deadline_ms or 0)
     [fill] = taken
@@ -103,22 +105,22 @@ def test_missing_epoch_is_fetched_in_any_version_if_no_node_has_the_newest() -> 
     trial.wrote()
     answer(trial, past.batches[0][1:], epoch=0, version=past.batches[0])
     trial.wrote()
-    assert [effect for effect in trial.peek() if not isinstance(effect, Send)] == [FinishFill(0, decided=None)]
+    assert [effect for effect in trial.peek() if not isinstance(effect, Send)] == [FinishPartialCopy(0, decided=None)]
     trial.wrote()
     assert trial.backfill.incomplete == set(), "the newest version can be derived here"
 
 
-def test_complete_fill_of_an_older_version_joins_the_log() -> None:
+def test_complete_copy_of_an_older_version_joins_the_log() -> None:
     past = CompactedPast()
     trial = FetchingBench(chain=past.chain, incomplete=(0,))
     for one in past.batches[1:]:
         trial.store(one)
     trial.disk.fills[0] = [(one.header, one.data) for one in past.batches[0]]
     trial.backfill.go_on(0)
-    assert trial.peek() == [FinishFill(0, decided=None)]
+    assert trial.peek() == [FinishPartialCopy(0, decided=None)]
 
 
-def test_fill_that_matches_no_version_is_restarted() -> None:
+def test_partial_copy_that_matches_no_version_is_restarted() -> None:
     past = CompactedPast()
     trial = past.holding(past.batches[1], past.batches[2], lacking=(0,))
     mixed = run_of(past.chain.genesis, 4, fill=b"?")

@@ -510,7 +510,7 @@ def in_phase(phase: Phase) -> CandidateBench:
 
 @pytest.mark.parametrize("phase", [phase for phase in PHASE_TRANSITIONS if "opening" not in PHASE_TRANSITIONS[phase]])
 def test_owner_in_another_attempt_proposes_no_planned_end(phase: Phase) -> None:
-    with pytest.raises(AssertionError, match=f"{phase} does not lead to opening"):
+    with pytest.raises(AssertionError, match=f"cannot change from {phase} to opening"):
         in_phase(phase).candidate.roll_over(Plan("b", NODES, 2), Position(15, 3), 0)
 
 

@@ -2,7 +2,7 @@
 
 Nodes stop and return, epochs end by plan or are truncated, and some nodes are recovered while others continue without
 them. In the end all communicate. No assertion of a replica fails; chains fork only at an operator's decision; of two
-nodes on different chains at least one has halted for good, and none halts that no operator has overruled.
+nodes on different chains at least one has halted permanently, and none halts that no operator has overruled.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from tidelog_broker.core.replication.ports import Plan
 from tidelog_broker.core.replication.replica import Replica
 from tidelog_proto import broker_pb2 as pb
 
-LIVES = 12
+HISTORIES = 12
 
 
-class Life(Stage):
+class History(Stage):
     """A cluster of three or four nodes, of which three store the partition, and its events."""
 
     def __init__(self, seed: int) -> None:
@@ -110,13 +110,13 @@ def parted_in(one: Replica, other: Replica) -> int | None:
 @pytest.mark.parametrize("hundred", [0, 100, 200, 300])
 def test_at_most_one_of_two_chains_continues(hundred: int) -> None:
     parted = 0
-    for seed in range(hundred, hundred + LIVES):
-        life = Life(seed)
-        steps = [life.go_down, life.come_back, life.append, life.append, life.roll_on, life.recover]
-        for _ in range(life.source.randrange(6, 16)):
-            life.source.choice([*steps, life.part, life.part])()
-        life.meet()
-        replicas = list(life.replicas.values())
+    for seed in range(hundred, hundred + HISTORIES):
+        history = History(seed)
+        steps = [history.go_down, history.come_back, history.append, history.append, history.roll_on, history.recover]
+        for _ in range(history.source.randrange(6, 16)):
+            history.source.choice([*steps, history.part, history.part])()
+        history.meet()
+        replicas = list(history.replicas.values())
         for one in replicas:
             overruled = False
             for other in replicas:
@@ -125,12 +125,12 @@ def test_at_most_one_of_two_chains_continues(hundred: int) -> None:
                     continue
                 parted += 1
                 overruled |= other.state.decision(epoch).unsafe
-                assert one.state.halted_for_good or other.state.halted_for_good, (
+                assert one.state.halted_permanently or other.state.halted_permanently, (
                     seed,
                     epoch,
                     one.state.node_id,
                     other.state.node_id,
                 )
                 assert one.state.decision(epoch).unsafe or other.state.decision(epoch).unsafe, (seed, epoch)
-            assert overruled or not one.state.halted_for_good, (seed, one.state.node_id, one.state.halted)
-    assert parted > LIVES, "nothing is tried where all agree"
+            assert overruled or not one.state.halted_permanently, (seed, one.state.node_id, one.state.halted)
+    assert parted > HISTORIES, "nothing is tried where all agree"

@@ -109,7 +109,7 @@ def test_refusing_owner_is_asked_again_later() -> None:
     assert trial.asked()[0] == "a"
 
 
-def test_resumed_push_ends_the_pull_unless_the_copy_is_in_doubt() -> None:
+def test_resumed_push_ends_the_catch_up_unless_the_copy_is_in_doubt() -> None:
     trial = FetchingBench()
     trial.catch_up.begin(0)
     trial.catch_up.pushed()

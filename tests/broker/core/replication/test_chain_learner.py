@@ -62,7 +62,7 @@ def test_decision_is_journaled_before_truncation_and_the_next_fence() -> None:
     assert not learner.backfill.incomplete
 
 
-def test_short_copy_is_filled_after_entering_the_next_epoch() -> None:
+def test_short_copy_is_fetched_after_entering_the_next_epoch() -> None:
     learner = Learner(held=BATCHES[:1])
     learner.learn(end_of(BATCHES))
     assert learner.backfill.incomplete == {0}
@@ -95,7 +95,7 @@ def test_known_decision_changes_nothing_and_a_different_one_halts() -> None:
     learner.learning.learn("c", 0, [raw])
     assert (learner.peek(), learner.halted) == ([], None)
     learner.learning.learn("c", 0, [decision(EpochChain(descriptor()), end_of(BATCHES[:1]))])
-    assert learner.halted_for_good
+    assert learner.halted_permanently
 
 
 def test_missing_earlier_decisions_are_requested() -> None:
@@ -111,7 +111,7 @@ def test_different_chain_before_the_same_epoch_halts() -> None:
     learner.learning.on_status("a", pb.EpochStatus(epoch=1, previous_hash=learner.chain.previous_hash), 0)
     assert learner.halted is None
     learner.learning.on_status("a", pb.EpochStatus(epoch=1, previous_hash=b"another"), 0)
-    assert learner.halted_for_good
+    assert learner.halted_permanently
 
 
 def unsynced(held: list[Batch]) -> Learner:
@@ -171,7 +171,7 @@ def test_start_truncates_records_after_the_decided_end() -> None:
     assert not learner.backfill.incomplete
 
 
-def test_start_fills_records_missing_before_the_end() -> None:
+def test_start_fetches_records_missing_before_the_end() -> None:
     learner = starting(BATCHES[:1], end_of(BATCHES))
     learner.learning.load(Fence(KEY, learner.active).opened(), 0)
     _, ask = learner.asked()
@@ -204,4 +204,4 @@ def test_log_ahead_of_its_chain_halts() -> None:
     learner = Learner()
     learner.store(run_of(descriptor(1), 1))
     learner.learning.load(None, 0)
-    assert learner.halted_for_good
+    assert learner.halted_permanently

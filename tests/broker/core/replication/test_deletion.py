@@ -109,7 +109,7 @@ def test_offset_is_noted_once_and_only_if_committed() -> None:
         owner.deletion.propose(offset)
     assert owner.fences() == [END.offset]
     assert len(owner.told) == 1
-    with pytest.raises(AssertionError, match="exceeds the high watermark"):
+    with pytest.raises(AssertionError, match="exceeds high watermark"):
         owner.deletion.propose(END.offset + 1)
 
 

@@ -66,8 +66,8 @@ def test_owner_halted_while_opening_stops_asking_for_producers() -> None:
     owner.state.owner, owner.state.role = None, "opening"
     effect = RebuildProducers(owner.state.active.epoch - 1, owner.state.active.start_offset)
     owner.ownership.rebuilt(effect, None, 0, stage.now_ms)
-    assert owner.ownership._producers_pull is not None
-    owner.state.halt("the chains fork", for_good=True)
+    assert owner.ownership._producers_fetch is not None
+    owner.state.halt("the chains fork", permanently=True)
     now_ms = stage.now_ms + 60_000
     owner.tick(now_ms)
     deadline_ms = owner.deadline_ms
@@ -82,7 +82,7 @@ def test_permanently_halted_owner_stops_announcing_to_informed_nodes() -> None:
     owner = stage.owner()
     epoch, away = owner.state.active.epoch, next(node for node in NODES if node != stage.owner().state.node_id)
     stage.down = {away}
-    owner.state.halt("the chains fork", for_good=True)
+    owner.state.halt("the chains fork", permanently=True)
     stage.later(1000)
     stage.down = set()
     resigns_ms = owner.deadline_ms

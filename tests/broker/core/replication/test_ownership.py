@@ -156,7 +156,7 @@ def test_incomplete_log_makes_the_owner_ask_other_nodes_in_turn() -> None:
     assert trial.ownership.take_producers("a", pb.BackfillReply(status=pb.NOT_HELD, base_offset=5), 10)
     trial.ownership.tick(10)
     assert [to for to, _ in trial.sent(pb.Backfill)] == ["c"]
-    assert trial.ownership.deadline_ms() == 10 + trial.timing.pull_ms
+    assert trial.ownership.deadline_ms() == 10 + trial.timing.peer_fetch_ms
     assert trial.owner is None
 
 
@@ -491,9 +491,9 @@ def test_replica_that_requests_deleted_records_needs_the_next_epoch() -> None:
     assert not trial.ownership.lacks_deleted_records("z", 5, 0)
     trial.ack(trial.tail.queued, sender="c")
     assert not trial.ownership.lacks_deleted_records("c", 5, 0), "a late request for records that it has"
-    assert trial.ownership.lacks_deleted_records("c", 5, trial.timing.pull_ms), "repeated: it has lost them"
+    assert trial.ownership.lacks_deleted_records("c", 5, trial.timing.peer_fetch_ms), "repeated: it has lost them"
     trial.ack(trial.tail.queued, sender="c")
-    assert not trial.ownership.lacks_deleted_records("c", 5, trial.timing.pull_ms), "it holds it after all"
+    assert not trial.ownership.lacks_deleted_records("c", 5, trial.timing.peer_fetch_ms), "it holds it after all"
 
 
 def test_owner_that_rolls_over_stays_the_owner_if_it_stores_the_epoch() -> None:

@@ -31,5 +31,7 @@ def test_timeouts_are_consistent() -> None:
     assert timing.resend_ms < min(timing.pre_vote_ms, timing.seal_ms, timing.open_ms), "each is asked again in its time"
     assert timing.open_ms < timing.fetch_ms
     assert timing.back_off_ms < timing.back_off_ms_max
-    assert timing.pull_bytes < timing.tail_bytes < timing.window_bytes, "a pulling follower reaches the window again"
-    assert timing.prompt_ms < timing.pull_ms
+    assert timing.peer_fetch_bytes < timing.tail_bytes < timing.window_bytes, (
+        "a pulling follower reaches the window again"
+    )
+    assert timing.prompt_ms < timing.peer_fetch_ms

@@ -134,7 +134,7 @@ def test_replica_behind_the_window_is_not_pushed_to_and_does_not_affect_others()
     for size in (40, 40):
         owner.add(size)
         owner.pushes.acknowledged("b", owner.end.offset, 0)
-    assert to(owner.add(40)) == ["b"], "c lacks dropped records and has to pull"
+    assert to(owner.add(40)) == ["b"], "c lacks dropped records and has to catch up"
     assert [node for node, follower in owner.pushes.followers.items() if not follower.streaming] == ["c"]
     assert owner.pushes.recent_bytes == 80
 
@@ -204,7 +204,7 @@ def test_replica_resumes_at_its_end_in_order() -> None:
 
 
 def test_replica_inside_a_group_gets_the_group_again() -> None:
-    """A pull may end at any batch of a group; the replica skips the batches of the group that it has."""
+    """A fetch may end at any batch of a group; the replica skips the batches of the group that it has."""
     owner = Owner()
     for records in (2, 3):
         owner.add(10, records=records)
@@ -212,7 +212,7 @@ def test_replica_inside_a_group_gets_the_group_again() -> None:
     assert offsets(owner.resume("c", 13)) == [(12, 15)]
 
 
-def test_replica_before_the_window_keeps_pulling() -> None:
+def test_replica_before_the_window_keeps_fetching() -> None:
     owner = Owner()
     for _ in range(3):
         owner.add(40)
@@ -223,7 +223,7 @@ def test_replica_before_the_window_keeps_pulling() -> None:
 
 
 def test_replica_that_caught_up_is_pushed_to_again() -> None:
-    """Groups held by all are kept while a replica pulls, because its pull has to reach the window."""
+    """Groups held by all are kept while a replica pulls, because its fetch has to reach the window."""
     owner = Owner()
     owner.add(10)
     owner.pushes.followers["c"].streaming = False
@@ -349,7 +349,7 @@ def test_silent_replicas_get_fewer_heartbeats_but_one_per_second() -> None:
     assert gaps[-1] == 20 * TIMING.heartbeat_ms
 
 
-def test_pulling_replica_gets_fewer_heartbeats_than_a_streaming_one() -> None:
+def test_fetching_replica_gets_fewer_heartbeats_than_a_streaming_one() -> None:
     owner = Owner()
     owner.beats(0)
     owner.quiet(1000)

@@ -11,10 +11,10 @@ import pytest
 from tidelog_broker.core.replication.chain import EpochChain
 from tidelog_broker.core.replication.effects import (
     Append,
-    AppendFill,
+    AppendPartialCopy,
     Effect,
     EpochDecided,
-    FinishFill,
+    FinishPartialCopy,
     OwnerConfirmed,
     OwnerReady,
     ReadLog,
@@ -87,7 +87,7 @@ class Log:
             return front.digest
         return next((h.digest for h, _ in self.epochs.get(epoch, []) if h.end_offset == offset), None)
 
-    def fill_position(self, epoch: int) -> tuple[int, int] | None:
+    def copy_position(self, epoch: int) -> tuple[int, int] | None:
         held = self.fills.get(epoch) or self.epochs.get(epoch)
         return (held[-1][0].end_offset, held[-1][0].digest) if held else None
 
@@ -115,7 +115,7 @@ class Log:
             case Truncate():
                 kept = [item for item in self.epochs[effect.epoch] if item[0].end_offset <= effect.end_offset]
                 self.epochs[effect.epoch] = kept
-            case AppendFill():
+            case AppendPartialCopy():
                 held = self.epochs.get(effect.epoch, [])
                 is_beside = bool(held) and held[-1][0].end_offset > effect.base_offset
                 fill = self.fills.setdefault(effect.epoch, [] if is_beside else list(held))
@@ -123,7 +123,7 @@ class Log:
                     fill.clear()
                     self.fronts[effect.epoch] = Position(effect.start_offset, effect.start_digest)
                 fill.extend((unpack_header(b), b) for b in effect.batches)
-            case FinishFill():
+            case FinishPartialCopy():
                 self.epochs[effect.epoch] = self.fills.pop(effect.epoch)
             case SetAside():
                 if self.epochs.pop(effect.epoch, None) is None:
@@ -261,8 +261,8 @@ class Stage:
                         Append()
                         | Truncate()
                         | SyncLog()
-                        | AppendFill()
-                        | FinishFill()
+                        | AppendPartialCopy()
+                        | FinishPartialCopy()
                         | SetAside()
                         | WriteChain()
                         | WriteFences()

@@ -11,10 +11,10 @@ from tidelog_broker.core.replication.paxos import decision_value
 from tidelog_broker.core.replication.ports import Plan, Position
 from tidelog_broker.core.replication.replica_state import (
     DECISIONS_MAX,
+    PARTICIPATION_TRANSITIONS,
     ROLE_TRANSITIONS,
-    STANDING_TRANSITIONS,
+    Participation,
     Role,
-    Standing,
 )
 from tidelog_proto import broker_pb2 as pb
 
@@ -228,20 +228,20 @@ def test_decided_end_below_the_watermark_is_an_error_unless_unsafe() -> None:
 def test_first_reason_of_a_halt_is_kept() -> None:
     bench = Bench()
     bench.halt("first")
-    bench.halt("second", for_good=True)
+    bench.halt("second", permanently=True)
     bench.halt("third")
     assert [halted.reason for halted in bench.take(Halted)] == ["first"]
-    assert (bench.halted, bench.halted_for_good) == ("first", True)
+    assert (bench.halted, bench.halted_permanently) == ("first", True)
 
 
 def test_fork_halts_for_good() -> None:
     bench = Bench(chain_of(5))
     bench.forks("c", 1, "another past")
-    assert (bench.halted, bench.halted_for_good) == ("another past", True)
+    assert (bench.halted, bench.halted_permanently) == ("another past", True)
     bench = Bench(chain_of(5))
     bench.differs("c", 0, pb.EpochDecision(epoch=0))
     assert "two decisions about epoch 0" in (bench.halted or "")
-    assert bench.halted_for_good
+    assert bench.halted_permanently
 
 
 def unsafe_chain(*ends: int, unsafe: set[int]) -> EpochChain:
@@ -264,7 +264,7 @@ def test_fork_is_searched_back_to_the_first_unsafe_decision() -> None:
     assert asked[1][1].previous_hash == bench.hash_before(2)
     assert bench.halted is None
     bench.forks("c", 2, "they part before that")
-    assert bench.halted_for_good
+    assert bench.halted_permanently
     bench.forks("c", 70, "no more of it")
     assert bench.sent(pb.EpochStatus) == []
 
@@ -338,23 +338,23 @@ def test_decision_resets_every_role() -> None:
             assert bench.role == expected
 
 
-# --- standing ------------------------------------------------------------------------------------------
+# --- participation ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("standing", STANDING_TRANSITIONS)
-def test_standings_change_only_as_allowed(standing: Standing) -> None:
+@pytest.mark.parametrize("participation", PARTICIPATION_TRANSITIONS)
+def test_participation_changes_only_as_allowed(participation: Participation) -> None:
     bench = Bench()
-    if standing != "sound":
-        bench.halt("this copy is wrong", for_good=standing == "halted for good")
-    assert bench.standing == standing
-    if "sound" in STANDING_TRANSITIONS[standing]:
+    if participation != "participating":
+        bench.halt("this copy is wrong", permanently=participation == "halted permanently")
+    assert bench.participation == participation
+    if "participating" in PARTICIPATION_TRANSITIONS[participation]:
         bench.enter()
-        assert (bench.standing, bench.halted) == ("sound", None)
+        assert (bench.participation, bench.halted) == ("participating", None)
     else:
-        with pytest.raises(AssertionError, match="halted for good does not turn into sound"):
+        with pytest.raises(AssertionError, match="halted permanently cannot become participating"):
             bench.enter()
         bench.halt("a lesser reason")
-        assert (bench.standing, bench.halted) == ("halted for good", "this copy is wrong")
+        assert (bench.participation, bench.halted) == ("halted permanently", "this copy is wrong")
 
 
 def test_next_epoch_ends_halt_and_doubt() -> None:

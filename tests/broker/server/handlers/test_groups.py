@@ -12,7 +12,7 @@ from tests.broker.metric import value_of
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand
 
-from tidelog_broker.core.groups import membership
+from tidelog_broker.core.groups import consumer_group
 from tidelog_broker.groups import descriptions as descriptions_module
 from tidelog_broker.metadata.state_log import OffsetsLog
 from tidelog_broker.node.node import Node
@@ -352,11 +352,11 @@ async def test_exhausted_group_memory_refuses_members(stand: Stand) -> None:
 
 async def test_number_of_members_and_partitions_is_limited(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     await make(peer, partitions=3)
-    monkeypatch.setattr(membership, "MEMBERS_MAX", 1)
-    monkeypatch.setattr(membership, "PARTITIONS_MAX", 2)
+    monkeypatch.setattr(consumer_group, "MEMBERS_MAX", 1)
+    monkeypatch.setattr(consumer_group, "PARTITIONS_MAX", 2)
     assert await GroupMember(peer, "t").refused() == pb.INVALID_REQUEST
     assert not (await listed(peer)).groups
-    monkeypatch.setattr(membership, "PARTITIONS_MAX", 3)
+    monkeypatch.setattr(consumer_group, "PARTITIONS_MAX", 3)
     ada = GroupMember(peer, "t")
     await ada.ask()
     assert await GroupMember(peer, "t").refused() == pb.INVALID_REQUEST

@@ -134,9 +134,9 @@ async def test_unknown_key_makes_the_node_read_meta(founded: Founded, key_file: 
         node = await founded.start("c")
         async with client(founded.ports["c"], made.api_key) as ann:
             await ann.connect()
-        node.life.starting = True
+        node.lifecycle.starting = True
         peer = await Peer.connect(node.port)
         unknown = pb.Credentials(api_key="tlk_" + "a" * 16 + "_" + "b" * 43)
         assert (await peer.refused(hello=pb.Hello(version=1, credentials=unknown))).code == pb.EPOCH_CHANGING
         await peer.close()
-        node.life.starting = False
+        node.lifecycle.starting = False

@@ -9,7 +9,7 @@ from tests.broker.linked import IDENTITY, Ear, ack, identity, join, linked
 from tests.broker.peer import Peer
 from tests.broker.stand import Stand
 
-from tidelog_broker.cluster.node_lives import LIVES_WORKER
+from tidelog_broker.cluster.incarnation_registry import INCARNATIONS_WORKER
 from tidelog_broker.core.cluster_secrets import ClusterSecrets
 from tidelog_broker.core.peer_auth import check_reply, hello_of
 from tidelog_broker.core.replication.outbox import ONE_WAY_KINDS
@@ -120,21 +120,21 @@ async def test_peer_without_a_proof_is_closed(stand: Stand) -> None:
         await peer.closed()
 
 
-async def test_peer_closed_before_its_life_is_stored_is_not_connected(stand: Stand, node: Node) -> None:
+async def test_peer_closed_before_its_incarnation_is_stored_is_not_connected(stand: Stand, node: Node) -> None:
     """Nothing would remove it: its connection has told its listeners already that it is gone."""
     peers = join(node, Ear(), identity("b"))
-    await node.broker.lives.begun()
+    await node.broker.incarnations.begun()
     disk = threading.Event()
-    node.broker.threads.journals.start(LIVES_WORKER, disk.wait, lambda _, error: None)
+    node.broker.threads.journals.start(INCARNATIONS_WORKER, disk.wait, lambda _, error: None)
     try:
         peer = await stand.peer(greet=False)
         hello = hello_of(IDENTITY, b"n" * 32)
         reply = (await peer.ask(peer_hello=hello)).envelope.peer_hello_reply
         proof = check_reply(IDENTITY, "b", hello, reply)
-        proof.life.directory_id = b"d" * 16
+        proof.incarnations.directory_id = b"d" * 16
         peer.send_raw(encode_frame(pb.Envelope(correlation_id=9, peer_proof=proof)))
         async with asyncio.timeout(20):
-            while node.broker.lives.newest(("a", b"d" * 16)) is None:  # noqa: ASYNC110 - no event says that it is asked
+            while node.broker.incarnations.newest(("a", b"d" * 16)) is None:  # noqa: ASYNC110 - no event says that it is asked
                 await asyncio.sleep(0.01)
         peer.writer.transport.abort()
         async with asyncio.timeout(20):
@@ -143,5 +143,5 @@ async def test_peer_closed_before_its_life_is_stored_is_not_connected(stand: Sta
     finally:
         disk.set()
     async with asyncio.timeout(20):
-        await node.server.worked_off()
+        await node.server.requests_finished()
     assert peers.connected == set()

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.broker.cluster_stand import TOPIC_ID, standing
+from tests.broker.cluster_stand import TOPIC_ID, started_cluster
 from tests.broker.peer import Peer, connected
 from tests.broker.stand import Stand
 
@@ -135,7 +135,7 @@ async def test_compacted_topic_accepts_an_instance_without_keys(peer: Peer) -> N
 
 
 async def test_instance_survives_a_change_of_owner(tmp_path: Path) -> None:
-    async with standing(tmp_path) as cluster:
+    async with started_cluster(tmp_path) as cluster:
         await cluster.start()
         owner = await cluster.owner()
         (first,) = await begin(await cluster.peer(owner), entry(TOPIC_ID))
@@ -151,7 +151,7 @@ async def test_instance_survives_a_change_of_owner(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("batches", [0, 20])
 async def test_unconfirmed_owner_does_not_report_the_newest_instance(tmp_path: Path, batches: int) -> None:
-    async with standing(tmp_path) as cluster:
+    async with started_cluster(tmp_path) as cluster:
         await cluster.start()
         owner = await cluster.owner()
         peer = await cluster.peer(owner)

@@ -203,7 +203,7 @@ async def test_deletion_under_load_affects_only_the_topic(
             (result,) = await other.published(number)
             assert result.error.code in {0, pb.UNKNOWN_TOPIC}
     assert not (await peer.publish(stays.topic_id, batch(b"still here")))[0].HasField("error")
-    assert node.life.health.state == "running"
+    assert node.lifecycle.health.state == "running"
 
 
 async def test_deletion_during_a_takeover_affects_only_the_topic(stand: Stand) -> None:
@@ -223,7 +223,7 @@ async def test_deletion_during_a_takeover_affects_only_the_topic(stand: Stand) -
     (result,) = await other.published(number)
     assert result.error.code in {0, pb.UNKNOWN_TOPIC}
     assert (await peer.create("next")).name == "next"
-    assert node.life.health.state == "running"
+    assert node.lifecycle.health.state == "running"
 
 
 @pytest.mark.parametrize("end", ["stop", "crash"])

@@ -87,7 +87,7 @@ def test_an_epoch_that_lies_beside_the_log_is_not_lost(how: str) -> None:
     with_epochs(sim, 2)
     log = open_partition(sim)
     if how == "filled":
-        log.copies.begin_fill(1, 1, 9, 77)
+        log.copies.begin_copy(1, 1, 9, 77)
     else:
         log.copies.set_aside(1, "rot")
     assert open_partition(sim.restart()).repair.lost_epoch(1) is None

@@ -104,11 +104,11 @@ def test_only_the_range_without_a_mark_is_rewritten() -> None:
     assert list(sim.node(PATH).lost) == [0], "the last group is written, the first one is not"
 
 
-# ------------------------------------------------------------------------------------------ a log's lives
+# ------------------------------------------------------------------------------------------ a log over restarts
 
 
-class Lives:
-    """A partition's log over several lives; batches that were reported as synced must survive."""
+class Restarts:
+    """A partition's log over several restarts; batches that were reported as synced must survive."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -116,7 +116,7 @@ class Lives:
         self.written: list[bytes] = []
         self.synced = 0
 
-    def live(self, groups: int = 5) -> None:
+    def write(self, groups: int = 5) -> None:
         """Open, append and sync; ends where the disk fails or the power goes, or with the last group."""
         log = open_partition(self.sim)
         assert log.limbo is None
@@ -153,67 +153,67 @@ def lost(sim: SimDisk) -> list[str]:
 def test_disk_failure_anywhere_and_restarts_lose_nothing_synced(operations: set[str]) -> None:
     for number in range(25):
         for seed in range(3):
-            lives = Lives(seed)
-            lives.live()
-            lives.end(power=False)
+            restarts = Restarts(seed)
+            restarts.write()
+            restarts.end(power=False)
             # The next start may fail in the middle of making good what the first failure left.
-            for at in (number, lives.random.randrange(6)):
-                lives.sim.fail = failing(operations, at)
+            for at in (number, restarts.random.randrange(6)):
+                restarts.sim.fail = failing(operations, at)
                 with suppress(StorageError, OSError):
-                    lives.live()
-                lives.end(power=False)
-            lives.live()
-            lives.end(power=True)
-            lives.live()
+                    restarts.write()
+                restarts.end(power=False)
+            restarts.write()
+            restarts.end(power=True)
+            restarts.write()
 
 
 def test_kill_at_each_step_leaves_only_durable_names() -> None:
     for cut in range(60):
         for seed in range(4):
-            lives = Lives(seed)
-            lives.sim.cut_at = cut
+            restarts = Restarts(seed)
+            restarts.sim.cut_at = cut
             with suppress(PowerCutError):
-                lives.live(12)
-            lives.end(power=False)
-            lives.live(1)
+                restarts.write(12)
+            restarts.end(power=False)
+            restarts.write(1)
             for power_cut in range(8):
-                found = read_all(open_partition(lives.sim.power_cut(Random(power_cut))))
-                assert lives.synced <= len(found), f"cut at {cut}, seed {seed}"
-                assert found == lives.written[: len(found)]
+                found = read_all(open_partition(restarts.sim.power_cut(Random(power_cut))))
+                assert restarts.synced <= len(found), f"cut at {cut}, seed {seed}"
+                assert found == restarts.written[: len(found)]
 
 
 @pytest.mark.parametrize("power", [False, True])
 def test_crash_at_each_step_of_a_restart_after_a_failure_loses_nothing_synced(power: bool) -> None:
     for cut in range(30):
         for seed in range(3):
-            lives = Lives(seed)
-            lives.sim.fail = failing({"sync"}, 4 + seed)
+            restarts = Restarts(seed)
+            restarts.sim.fail = failing({"sync"}, 4 + seed)
             with suppress(StorageError):
-                lives.live(12)
-            lives.end(power=False)
-            lives.sim.cut_at = cut
+                restarts.write(12)
+            restarts.end(power=False)
+            restarts.sim.cut_at = cut
             with suppress(PowerCutError):
-                lives.live()
-            lives.end(power=power)
-            lives.live()
-            lives.end(power=True)
-            lives.live()
+                restarts.write()
+            restarts.end(power=power)
+            restarts.write()
+            restarts.end(power=True)
+            restarts.write()
 
 
 def test_full_disk_refuses_the_start_and_loses_nothing() -> None:
-    lives = Lives(1)
-    lives.sim.fail = failing({"sync"}, 5)
+    restarts = Restarts(1)
+    restarts.sim.fail = failing({"sync"}, 5)
     with pytest.raises(StorageFailedError):
-        lives.live(12)
-    lives.end(power=False)
+        restarts.write(12)
+    restarts.end(power=False)
     full = OSError(errno.ENOSPC, "full")
-    lives.sim.fail = lambda operation, path: full if operation == "write" else None
+    restarts.sim.fail = lambda operation, path: full if operation == "write" else None
     with pytest.raises(StorageFailedError, match="check the disk"):
-        lives.live()
-    lives.end(power=False)
-    lives.live()
-    lives.end(power=True)
-    lives.live()
+        restarts.write()
+    restarts.end(power=False)
+    restarts.write()
+    restarts.end(power=True)
+    restarts.write()
 
 
 @pytest.mark.parametrize("seed", range(10))

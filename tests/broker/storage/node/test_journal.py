@@ -266,8 +266,8 @@ def test_payloads_that_look_like_entries_are_ignored() -> None:
     assert open_journal(other.restart())[1] == [b"first"]
 
 
-class Lives:
-    """A journal over several lives: the appended payloads, and how many must survive."""
+class Restarts:
+    """A journal over several restarts: the appended payloads, and how many must survive."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -276,7 +276,7 @@ class Lives:
         self.written: list[bytes] = []
         self.synced = 0
 
-    def live(self, groups: int = 3) -> None:
+    def write(self, groups: int = 3) -> None:
         """Open and append; ends where the disk fails or the power goes, or as after a kill."""
         journal, found = open_journal(self.sim)
         assert len(found) >= self.synced, "synced payloads are gone"
@@ -301,33 +301,33 @@ class Lives:
 def test_disk_failure_anywhere_and_restarts_lose_nothing_appended(operation: str) -> None:
     for number in range(12):
         for seed in range(4):
-            lives = Lives(seed)
-            for at in (number, lives.random.randrange(3), lives.random.randrange(6)):
-                lives.sim.fail = failing({operation}, at)
+            restarts = Restarts(seed)
+            for at in (number, restarts.random.randrange(3), restarts.random.randrange(6)):
+                restarts.sim.fail = failing({operation}, at)
                 with suppress(StorageError):
-                    lives.live()
-                lives.end(power=False)
-            lives.live()
-            lives.end(power=True)
-            lives.live()
+                    restarts.write()
+                restarts.end(power=False)
+            restarts.write()
+            restarts.end(power=True)
+            restarts.write()
 
 
 def test_crash_at_each_step_of_a_restart_after_a_failure_loses_nothing_appended() -> None:
     for cut in range(16):
         for seed in range(4):
             for power in (False, True):
-                lives = Lives(seed)
-                lives.sim.fail = failing({"sync"}, 1 + seed)
+                restarts = Restarts(seed)
+                restarts.sim.fail = failing({"sync"}, 1 + seed)
                 with suppress(StorageError):
-                    lives.live(8)
-                lives.end(power=False)
-                lives.sim.cut_at = cut
+                    restarts.write(8)
+                restarts.end(power=False)
+                restarts.sim.cut_at = cut
                 with suppress(PowerCutError):
-                    lives.live()
-                lives.end(power=power)
-                lives.live()
-                lives.end(power=True)
-                lives.live()
+                    restarts.write()
+                restarts.end(power=power)
+                restarts.write()
+                restarts.end(power=True)
+                restarts.write()
 
 
 @pytest.mark.parametrize("how", ["in compaction", "when it is made"])

@@ -427,12 +427,12 @@ def test_killed_first_start_leaves_only_durable_names() -> None:
         raise AssertionError("it never opened")
 
 
-def test_directory_of_the_second_version_gets_a_journal_of_lives(tmp_path: Path) -> None:
+def test_directory_of_the_second_version_gets_a_journal_of_incarnations(tmp_path: Path) -> None:
     open_node_dir(tmp_path).close()
     (tmp_path / "meta" / "lives").unlink()
     change(tmp_path, format_version=2)
     with contextlib.closing(open_node_dir(tmp_path)) as directory:
-        assert directory.lives.exists()
+        assert directory.incarnations.exists()
     assert json.loads((tmp_path / "node.json").read_text())["format_version"] == 3
 
 

@@ -13,7 +13,7 @@ from tests.broker.storage.sim_disk import SimDisk
 from tidelog_broker.storage.io.errors import NodeDirError
 from tidelog_broker.storage.offline.verify import SegmentReport, inspect_segment, verify
 from tidelog_broker.storage.partition.compaction_pass import Terms
-from tidelog_broker.storage.partition.matching import Wanted
+from tidelog_broker.storage.partition.matching import RecordFilter
 from tidelog_broker.storage.partition.partition_dirs import partition_dir_name
 from tidelog_broker.storage.segment.layout import begun_path
 
@@ -104,7 +104,7 @@ def test_valid_key_indexes_are_reported_and_invalid_ones_noted() -> None:
     log.start_epoch(0, 0)
     while len(log.epochs[0].segments) < 4:
         append(log, [keyed([b"a", b"b"] * 20)])
-    log.matching.newest(limit_offset=log.end_offset, wanted=Wanted(b"nobody"))
+    log.matching.newest(limit_offset=log.end_offset, record_filter=RecordFilter(b"nobody"))
     log.close()
     assert [report.indexes for report in walk(sim)] == [["key"], ["key"], ["key"], []]
     paths = sim.files(DIRECTORY / "epoch-00000000", ".key")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tests.broker.storage.build import append, read_all
 
-from tidelog_broker.storage.partition.compaction_pass import CompactionPass, EpochRange, Made, Terms
+from tidelog_broker.storage.partition.compaction_pass import CompactionPass, EpochRange, FinishedVersion, Terms
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_proto.batch.header import Codec
 from tidelog_proto.batch.record_batch import RecordBatch, columns_of, encode_batch, iter_batches
@@ -90,7 +90,7 @@ def compact(
     epochs: list[EpochRange] | None = None,
     memory_bytes: int = 1 << 20,
     decided: int = 99,
-) -> list[Made]:
+) -> list[FinishedVersion]:
     """Run a pass and put what it made in place."""
     ranges = sealed(log) if epochs is None else epochs
     ranges = [one for one in ranges if one.end_offset > one.start_offset]

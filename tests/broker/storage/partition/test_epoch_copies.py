@@ -38,17 +38,17 @@ def with_hole(sim: SimDisk) -> PartitionLog:
 ALL = [raw for one in HISTORY for raw in one.batches]
 
 
-def test_filling_newest_first_extends_the_readable_log_downwards() -> None:
+def test_copying_newest_first_extends_the_readable_log_downwards() -> None:
     sim = new_disk()
     log = with_hole(sim)
-    assert list(log.copies.fill_epochs) == [0, 1]
-    assert log.copies.fill_position(0) is None
+    assert list(log.copies.partial_epochs) == [0, 1]
+    assert log.copies.copy_position(0) is None
     for epoch in (3, 2, 1, 0):
         assert fill(log, HISTORY[epoch])
         assert log.start_offset == HISTORY[epoch].start_offset
         assert read_all(open_partition(sim.power_cut(Random(epoch)))) == read_all(log)
     assert read_all(log) == ALL
-    assert list(log.copies.fill_epochs) == []
+    assert list(log.copies.partial_epochs) == []
 
 
 def test_complete_copy_is_added_when_the_next_epoch_begins() -> None:
@@ -59,11 +59,11 @@ def test_complete_copy_is_added_when_the_next_epoch_begins() -> None:
     log.start_epoch(4, HISTORY[4].start_offset)
     copy(log, HISTORY[4].batches)
     assert [one.epoch for one in log.epochs] == [3, 4]
-    assert list(log.copies.fill_epochs) == [1]
+    assert list(log.copies.partial_epochs) == [1]
     assert read_all(log) == HISTORY[3].batches + HISTORY[4].batches
 
 
-def test_filling_oldest_first_is_added_with_the_last_copy() -> None:
+def test_copying_oldest_first_is_added_with_the_last_copy() -> None:
     log = with_hole(new_disk())
     for epoch in (0, 1, 2):
         assert not fill(log, HISTORY[epoch])
@@ -77,36 +77,36 @@ def test_filling_oldest_first_is_added_with_the_last_copy() -> None:
 def test_prefix_and_complete_copy_are_not_fetched_again() -> None:
     log = with_hole(new_disk())
     one = HISTORY[1]
-    position = log.copies.begin_fill(1, one.start_offset, one.end_offset, one.end_digest)
+    position = log.copies.begin_copy(1, one.start_offset, one.end_offset, one.end_digest)
     assert position.offset == unpack_header(one.batches[2]).end_offset
     zero = HISTORY[0]
-    assert log.copies.begin_fill(0, 0, zero.end_offset, zero.end_digest) == (zero.end_offset, zero.end_digest)
-    assert log.copies.fill_position(0) == (zero.end_offset, zero.end_digest)
+    assert log.copies.begin_copy(0, 0, zero.end_offset, zero.end_digest) == (zero.end_offset, zero.end_digest)
+    assert log.copies.copy_position(0) == (zero.end_offset, zero.end_digest)
 
 
-def test_fill_restarted_with_another_end_uses_it() -> None:
+def test_partial_copy_restarted_with_another_end_uses_it() -> None:
     log = with_hole(new_disk())
     one = HISTORY[1]
     cut = unpack_header(one.batches[1])
-    assert log.copies.begin_fill(1, one.start_offset, one.end_offset, one.end_digest) == log.copies.begin_fill(
+    assert log.copies.begin_copy(1, one.start_offset, one.end_offset, one.end_digest) == log.copies.begin_copy(
         1, one.start_offset, one.end_offset, one.end_digest
     )
-    assert log.copies.begin_fill(1, one.start_offset, cut.end_offset, cut.digest) == (cut.end_offset, cut.digest)
+    assert log.copies.begin_copy(1, one.start_offset, cut.end_offset, cut.digest) == (cut.end_offset, cut.digest)
 
 
-def test_fill_can_be_abandoned_and_must_be_begun() -> None:
+def test_partial_copy_can_be_abandoned_and_must_be_begun() -> None:
     sim = new_disk()
     log = with_hole(sim)
-    log.copies.abandon_fill(0)
-    log.copies.abandon_fill(0)
+    log.copies.abandon_copy(0)
+    log.copies.abandon_copy(0)
     fill(log, HISTORY[2])
-    log.copies.abandon_fill(2)
-    assert list(log.copies.fill_epochs) == [1]
+    log.copies.abandon_copy(2)
+    assert list(log.copies.partial_epochs) == [1]
     for epoch in (0, 1, 2):
         with pytest.raises(NotHeldError):
-            log.copies.append_fill(epoch, HISTORY[epoch].batches[:1])
+            log.copies.append_copy(epoch, HISTORY[epoch].batches[:1])
         with pytest.raises(NotHeldError):
-            log.copies.finish_fill(epoch)
+            log.copies.finish_copy(epoch)
     log.close()
     assert sim.open_files == 0
 
@@ -130,7 +130,7 @@ def test_newest_epoch_that_ends_too_early_is_resumed() -> None:
         log.start_epoch(1, HISTORY[1].start_offset)
         copy(log, HISTORY[1].batches[:3])
         one = HISTORY[1]
-        position = log.copies.begin_fill(1, one.start_offset, one.end_offset, one.end_digest)
+        position = log.copies.begin_copy(1, one.start_offset, one.end_offset, one.end_digest)
         assert position.offset == unpack_header(one.batches[2]).end_offset
         assert read_all(log) == HISTORY[0].batches
         if crash:
@@ -140,29 +140,29 @@ def test_newest_epoch_that_ends_too_early_is_resumed() -> None:
         log.start_epoch(2, one.end_offset)
 
 
-def test_empty_epoch_is_filled_anywhere() -> None:
+def test_empty_epoch_is_fetched_anywhere() -> None:
     log = open_partition(new_disk())
     log.start_epoch(3, 0)
     copy(log, [bytes(one) for one in stamped([batch()], 3, 0)])
     log.start_epoch(7, 1)
-    assert log.copies.begin_fill(5, 1, 1, 0) == (1, 0)
-    assert log.copies.finish_fill(5)
+    assert log.copies.begin_copy(5, 1, 1, 0) == (1, 0)
+    assert log.copies.finish_copy(5)
     assert [one.epoch for one in log.epochs] == [3, 7]
-    assert list(log.copies.fill_epochs) == []
+    assert list(log.copies.partial_epochs) == []
 
 
-def test_retention_deletes_old_fills_first() -> None:
+def test_retention_deletes_old_partial_copies_first() -> None:
     sim = new_disk()
     log = with_hole(sim)
     fill(log, HISTORY[2])
     log.delete_before(HISTORY[2].end_offset - 1)
-    assert list(log.copies.fill_epochs) == [0, 1, 2]
+    assert list(log.copies.partial_epochs) == [0, 1, 2]
     log.delete_before(HISTORY[2].end_offset)
-    assert list(log.copies.fill_epochs) == [0, 1]
+    assert list(log.copies.partial_epochs) == [0, 1]
     log.delete_before(log.start_offset - 1)
-    assert list(log.copies.fill_epochs) == [0, 1]
+    assert list(log.copies.partial_epochs) == [0, 1]
     log.delete_before(log.start_offset)
-    assert list(log.copies.fill_epochs) == []
+    assert list(log.copies.partial_epochs) == []
     assert sorted(name for name in sim.list_dir(DIRECTORY) if name.startswith("epoch")) == ["epoch-00000004"]
 
 
@@ -179,16 +179,16 @@ def test_log_before_a_permanent_gap_is_replaced_by_the_copy_after_it() -> None:
     assert log.copies.is_overtaken(behind.start_offset)
     log.delete_before(behind.start_offset)
     assert (log.start_offset, log.end_offset) == (behind.start_offset, behind.end_offset)
-    assert list(log.copies.fill_epochs) == []
+    assert list(log.copies.partial_epochs) == []
 
 
 def test_empty_epoch_before_a_permanent_gap_is_replaced() -> None:
     log = open_partition(new_disk())
     log.start_epoch(0, 0)
     behind = HISTORY[4]
-    log.copies.begin_fill(4, behind.start_offset, behind.end_offset, behind.end_digest)
-    log.copies.append_fill(4, behind.batches)
-    assert not log.copies.finish_fill(4)
+    log.copies.begin_copy(4, behind.start_offset, behind.end_offset, behind.end_digest)
+    log.copies.append_copy(4, behind.batches)
+    assert not log.copies.finish_copy(4)
     assert log.copies.is_overtaken(behind.start_offset)
     log.delete_before(behind.start_offset)
     assert (log.start_offset, log.end_offset) == (behind.start_offset, behind.end_offset)
@@ -201,11 +201,11 @@ def test_power_loss_while_a_copy_is_added() -> None:
         for epoch in (3, 2):
             fill(log, HISTORY[epoch])
         one = HISTORY[1]
-        log.copies.begin_fill(1, one.start_offset, one.end_offset, one.end_digest)
-        log.copies.append_fill(1, one.batches[3:])
+        log.copies.begin_copy(1, one.start_offset, one.end_offset, one.end_digest)
+        log.copies.append_copy(1, one.batches[3:])
         sim.cut_at = sim.steps + cut
         with suppress(PowerCutError):
-            assert log.copies.finish_fill(1)
+            assert log.copies.finish_copy(1)
             return
         again = open_partition(sim.power_cut(Random(cut)))
         assert again.limbo is None
@@ -257,11 +257,11 @@ def test_real_disk_behaves_like_the_simulated_one(tmp_path: Path) -> None:
         assert read_all(log) == kept
         end, digest = log.end_offset, log.end_digest
         log.start_epoch(1, end + 100)
-        assert log.copies.fill_epochs == (0,)
+        assert log.copies.partial_epochs == (0,)
         log.close()
         log = reopened()
-        assert log.copies.begin_fill(0, 0, end, digest) == (end, digest)
-        assert not log.copies.finish_fill(0)
+        assert log.copies.begin_copy(0, 0, end, digest) == (end, digest)
+        assert not log.copies.finish_copy(0)
         log.copies.set_aside(1, "for a test")
         assert log.limbo is not None
         log.close()
@@ -280,7 +280,7 @@ def test_a_damaged_sealed_epoch_is_set_aside_and_fetched_again() -> None:
     assert log.state == "limbo"
     path = log.copies.set_aside(2, "rot")
     assert path.name == "epoch-00000002.bad-1"
-    assert (log.state, log.start_offset, log.copies.fill_epochs) == ("active", HISTORY[3].start_offset, (0, 1))
+    assert (log.state, log.start_offset, log.copies.partial_epochs) == ("active", HISTORY[3].start_offset, (0, 1))
     assert open_partition(sim.restart()).limbo is None
     for epoch in (2, 1, 0):
         assert fill(log, HISTORY[epoch])
@@ -302,7 +302,7 @@ def test_unreadable_sealed_epoch_leaves_newer_ones_readable() -> None:
     with pytest.raises(LimboError):
         log.start_epoch(5, log.end_offset)
     log.copies.set_aside(2, "rot")
-    assert (log.state, log.copies.fill_epochs) == ("active", (0, 1))
+    assert (log.state, log.copies.partial_epochs) == ("active", (0, 1))
     for epoch in (2, 1, 0):
         assert fill(log, HISTORY[epoch])
     assert read_all(log) == ALL
@@ -368,13 +368,13 @@ def test_disk_failure_is_reported(operation: str) -> None:
     sim = new_disk()
     log = with_hole(sim)
     three = HISTORY[3]
-    log.copies.begin_fill(3, three.start_offset, three.end_offset, three.end_digest)
-    log.copies.append_fill(3, three.batches)
+    log.copies.begin_copy(3, three.start_offset, three.end_offset, three.end_digest)
+    log.copies.append_copy(3, three.batches)
     sim.fail = lambda what, path: OSError(errno.EIO, "broken") if what == operation else None
     with pytest.raises(StorageFailedError, match="broken"):
-        log.copies.finish_fill(3)
+        log.copies.finish_copy(3)
     with pytest.raises(StorageFailedError, match="broken"):
         log.copies.set_aside(4, "rot")
     sim.fail = lambda what, path: OSError(errno.EIO, "broken") if what == "unlink" else None
     with pytest.raises(StorageFailedError, match="broken"):
-        log.copies.abandon_fill(0)
+        log.copies.abandon_copy(0)

@@ -93,7 +93,7 @@ def test_next_epoch_ends_a_repair_and_the_valid_prefix_is_resumed() -> None:
     log.start_epoch(5, HISTORY[4].end_offset)
     assert (log.state, log.start_offset) == ("active", HISTORY[4].end_offset)
     four = HISTORY[4]
-    position = log.copies.begin_fill(4, four.start_offset, four.end_offset, four.end_digest)
+    position = log.copies.begin_copy(4, four.start_offset, four.end_offset, four.end_digest)
     assert position.offset == unpack_header(four.batches[2]).end_offset
     for epoch in (4, 3, 2, 1, 0):
         assert fill(log, HISTORY[epoch])

@@ -21,7 +21,7 @@ from tests.broker.storage.logs import new_disk
 from tests.broker.storage.sim_disk import SimDisk
 
 from tidelog_broker.storage.partition.held_epochs import HeldEpochs
-from tidelog_broker.storage.partition.matching import MatchingReader, Wanted
+from tidelog_broker.storage.partition.matching import MatchingReader, RecordFilter
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_broker.storage.segment.disk import Disk
 from tidelog_proto import broker_pb2 as pb
@@ -57,7 +57,7 @@ def check(log: PartitionLog, random: Random) -> None:
     there = truth(log)
     ends = sorted({0, *(one.offset + 1 for one in there)})
     for _ in range(3):
-        wanted = Wanted(random.choice((None, b"absent", *KEYS[1:])), random.choice((None, "absent", *TAGS[1:])))
+        wanted = RecordFilter(random.choice((None, b"absent", *KEYS[1:])), random.choice((None, "absent", *TAGS[1:])))
         limit = random.choice((log.end_offset, random.choice(ends)))
         offset = random.randint(log.start_offset, max(log.start_offset, limit))
         work = {"work_bytes": random.choice((1, 3000, 1 << 20))}
@@ -145,7 +145,7 @@ def test_read_is_retried_when_an_epoch_is_replaced() -> None:
     reader = MatchingReader(held, log.indexes)
     replacements = [1, 2]
 
-    class Looking(Wanted):
+    class Looking(RecordFilter):
         """A filter that is looked with while a compaction puts other files in place, and old ones go."""
 
         def hash_of(self, column: TextColumn | None) -> int:
@@ -155,9 +155,9 @@ def test_read_is_retried_when_an_epoch_is_replaced() -> None:
                 raise ProtocolError(pb.OFFSET_OUT_OF_RANGE, "these files are gone")
             return super().hash_of(column)
 
-    assert len(reader.read(0, 1 << 20, limit_offset=6, wanted=Looking(b"a", None)).batches) == 3
+    assert len(reader.read(0, 1 << 20, limit_offset=6, record_filter=Looking(b"a", None)).batches) == 3
     replacements.append(1)
-    newest = reader.newest(limit_offset=6, wanted=Looking(b"b", None))
+    newest = reader.newest(limit_offset=6, record_filter=Looking(b"b", None))
     assert newest.offset == 5
     log.close()
 
@@ -166,6 +166,6 @@ def test_deleted_offset_is_out_of_range() -> None:
     log = opened(Disk(fs=new_disk()))
     fill(log, [keyed([b"a"], [None])])
     with pytest.raises(ProtocolError) as caught:
-        log.matching.read(7, 1 << 20, limit_offset=9, wanted=Wanted(b"a", None))
+        log.matching.read(7, 1 << 20, limit_offset=9, record_filter=RecordFilter(b"a", None))
     assert caught.value.code == pb.OFFSET_OUT_OF_RANGE
     log.close()

@@ -17,10 +17,10 @@ from tidelog_broker.storage.partition.partition_dirs import (
     aside_dirs,
     demote,
     epoch_dirs,
-    fill_dir_name,
-    fill_dirs,
     missing_epoch,
     parse_partition_dir_name,
+    partial_copy_dir_name,
+    partial_copy_dirs,
     partition_dir_name,
     put_aside,
 )
@@ -46,10 +46,10 @@ def test_each_role_has_distinct_names() -> None:
     sim = with_epochs(0, 1, 2, 3, 100_000_000)
     demote(sim, HOME / "epoch-00000000")
     assert put_aside(sim, HOME / "epoch-00000001", "rot").name == "epoch-00000001.bad-1"
-    assert put_aside(sim, HOME / fill_dir_name(0), "rot").name == "epoch-00000000.fill.bad-1"
+    assert put_aside(sim, HOME / partial_copy_dir_name(0), "rot").name == "epoch-00000000.fill.bad-1"
     demote(sim, HOME / "epoch-00000002")
     assert list(epoch_dirs(sim, HOME)) == [3, 100_000_000]
-    assert list(fill_dirs(sim, HOME)) == [2]
+    assert list(partial_copy_dirs(sim, HOME)) == [2]
     assert [path.name for path in aside_dirs(sim, HOME)] == ["epoch-00000000.fill.bad-1", "epoch-00000001.bad-1"]
     reason = sim.node(HOME / "epoch-00000001.bad-1" / REASON_NAME)
     assert bytes(reason.current) == b"rot\n"
@@ -73,10 +73,10 @@ def test_newest_epoch_that_was_set_aside_is_missing() -> None:
     assert missing_epoch(sim, HOME) is None
 
 
-def test_set_aside_fill_is_not_missing() -> None:
+def test_set_aside_copy_is_not_missing() -> None:
     sim = with_epochs(0, 7)
     demote(sim, HOME / "epoch-00000007")
-    put_aside(sim, HOME / fill_dir_name(7), "wrong")
+    put_aside(sim, HOME / partial_copy_dir_name(7), "wrong")
     assert missing_epoch(sim, HOME) is None
 
 
@@ -96,7 +96,7 @@ def test_power_loss_leaves_one_of_the_two_names() -> None:
         sim.cut_at = sim.steps + cut
         with suppress(PowerCutError):
             demote(sim, EPOCH)
-            put_aside(sim, HOME / fill_dir_name(0), "rot")
+            put_aside(sim, HOME / partial_copy_dir_name(0), "rot")
             return
         again = sim.power_cut(Random(cut))
         assert len(again.list_dir(HOME)) == 1

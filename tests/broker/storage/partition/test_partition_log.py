@@ -329,7 +329,7 @@ def test_epoch_may_begin_after_a_gap_that_is_not_read_across() -> None:
     for view in (log, open_partition(sim.restart())):
         assert (view.start_offset, view.end_offset, view.state) == (100, 103, "active")
         assert [one.epoch for one in view.epochs] == [5]
-        assert view.copies.fill_epochs == (0, 1)
+        assert view.copies.partial_epochs == (0, 1)
         assert read_all(view) == later
         for offset in (0, 16, 40, 99):
             with pytest.raises(NotHeldError):
@@ -379,7 +379,7 @@ def test_power_loss_while_an_epoch_begins_after_a_gap_leaves_no_gap() -> None:
         again.start_epoch(5, 1000)
         append(again, [batch()], epoch=5)
         assert (again.start_offset, again.end_offset) == (1000, 1001)
-        assert again.copies.fill_epochs == (0, 1, 2)
+        assert again.copies.partial_epochs == (0, 1, 2)
     else:
         raise AssertionError("the epoch never began")
 

@@ -12,7 +12,7 @@ from tests.broker.storage.logs import new_disk
 from tests.broker.storage.partition.test_matching import BOTH, fill, index_files, opened
 
 from tidelog_broker.storage.partition import record_indexes
-from tidelog_broker.storage.partition.matching import Wanted
+from tidelog_broker.storage.partition.matching import RecordFilter
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_broker.storage.segment.disk import Disk, OpenSegments
 from tidelog_broker.storage.segment.hash_memory import HashMemory
@@ -39,7 +39,10 @@ def covered(log: PartitionLog) -> int:
 
 def found(log: PartitionLog, key: bytes) -> list[int]:
     bounds = {"limit_offset": log.end_offset, "work_bytes": 1 << 30}
-    return [one.offset for one in read_matching(log, Wanted(key), offset=log.start_offset, max_bytes=1 << 20, **bounds)]
+    return [
+        one.offset
+        for one in read_matching(log, RecordFilter(key), offset=log.start_offset, max_bytes=1 << 20, **bounds)
+    ]
 
 
 def test_rolled_segments_get_index_files_and_the_active_one_an_index() -> None:
@@ -165,7 +168,7 @@ def test_index_files_are_deleted_with_their_segments() -> None:
     assert len(index_files(sim, log)) == 2 * 2, "that of the segment that goes on must not come back"
     log.delete_before(cut.base_offset)
     assert index_files(sim, log) == []
-    assert newest_matching(log, Wanted(b"nobody"), limit_offset=log.end_offset, work_bytes=1) is None
+    assert newest_matching(log, RecordFilter(b"nobody"), limit_offset=log.end_offset, work_bytes=1) is None
 
 
 def test_index_files_are_closed_with_their_segments() -> None:

@@ -89,18 +89,18 @@ class Replica:
         one = self.random.choice(missing)
         if one.epoch in {log.epoch for log in self.log.epochs}:
             return
-        position = self.log.copies.begin_fill(one.epoch, one.start_offset, one.end_offset, one.end_digest)
+        position = self.log.copies.begin_copy(one.epoch, one.start_offset, one.end_offset, one.end_digest)
         rest = one.behind(position.offset)
         count = self.random.randint(0, len(rest))
         for raw in rest[:count]:
             if self.random.random() < 0.2:
                 with pytest.raises(ProtocolError):
-                    self.log.copies.append_fill(one.epoch, [raw[:-1] + bytes([raw[-1] ^ 1])])
-            self.log.copies.append_fill(one.epoch, [raw])
+                    self.log.copies.append_copy(one.epoch, [raw[:-1] + bytes([raw[-1] ^ 1])])
+            self.log.copies.append_copy(one.epoch, [raw])
         if count < len(rest):
             with pytest.raises(DivergedError):
-                self.log.copies.finish_fill(one.epoch)
-        elif self.log.copies.finish_fill(one.epoch):
+                self.log.copies.finish_copy(one.epoch)
+        elif self.log.copies.finish_copy(one.epoch):
             self.kept |= {log.epoch for log in self.log.epochs[:-1]}
 
     def replace_some(self) -> None:
@@ -169,7 +169,7 @@ class Replica:
             if one.epoch not in {log.epoch for log in self.log.epochs}:
                 assert fill(self.log, one)
         assert read_all(self.log) == [raw for one in self.history for raw in one.batches]
-        assert (self.log.start_offset, self.log.copies.fill_epochs) == (0, ())
+        assert (self.log.start_offset, self.log.copies.partial_epochs) == (0, ())
 
 
 @settings(max_examples=150)

@@ -11,7 +11,7 @@ from tests.broker.storage.partition.keyed import keyed_batch
 from tests.broker.storage.sim_disk import SimDisk
 
 from tidelog_broker.storage.partition.partition_log import PartitionLog
-from tidelog_broker.storage.partition.scrub import Part, Scrubbed, is_held, parts_of, scrub
+from tidelog_broker.storage.partition.scrub import Part, ScrubResult, is_held, parts_of, scrub
 
 
 def long_log(sim: SimDisk) -> PartitionLog:
@@ -26,9 +26,9 @@ def long_log(sim: SimDisk) -> PartitionLog:
     return log
 
 
-def whole(sim: SimDisk, part: Part, *, bytes_max: int = 1000) -> tuple[Scrubbed, int]:
+def whole(sim: SimDisk, part: Part, *, bytes_max: int = 1000) -> tuple[ScrubResult, int]:
     """Read a segment to its end; return the last stretch and how many there were."""
-    one, count = Scrubbed(None, 0, is_done=False), 0
+    one, count = ScrubResult(None, 0, is_done=False), 0
     while not one.is_done:
         before = one.end.position if one.end is not None else 0
         one = scrub(sim, part, one.end, bytes_max)

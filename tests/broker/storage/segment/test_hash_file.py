@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.broker.storage.sim_disk import SimDisk
 
-from tidelog_broker.storage.segment.hash_entries import Collected, bounds_of
+from tidelog_broker.storage.segment.hash_entries import BatchEntries, bounds_of
 from tidelog_broker.storage.segment.hash_file import BLOCK_BYTES, HASH_HEADER_BYTES, HashFile, pack_hashes
 from tidelog_broker.storage.segment.hash_runs import HashRuns
 from tidelog_broker.storage.segment.index import SegmentEnd
@@ -38,7 +38,7 @@ def runs_of(random: Random, slots: int, *, keys: int = 200, step: int = 7) -> tu
             else:
                 entries += [int(bounds_of(key, slot, slot + 1)[0]) for key in mine]
             held.append(mine)
-        runs = runs.with_more(Collected(np.array(sorted(entries), np.uint64), opens), stop)
+        runs = runs.with_more(BatchEntries(np.array(sorted(entries), np.uint64), opens), stop)
     return runs, held
 
 
@@ -74,7 +74,7 @@ def test_key_in_every_batch_is_returned_in_pages() -> None:
     runs = HashRuns()
     slots = 20_000
     entries = np.array([int(bounds_of(KEYS[0], slot, slot + 1)[0]) for slot in range(slots)], np.uint64)
-    runs = runs.with_more(Collected(entries, []), slots)
+    runs = runs.with_more(BatchEntries(entries, []), slots)
     sim = write(runs)
     assert sim.open_readonly(PATH).size() > 30 * BLOCK_BYTES
     file = load(sim, slots)
@@ -86,7 +86,7 @@ def test_key_in_every_batch_is_returned_in_pages() -> None:
 
 
 def test_an_index_without_entries() -> None:
-    file = load(write(HashRuns().with_more(Collected(np.empty(0, np.uint64), []), 9)), 9)
+    file = load(write(HashRuns().with_more(BatchEntries(np.empty(0, np.uint64), []), 9)), 9)
     assert file.find(KEYS[0], 0, 9, 5, newest=True) == []
     file.check()
 
@@ -105,7 +105,7 @@ def test_truncated_batches_are_not_found() -> None:
     for key in KEYS[:20]:
         expected = [slot for slot in range(100) if key in held[slot]]
         assert kept.find(key, 0, 300, 1000, newest=False) == expected
-    again = kept.with_more(Collected(np.array([int(bounds_of(KEYS[0], 100, 101)[0])], np.uint64), []), 101)
+    again = kept.with_more(BatchEntries(np.array([int(bounds_of(KEYS[0], 100, 101)[0])], np.uint64), []), 101)
     assert again.find(KEYS[0], 100, 300, 9, newest=False) == [100]
 
 

@@ -13,8 +13,8 @@ from tidelog_broker.core.membership.member_states import IdentityConflict
 from tidelog_broker.core.peer_auth import Identity
 from tidelog_broker.core.topics import META_KEY
 from tidelog_broker.node.directory_admission import IdentityError
+from tidelog_broker.wire.handshake_incarnations import HandshakeIncarnations
 from tidelog_broker.wire.link import Link
-from tidelog_broker.wire.lives import HandshakeLives
 from tidelog_proto import broker_pb2 as pb
 
 
@@ -79,11 +79,13 @@ async def test_removed_node_stops(founded: Founded, runs: bool) -> None:
     if not runs:
         await founded.stop("c")
     await founded.remove(peer, "c")
-    await founded.until(lambda: not founded.nodes["a"].broker.lives.offer("c").known, "its lives are kept")
+    await founded.until(
+        lambda: not founded.nodes["a"].broker.incarnations.offer("c").known, "its incarnations are kept"
+    )
     if not runs:
         await founded.start("c")
     removed = founded.nodes["c"]
-    await founded.until(lambda: removed.life.health.state == "failed", "the removed node continues")
+    await founded.until(lambda: removed.lifecycle.health.state == "failed", "the removed node continues")
     assert await founded.stop("c") == os.EX_CONFIG
     await founded.until(lambda: founded.nodes["a"].broker.cluster.linked == {"b"}, "it is still called")
 
@@ -127,11 +129,16 @@ async def test_owner_without_connections_is_replaced(founded: Founded, monkeypat
         greet = Link.greet
 
         async def filtered(
-            link: Link, own: Identity, *, called: str | None, timeout_s: float, lives: HandshakeLives | None
+            link: Link,
+            own: Identity,
+            *,
+            called: str | None,
+            timeout_s: float,
+            incarnations: HandshakeIncarnations | None,
         ) -> int:
             if "b" in {own.node_id, called}:
                 raise TimeoutError
-            return await greet(link, own, called=called, timeout_s=timeout_s, lives=lives)
+            return await greet(link, own, called=called, timeout_s=timeout_s, incarnations=incarnations)
 
         patched.setattr(Link, "greet", filtered)
         for name, node in founded.nodes.items():

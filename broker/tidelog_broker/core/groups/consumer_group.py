@@ -6,8 +6,8 @@ topics change, and each new target increments the *generation*. Only partitions 
 members never hold one partition, and at most one member is granted it within a generation.
 
 The whole group is one record of `__offsets` (`GroupRecord`). Members are answered from the newest durable record
-(`standing`), never from state that is not durable, so that a new coordinator knows everything that any member was
-answered. Each change therefore takes the same path: decide, `next_record`, write it, `written`, answer. If the write
+(`durable_record`), never from state that is not durable, so that a new coordinator knows every answer that a member has
+received. Each change therefore takes the same path: decide, `next_record`, write it, `written`, answer. If the write
 fails, the group restarts from the durable record.
 
 A member is only assigned topics that its caller may read. The caller's identity is not durable: the coordinator learns
@@ -111,11 +111,11 @@ class ConsumerGroup:
         self._target_is_new = False
         self._changed = False
         self.in_doubt = False
-        """Whether the outcome of a record is unknown, so that it may still replace the standing one.
+        """Whether the outcome of a record is unknown, so that it may still replace the durable record.
 
         Members are answered only after a later record is durable, so that no session is extended by a superseded one.
         """
-        self._standing = pb.GroupRecord(group=name)
+        self._durable_record = pb.GroupRecord(group=name)
         self._assignments: dict[str, MemberAssignment] = {}
         self._load_watch = LoadWatch()
 
@@ -127,14 +127,14 @@ class ConsumerGroup:
         return self._members.keys()
 
     @property
-    def standing(self) -> pb.GroupRecord:
+    def durable_record(self) -> pb.GroupRecord:
         """The newest durable record."""
-        return self._standing
+        return self._durable_record
 
     @property
     def is_empty(self) -> bool:
         """Whether the group has no members, neither in memory nor in the durable record."""
-        return not self._members and not self._standing.members
+        return not self._members and not self._durable_record.members
 
     def member(self, member_id: str) -> ConsumerMember | None:
         """Return a member, None if it does not exist."""
@@ -143,17 +143,17 @@ class ConsumerGroup:
     def assignment_of(self, member_id: str) -> MemberAssignment | None:
         """Return the answer for a member; None if its join is not durable, or it is not a member."""
         member = self._members.get(member_id)
-        is_durable = member is not None and member.first_revision <= self._standing.revision
+        is_durable = member is not None and member.first_revision <= self._durable_record.revision
         return self._assignments.get(member_id) if is_durable else None
 
     def restart(self, record: pb.GroupRecord | None, *, in_doubt: bool = False) -> None:
         """Restart from a durable record, discarding later decisions.
 
-        A record made here whose outcome is unknown may still be written, so later records get higher revisions.
+        A record of this node whose outcome is unknown may still be written, so later records get higher revisions.
 
         Args:
             record: the newest durable record; None for a new group.
-            in_doubt: whether the outcome of a later record is unknown; the next record then repeats the standing state.
+            in_doubt: whether the outcome of a later record is unknown; the next record then repeats the durable state.
         """
         record = record if record is not None else pb.GroupRecord(group=self.name, creator=self.creator)
         self.creator = record.creator
@@ -171,7 +171,7 @@ class ConsumerGroup:
         self._target_topics = {}
         self._needs_target = self._target_is_new = self._changed = False
         self._assignments = {}
-        self._stand(record)
+        self._adopt(record)
         self.check_topics()
         self._changed = self.in_doubt = in_doubt and self._revision > record.revision
 
@@ -305,12 +305,12 @@ class ConsumerGroup:
 
     def check_topics(self) -> None:
         """Schedule a new target if the available topics or partitions have changed."""
-        asked = self._available_topics()
-        if self._members and _partitions_in(asked) != self._target_partitions:
+        available = self._available_topics()
+        if self._members and _partitions_in(available) != self._target_partitions:
             self._needs_target = True
-        named = _topic_sets(asked)
+        topic_sets = _topic_sets(available)
         for member_id, member in self._current().items():
-            topics = named[member_id]
+            topics = topic_sets[member_id]
             if topics != self._target_topics.get(member_id, topics) or any(
                 key[0] not in topics for key in member.target
             ):
@@ -325,7 +325,7 @@ class ConsumerGroup:
             ProtocolError: GROUP_NOT_EMPTY if it has members.
         """
         if not self.is_empty:
-            count = len(self._members) or len(self._standing.members)
+            count = len(self._members) or len(self._durable_record.members)
             raise ProtocolError(pb.GROUP_NOT_EMPTY, f"group {self.name!r} has {count} members: stop them first")
         self._revision += 1
         return pb.GroupRecord(group=self.name, revision=self._revision, generation=self._generation, deleted=True)
@@ -372,7 +372,7 @@ class ConsumerGroup:
     def written(self, record: pb.GroupRecord) -> list[str]:
         """Process that a record is durable; return the members whose assignment or generation it changes."""
         self.in_doubt = False
-        return self._stand(record)
+        return self._adopt(record)
 
     def check_commit(self, member_id: str, generation: int, key: PartitionKey) -> None:
         """Check that a member may commit a position of a partition.
@@ -421,13 +421,15 @@ class ConsumerGroup:
         for member_id, wish in wishes.items():
             reader = self._access_of(member_id)
             who = UNRESTRICTED if reader is None else reader
-            said = (who.key, wish.pattern, *wish.topics)
-            if said not in answers:
-                answers[said] = self._subscribed(wish, who)
-            found[member_id] = answers[said] if reader is not None else self._kept(member_id, answers[said])
+            cache_key = (who.key, wish.pattern, *wish.topics)
+            if cache_key not in answers:
+                answers[cache_key] = self._subscribed(wish, who)
+            found[member_id] = (
+                answers[cache_key] if reader is not None else self._retained_part(member_id, answers[cache_key])
+            )
         return found
 
-    def _kept(self, member_id: str, answer: Mapping[bytes, int]) -> Mapping[bytes, int]:
+    def _retained_part(self, member_id: str, answer: Mapping[bytes, int]) -> Mapping[bytes, int]:
         """Return the part of an unrestricted result that a member already has."""
         member = self._members.get(member_id)
         has = set[bytes]() if member is None else {topic_id for topic_id, _ in member.target}
@@ -453,9 +455,9 @@ class ConsumerGroup:
         self._needs_target = False
         self._generation += 1
         self._changed = self._target_is_new = True
-        asked = self._available_topics()
-        self._target_partitions = _partitions_in(asked)
-        self._target_topics = _topic_sets(asked)
+        available = self._available_topics()
+        self._target_partitions = _partitions_in(available)
+        self._target_topics = _topic_sets(available)
         self._load_watch.keep(self._target_partitions)
         for each, keys in assign(self._assignor, self._assignment_input()).items():
             self._members[each].target = keys
@@ -464,9 +466,9 @@ class ConsumerGroup:
         """Return the input of the assignor. Instance ids determine the order, so that a restart changes nothing."""
         ordered = sorted(self._current(), key=lambda each: (self._members[each].wish.instance_id or each, each))
         topics = _topic_sets(self._available_topics())
-        asked = {each: topics[each] for each in ordered}
+        by_member = {each: topics[each] for each in ordered}
         has = {key: each for each, member in self._members.items() for key in member.target}
-        return AssignmentInput(asked, sorted(self._target_partitions), has, self._load_watch.rates)
+        return AssignmentInput(by_member, sorted(self._target_partitions), has, self._load_watch.rates)
 
     def _grant(self) -> None:
         """Grant partitions of the target that no member holds."""
@@ -476,57 +478,57 @@ class ConsumerGroup:
                 member.held[key] = self._generation
                 self._changed = True
 
-    def _stand(self, record: pb.GroupRecord) -> list[str]:
-        """Make a durable record the basis of answers; return the members whose answer changed."""
-        self._standing = record
+    def _adopt(self, record: pb.GroupRecord) -> list[str]:
+        """Answer members from a new durable record; return the members whose answer changed."""
+        self._durable_record = record
         before, self._assignments = self._assignments, {}
         news: list[str] = []
         for member in record.members:
             assigned = frozenset(_held_of(member).keys() & keys_of(member.target))
             old = before.get(member.member_id)
-            told = MemberAssignment(record.generation, assigned, record.revision)
-            if old is not None and (old.generation, old.assigned) == (told.generation, told.assigned):
-                told = old
+            assignment = MemberAssignment(record.generation, assigned, record.revision)
+            if old is not None and (old.generation, old.assigned) == (assignment.generation, assignment.assigned):
+                assignment = old
             else:
                 news.append(member.member_id)
-            self._assignments[member.member_id] = told
+            self._assignments[member.member_id] = assignment
         return news
 
 
-def _topics_in(asked: Mapping[str, Mapping[bytes, int]]) -> dict[bytes, int]:
+def _topics_in(available: Mapping[str, Mapping[bytes, int]]) -> dict[bytes, int]:
     """Return all topics available to members, with their partition counts."""
     topics: dict[bytes, int] = {}
-    for answer in {id(answer): answer for answer in asked.values()}.values():
+    for answer in {id(answer): answer for answer in available.values()}.values():
         topics |= answer
     return topics
 
 
-def _topic_sets(asked: Mapping[str, Mapping[bytes, int]]) -> dict[str, frozenset[bytes]]:
+def _topic_sets(available: Mapping[str, Mapping[bytes, int]]) -> dict[str, frozenset[bytes]]:
     """Return the topics available to each member; members that share a result share the set."""
-    topics = {id(answer): frozenset(answer) for answer in asked.values()}
-    return {member_id: topics[id(answer)] for member_id, answer in asked.items()}
+    topics = {id(answer): frozenset(answer) for answer in available.values()}
+    return {member_id: topics[id(answer)] for member_id, answer in available.items()}
 
 
-def _partitions_in(asked: Mapping[str, Mapping[bytes, int]]) -> frozenset[PartitionKey]:
-    return frozenset((topic_id, number) for topic_id, count in _topics_in(asked).items() for number in range(count))
+def _partitions_in(available: Mapping[str, Mapping[bytes, int]]) -> frozenset[PartitionKey]:
+    return frozenset((topic_id, number) for topic_id, count in _topics_in(available).items() for number in range(count))
 
 
 def fenced(group: str) -> ProtocolError:
     """Return the error for a client that is not, or no longer, a member."""
     return ProtocolError(
         pb.MEMBER_FENCED,
-        f"not a member of group {group!r}: its session timed out, or another process has its instance id; records "
-        "since its last commit are read again by other members. Join again",
+        f"this member is no longer in group {group!r}: its session timed out, or another process joined with its "
+        "instance id; other members read the records after its last commit again. Join again",
     )
 
 
 def _wish_of_replaced(wish: pb.GroupWish) -> pb.GroupWish:
     """Return the part of a subscription that is kept for a replaced member."""
-    kept = pb.GroupWish()
-    kept.CopyFrom(wish)
-    kept.ClearField("topics")
-    kept.ClearField("pattern")
-    return kept
+    subscription = pb.GroupWish()
+    subscription.CopyFrom(wish)
+    subscription.ClearField("topics")
+    subscription.ClearField("pattern")
+    return subscription
 
 
 def partitions_of(keys: Iterable[PartitionKey]) -> list[pb.TopicPartitions]:

@@ -1,4 +1,4 @@
-"""Filling a copy of an epoch whose end is decided, from peers, beside the log.
+"""A partial copy of an epoch whose end is decided: fetched from peers, and stored beside the log.
 
 The copy is a separate epoch log in `epoch-N.fill`: recovered, appended to and bounded like any other, but never read or
 counted before it is complete. It is complete when it ends at the decided offset with the decided digest; the digest
@@ -16,7 +16,7 @@ from tidelog_broker.storage.epoch.epoch_log import EpochLog
 from tidelog_broker.storage.epoch.recovery import remove_epoch_dir
 from tidelog_broker.storage.io.errors import DamagedError, DivergedError, unreadable
 from tidelog_broker.storage.partition.copied_batches import LogPosition, check_copied
-from tidelog_broker.storage.partition.partition_dirs import fill_dir_name, put_aside
+from tidelog_broker.storage.partition.partition_dirs import partial_copy_dir_name, put_aside
 from tidelog_broker.storage.segment.disk import Disk
 from tidelog_broker.storage.segment.layout import SEGMENT_SUFFIX, padded
 from tidelog_proto import broker_pb2 as pb
@@ -25,7 +25,7 @@ from tidelog_proto.errors import ProtocolError
 
 
 @dataclass(frozen=True, slots=True)
-class FillTarget:
+class CopyTarget:
     """The decided contents of a copy.
 
     Attributes:
@@ -41,10 +41,10 @@ class FillTarget:
     or_digests: tuple[int, ...] = ()
 
 
-class EpochFill:
-    """The copy of an epoch being filled. Created by `begin`; used by the partition's appending thread."""
+class PartialCopy:
+    """The partial copy of an epoch. Created by `begin`; used by the partition's appending thread."""
 
-    def __init__(self, target: FillTarget, log: EpochLog) -> None:
+    def __init__(self, target: CopyTarget, log: EpochLog) -> None:
         self.target = target
         self.log = log
 
@@ -53,13 +53,13 @@ class EpochFill:
         cls,
         disk: Disk,
         directory: Path,
-        target: FillTarget,
+        target: CopyTarget,
         *,
         topic_id: bytes,
         partition: int,
         segment_bytes: int,
-    ) -> EpochFill:
-        """Begin to fill a copy, or resume an existing one in the partition's `directory`.
+    ) -> PartialCopy:
+        """Begin a copy, or resume an existing one in the partition's `directory`.
 
         Raises:
             DiskFullError: no space; nothing has changed.
@@ -70,7 +70,7 @@ class EpochFill:
             return resumed
         log = EpochLog.create(
             disk,
-            directory / fill_dir_name(target.epoch),
+            directory / partial_copy_dir_name(target.epoch),
             topic_id=topic_id,
             partition=partition,
             epoch=target.epoch,
@@ -81,14 +81,14 @@ class EpochFill:
         return cls(target, log)
 
     @classmethod
-    def resume(cls, disk: Disk, directory: Path, target: FillTarget, *, segment_bytes: int) -> EpochFill | None:
+    def resume(cls, disk: Disk, directory: Path, target: CopyTarget, *, segment_bytes: int) -> PartialCopy | None:
         """Resume an existing copy; remove it and return None if that is impossible.
 
         Raises:
             StorageFailedError: the disk failed.
         """
         assert target.start.offset <= target.end.offset
-        path = directory / fill_dir_name(target.epoch)
+        path = directory / partial_copy_dir_name(target.epoch)
         try:
             log = _open_existing(disk, path, target, segment_bytes=segment_bytes) if disk.fs.exists(path) else None
         except OSError as error:
@@ -101,7 +101,7 @@ class EpochFill:
 
     @property
     def position(self) -> LogPosition:
-        """How far it is filled. After a crash it may be less: unsynced batches are fetched again."""
+        """The end of the copy. After a crash it may be less: unsynced batches are fetched again."""
         return LogPosition(self.log.end_offset, self.log.end_digest)
 
     @property
@@ -147,7 +147,7 @@ class EpochFill:
             self.log.seal()
 
 
-def _open_existing(disk: Disk, path: Path, target: FillTarget, *, segment_bytes: int) -> EpochLog | None:
+def _open_existing(disk: Disk, path: Path, target: CopyTarget, *, segment_bytes: int) -> EpochLog | None:
     """Open an existing copy as a prefix of the target; remove it and return None if it cannot become one."""
     fs = disk.fs
     if not any(name.endswith(SEGMENT_SUFFIX) for name in fs.list_dir(path)):

@@ -2,7 +2,7 @@
 
 An entry about another directory replaces the previous entry of that directory. Entries about this directory are kept
 per incarnation: its own (`own`), with the last durable tick, and starts of other copies of it (`elsewhere`). `dropped`
-removes an entry. See `core.lives` and `core.known_lives` for their use.
+removes an entry. See `core.rollback_detection` and `core.known_incarnations` for their use.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from tidelog_broker.storage.node.typed_journal import JournalKind
 from tidelog_proto import broker_pb2 as pb
 
 
-def _key(entry: pb.KnownLife) -> Hashable:
+def _key(entry: pb.KnownIncarnation) -> Hashable:
     return entry.node_id, entry.directory_id, entry.incarnation if entry.own or entry.elsewhere else 0
 
 
-def _fault(entry: pb.KnownLife, _before: pb.KnownLife | None) -> str:
-    return "" if entry.incarnation else f"an entry of the node {entry.node_id!r} has no incarnation"
+def _fault(entry: pb.KnownIncarnation, _before: pb.KnownIncarnation | None) -> str:
+    return "" if entry.incarnation else f"an entry of node {entry.node_id!r} has incarnation 0"
 
 
-LIVES: Final = JournalKind(
+INCARNATIONS: Final = JournalKind(
     magic=b"TLLJ",
-    parse=pb.KnownLife.FromString,
+    parse=pb.KnownIncarnation.FromString,
     key=_key,
     is_end=lambda entry: entry.dropped,
     is_sequel=False,

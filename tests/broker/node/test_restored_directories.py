@@ -10,8 +10,8 @@ import pytest
 from tests.broker.founded import Founded
 
 from tidelog_broker.base.bootstrap import load_bootstrap
-from tidelog_broker.cluster import node_lives
-from tidelog_broker.node import membership
+from tidelog_broker.cluster import incarnation_registry
+from tidelog_broker.node import cluster_membership
 from tidelog_broker.node.node import Node
 from tidelog_broker.server.handlers import peers
 from tidelog_broker.storage.io.errors import NodeDirError, OldCopyError
@@ -25,8 +25,8 @@ OLDER = "is an older copy of node"
 @pytest.fixture
 def no_withdrawal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the waits for a withdrawal, in tests where no node withdraws its start."""
-    monkeypatch.setattr(membership, "WITHDRAWAL_WAIT_S", 0.5)
-    monkeypatch.setattr(membership, "WITHDRAWAL_WAIT_S_MIN", 0.5)
+    monkeypatch.setattr(cluster_membership, "WITHDRAWAL_WAIT_S", 0.5)
+    monkeypatch.setattr(cluster_membership, "WITHDRAWAL_WAIT_S_MIN", 0.5)
 
 
 def copy(founded: Founded, name: str, to: str) -> None:
@@ -110,10 +110,10 @@ async def test_copy_of_a_running_node_is_refused(founded: Founded) -> None:
     await founded.settled()
     await publish(founded, "a", topic.topic_id, 5)
     copy(founded, "a", "copy")
-    tick = founded.nodes["a"].broker.lives.own.now.tick
+    tick = founded.nodes["a"].broker.incarnations.own.now.tick
     count = 5
     async with asyncio.timeout(30):
-        while founded.nodes["a"].broker.lives.own.now.tick < tick + 2:
+        while founded.nodes["a"].broker.incarnations.own.now.tick < tick + 2:
             count += await publish(founded, "a", topic.topic_id, 1)
             await asyncio.sleep(0.05)
     await founded.stop("c")
@@ -138,8 +138,8 @@ async def test_copy_started_beside_the_running_node_stops(founded: Founded) -> N
     with pytest.raises(OldCopyError, match=r"is running in another process|continued to write"):
         await founded.start_as("a", "copy", elsewhere)
     await founded.settled()
-    assert running.life.health.state == "running"
-    assert not running.life.stop_reason
+    assert running.lifecycle.health.state == "running"
+    assert not running.lifecycle.stop_reason
 
 
 async def test_restarted_node_is_linked_with_all_others(founded: Founded) -> None:
@@ -158,7 +158,7 @@ async def test_restarted_node_is_linked_with_all_others(founded: Founded) -> Non
 async def test_lives_are_refused_from_clients(founded: Founded) -> None:
     await founded.found()
     peer = await founded.peer("a")
-    assert (await peer.ask(lives=pb.Lives())).envelope.error.code == pb.FORBIDDEN
+    assert (await peer.ask(incarnations=pb.Incarnations())).envelope.error.code == pb.FORBIDDEN
 
 
 async def test_relabelled_copies_run_as_another_cluster(founded: Founded) -> None:
@@ -182,7 +182,7 @@ async def test_relabelled_copies_run_as_another_cluster(founded: Founded) -> Non
         assert await end_of(apart, topic.topic_id) == count
         await publish(apart, "b", topic.topic_id, 5)
         assert await end_of(founded, topic.topic_id) == count
-        assert {node.life.health.state for node in founded.nodes.values()} == {"running"}
+        assert {node.lifecycle.health.state for node in founded.nodes.values()} == {"running"}
     finally:
         await apart.close()
 
@@ -210,7 +210,7 @@ async def test_running_node_that_does_not_answer_in_time_outlives_a_copy_of_it(
     founded: Founded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As long as gossip has the node as alive: its machine may be slow, or cut off from the node that calls it."""
-    monkeypatch.setattr(node_lives, "TICK_S", 3600)  # the copy is as new as the node
+    monkeypatch.setattr(incarnation_registry, "TICK_S", 3600)  # the copy is as new as the node
     await founded.found()
     await founded.settled()
     copy(founded, "a", "copy")
@@ -220,7 +220,7 @@ async def test_running_node_that_does_not_answer_in_time_outlives_a_copy_of_it(
     async with founded.beside("a") as running:
         started = await founded.start_as("a", "copy", elsewhere)
         assert not started.broker.cluster.linked
-    assert not running.life.stop_reason
+    assert not running.lifecycle.stop_reason
     await founded.settled()
 
 
@@ -255,7 +255,7 @@ class Crashing:
         """Wait until c has noted the start of the copy."""
 
         def noted() -> bool:
-            newest = self._founded.nodes["c"].broker.lives.newest(self.directory)
+            newest = self._founded.nodes["c"].broker.incarnations.newest(self.directory)
             return newest is not None and newest.incarnation != self._running
 
         await self._founded.until(noted, "c never met the copy")

@@ -14,30 +14,30 @@ from tests.broker.storage.sim_disk import PowerCutError, SimDisk
 
 from tidelog_broker.storage.io.errors import DiskFullError, DivergedError, StorageFailedError
 from tidelog_broker.storage.partition.copied_batches import LogPosition
-from tidelog_broker.storage.partition.fill import EpochFill, FillTarget
+from tidelog_broker.storage.partition.partial_copy import CopyTarget, PartialCopy
 from tidelog_broker.storage.segment.disk import Disk
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import unpack_header
 from tidelog_proto.errors import ProtocolError
 
 EPOCH = decided(Random(1), epochs=2, batches_min=12, batches_max=20)[1]
-TARGET = FillTarget(1, LogPosition(EPOCH.start_offset, 0), LogPosition(EPOCH.end_offset, EPOCH.end_digest))
+TARGET = CopyTarget(1, LogPosition(EPOCH.start_offset, 0), LogPosition(EPOCH.end_offset, EPOCH.end_digest))
 PATH = HOME / "epoch-00000001.fill"
 
 
-def begin(sim: SimDisk, target: FillTarget = TARGET) -> EpochFill:
-    return EpochFill.begin(
+def begin(sim: SimDisk, target: CopyTarget = TARGET) -> PartialCopy:
+    return PartialCopy.begin(
         Disk(fs=sim), HOME, target, topic_id=TOPIC_ID, partition=PARTITION, segment_bytes=SEGMENT_BYTES
     )
 
 
-def fill_up(fill: EpochFill) -> None:
+def fill_up(fill: PartialCopy) -> None:
     for one in EPOCH.behind(fill.position.offset):
         fill.append([one])
     fill.seal()
 
 
-def test_a_copy_is_filled_batch_by_batch() -> None:
+def test_copy_is_fetched_batch_by_batch() -> None:
     sim = new_disk()
     fill = begin(sim)
     assert fill.append([]) == fill.position == TARGET.start
@@ -77,7 +77,7 @@ def test_power_loss_anywhere_loses_only_unsynced_batches() -> None:
     raise AssertionError("the fill never ended")
 
 
-def test_corrupt_batches_are_refused_and_the_fill_continues() -> None:
+def test_corrupt_batches_are_refused_and_the_copy_continues() -> None:
     fill = begin(new_disk())
     fill.append(EPOCH.batches[:4])
     before = fill.position
@@ -176,7 +176,7 @@ def test_copy_without_its_beginning_or_header_is_restarted() -> None:
 def test_copy_may_begin_at_the_log_start() -> None:
     sim = new_disk()
     first = unpack_header(EPOCH.batches[2])
-    target = FillTarget(1, LogPosition(first.end_offset, first.digest), TARGET.end)
+    target = CopyTarget(1, LogPosition(first.end_offset, first.digest), TARGET.end)
     fill = begin(sim, target)
     for one in EPOCH.batches[3:]:
         fill.append([one])

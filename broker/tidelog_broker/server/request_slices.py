@@ -1,6 +1,6 @@
-"""Processing of a request's entries in pieces, between which the event loop serves other work.
+"""Processing of a request's entries in slices, between which the event loop serves other work.
 
-A request with few entries is one piece and does not wait. A larger one waits for its caller's turn before each piece,
+A request with few entries is one slice and does not wait. A larger one waits for its caller's turn before each slice,
 and ends when its result is no longer needed: its connection is closed, or the node is stopping.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import TypeVar
 
 from tidelog_broker.broker import Broker
-from tidelog_broker.core.request_costs import COSTS, PIECE_US
+from tidelog_broker.core.request_costs import COSTS, SLICE_US
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -18,8 +18,8 @@ from tidelog_proto.errors import ProtocolError
 T = TypeVar("T")
 
 
-class Pieces:
-    """The pieces of one request's work.
+class RequestSlices:
+    """The slices of one request's work.
 
     Args:
         broker: this node's broker.
@@ -32,13 +32,13 @@ class Pieces:
         self._request = request
         self._left = 0
         self._ended: ProtocolError | None = None
-        """Why the request has ended early, if it has."""
+        """The error with which the request has ended early; None if it has not."""
         kind = request.envelope.WhichOneof("kind") or ""
-        self._entries = max(count, 1) if kind not in COSTS else COSTS[kind].piece_entries
+        self._entries = max(count, 1) if kind not in COSTS else COSTS[kind].slice_entries
         self._is_one = count <= self._entries
 
     async def step(self, weight: int = 1) -> None:
-        """Wait for a turn if the next entry, of the given weight, begins a piece.
+        """Wait for a turn if the next entry, of the given weight, begins a slice.
 
         Raises:
             ProtocolError: see `check_wanted`.
@@ -49,7 +49,7 @@ class Pieces:
             raise self._ended
         if self._left <= 0:
             self._check()
-            await self._broker.bounds.turns.next_slice(self._request.connection, self._request.payer, PIECE_US / 1e6)
+            await self._broker.bounds.turns.next_slice(self._request.connection, self._request.payer, SLICE_US / 1e6)
             self._check()
             self._left = self._entries
         self._left -= weight
@@ -62,15 +62,15 @@ class Pieces:
             raise
 
 
-async def in_pieces(broker: Broker, request: Request, entries: Sequence[T]) -> AsyncIterator[T]:
-    """Yield the entries of a request, in pieces.
+async def in_slices(broker: Broker, request: Request, entries: Sequence[T]) -> AsyncIterator[T]:
+    """Yield the entries of a request, in slices.
 
     Raises:
         ProtocolError: see `check_wanted`; the entries yielded so far have been processed.
     """
-    pieces = Pieces(broker, request, len(entries))
+    slices = RequestSlices(broker, request, len(entries))
     for entry in entries:
-        await pieces.step()
+        await slices.step()
         yield entry
 
 
@@ -80,7 +80,7 @@ def check_wanted(broker: Broker, request: Request) -> None:
     Raises:
         ProtocolError: SHUTTING_DOWN: the node stops, or its connection is closed, and the error is not delivered.
     """
-    if broker.life.stopping:
+    if broker.lifecycle.stopping:
         raise ProtocolError(
             pb.SHUTTING_DOWN,
             f"node {broker.node_id!r} is stopping and did not complete the request; retry at another node",

@@ -19,8 +19,8 @@ from collections.abc import Collection
 from typing import Final
 
 from tidelog_broker.base.bootstrap import roles_named
+from tidelog_broker.base.node_tls import FILES_LOOK_S
 from tidelog_broker.base.secret_file import SecretFile
-from tidelog_broker.base.tls import FILES_LOOK_S
 from tidelog_broker.broker import Broker
 from tidelog_broker.cluster.gossip import Gossip
 from tidelog_broker.core.membership import members
@@ -54,13 +54,13 @@ WITHDRAWAL_WAIT_S: Final = 10.0
 """How long a start waits for the withdrawal of another start of its directory.
 
 The other start is refused or takes part within this time: it asks the nodes for `REGISTER_S_MAX`, or waits for this
-    one.
+start.
 """
 WITHDRAWAL_WAIT_S_MIN: Final = 4.0
-"""The same for a start with a higher incarnation, which wins where both are known, so one of them has to end first."""
+"""The same for a start with a higher incarnation: of two starts that wait for each other, one has to end first."""
 
 
-class Membership:
+class ClusterMembership:
     """Membership of one node. Implements `LinkEvents` for the links, and the callback of gossip."""
 
     def __init__(self, broker: Broker, founding: Founding) -> None:
@@ -71,8 +71,8 @@ class Membership:
         self._look_soon = False
         self._admission: DirectoryAdmission | None = None
         self._doubting: asyncio.Task[None] | None = None
-        self._exchanged: set[str] = set()
-        """The linked nodes that have been sent all known lives."""
+        self._informed_nodes: set[str] = set()
+        """The linked nodes that have been sent all known incarnations."""
 
     # --- lifecycle -------------------------------------------------------------------------------------
 
@@ -113,15 +113,15 @@ class Membership:
             verifiers=broker.threads.verifiers,
             metrics=broker.metrics,
         )
-        await broker.lives.begin(may_withdraw=broker.dir.admitted)
-        broker.lives.superseded = self._superseded
+        await broker.incarnations.begin(may_withdraw=broker.dir.admitted)
+        broker.incarnations.superseded = self._superseded
         self._links = Links(
             identity,
             events=self,
             queue_bytes=broker.settings.peer_queue_bytes,
             metrics=broker.metrics,
             tls=broker.tls,
-            lives=broker.lives,
+            incarnations=broker.incarnations,
         )
         broker.cluster.use_links(self._links)
         self._admission = DirectoryAdmission(
@@ -157,18 +157,18 @@ class Membership:
         began_s = broker.loop.time()
         are_features_checked = False
         while True:
-            if broker.lives.is_refused:
-                await broker.lives.withdraw(broker.cluster)
-                raise OldCopyError(broker.life.stop_reason)
-            if broker.life.stop_reason:  # for example it was removed: it stops as a running node does
+            if broker.incarnations.is_refused:
+                await broker.incarnations.withdraw(broker.cluster)
+                raise OldCopyError(broker.lifecycle.stop_reason)
+            if broker.lifecycle.stop_reason:  # for example because it was removed: it stops as a running node does
                 return
-            if broker.lives.doubt:
+            if broker.incarnations.doubt:
                 began_s = broker.loop.time()
                 await asyncio.sleep(REGISTER_LOOK_S)
                 continue
             others = {record.node_id for record in broker.nodes.live()} - {broker.node_id}
             missing = others - broker.cluster.linked
-            unheard = (others & broker.cluster.linked) - self._exchanged
+            unheard = (others & broker.cluster.linked) - self._informed_nodes
             waited_s = broker.loop.time() - began_s
             is_over = not (missing or unheard) or waited_s >= REGISTER_S_MAX
             if is_over or (not unheard and all(map(links.is_absent, missing)) and waited_s >= REGISTER_S_MIN):
@@ -180,7 +180,7 @@ class Membership:
             await asyncio.sleep(REGISTER_LOOK_S)
         self._doubting.cancel()
         if missing:
-            log.info("this start is stored by %s; not reached: %s", *map(_listed, (others - missing, missing)))
+            log.info("this start is stored by %s; not reached: %s", *map(_comma_list, (others - missing, missing)))
 
     async def _watch_doubt(self) -> None:
         """Refuse this node if the start that puts it in doubt is not withdrawn in time.
@@ -188,22 +188,24 @@ class Membership:
         Runs from the first link on, since a node in doubt may not reach `register`.
         """
         broker = self._broker
-        while not broker.life.stop_reason:
-            if broker.lives.doubt:
+        while not broker.lifecycle.stop_reason:
+            if broker.incarnations.doubt:
                 await self._wait_for_withdrawal()
             await asyncio.sleep(REGISTER_LOOK_S)
 
     async def _wait_for_withdrawal(self) -> None:
         broker = self._broker
-        is_second = broker.lives.own.doubted_by > broker.incarnation
+        is_second = broker.incarnations.own.doubted_by > broker.incarnation
         wait_s = WITHDRAWAL_WAIT_S_MIN if is_second else WITHDRAWAL_WAIT_S
         log.warning(
-            "waiting up to %g s for the withdrawal of another start of this directory: %s", wait_s, broker.lives.doubt
+            "waiting up to %g s for the withdrawal of another start of this directory: %s",
+            wait_s,
+            broker.incarnations.doubt,
         )
         until_s = broker.loop.time() + wait_s
-        while broker.lives.doubt and not broker.life.stop_reason:
+        while broker.incarnations.doubt and not broker.lifecycle.stop_reason:
             if broker.loop.time() >= until_s:
-                broker.lives.refuse_in_doubt()
+                broker.incarnations.refuse_in_doubt()
                 return
             await asyncio.sleep(REGISTER_LOOK_S)
 
@@ -237,12 +239,12 @@ class Membership:
             listen=members.Address(settings.host, self._gossip_port),
             seeds=seeds,
             on_event=self._on_gossip,
-            is_registered=broker.lives.is_registered,
+            is_registered=broker.incarnations.is_registered,
         )
         await self._gossip.start()
         broker.cluster.use_members(self._gossip.members)
         broker.tasks.spawn(self._keep_announced(), "announcing")
-        broker.tasks.spawn(broker.lives.run(broker.cluster), "advancing and sending lives")
+        broker.tasks.spawn(broker.incarnations.run(broker.cluster), "advancing and sending incarnations")
         broker.tasks.spawn(self._watch_connections(), "watching connections")
         broker.tasks.spawn(self._follow_secrets(), "following the cluster's secret")
         assert self._admission is not None
@@ -266,10 +268,10 @@ class Membership:
 
     async def close(self) -> None:
         """Leave gossip, then close the links. A node that is refused before it took part withdraws its start."""
-        if self._broker.lives.is_refused:
-            await self._broker.lives.withdraw(self._broker.cluster)
+        if self._broker.incarnations.is_refused:
+            await self._broker.incarnations.withdraw(self._broker.cluster)
         if self._gossip is not None:
-            await self._gossip.stop(leave=self._broker.life.exit_code == 0)
+            await self._gossip.stop(leave=self._broker.lifecycle.exit_code == 0)
         if self._links is not None:
             await self._links.close()
 
@@ -278,25 +280,25 @@ class Membership:
     async def _keep_announced(self) -> None:
         """Write this node's record to `__meta`, and again whenever it differs."""
         broker = self._broker
-        while not broker.life.stopping:
-            said = self._said()
+        while not broker.lifecycle.stopping:
+            own = self._own_record()
             try:
-                if broker.nodes.announced(said) is not None:
-                    await self._announce(said)
+                if broker.nodes.announced(own) is not None:
+                    await self._announce(own)
             except ProtocolError as error:
                 if error.code == pb.FORBIDDEN:
-                    broker.life.give_up(error.message)
+                    broker.lifecycle.give_up(error.message)
                     return
-                log.info("this node's record is not in __meta yet: %s", error.message)
+                log.info("cannot write this node's record to __meta yet, retrying: %s", error.message)
             await asyncio.sleep(ANNOUNCE_AGAIN_S)
 
-    async def _announce(self, said: pb.NodeRecord) -> None:
+    async def _announce(self, own: pb.NodeRecord) -> None:
         broker = self._broker
-        envelope = pb.Envelope(node_announce=pb.NodeAnnounce(node=said, is_new=False))
+        envelope = pb.Envelope(node_announce=pb.NodeAnnounce(node=own, is_new=False))
 
-        async def local(asked: pb.Envelope) -> pb.Envelope:
-            await broker.controller.announce(asked.node_announce)
-            return asked
+        async def local(envelope: pb.Envelope) -> pb.Envelope:
+            await broker.controller.announce(envelope.node_announce)
+            return envelope
 
         if broker.routes.get(META_KEY) is not None:
             await ask_owner(broker, META_KEY, envelope, local)
@@ -307,7 +309,7 @@ class Membership:
             await broker.cluster.request(peer, envelope, timeout_s=ANNOUNCE_TIMEOUT_S)
             return
 
-    def _said(self) -> pb.NodeRecord:
+    def _own_record(self) -> pb.NodeRecord:
         assert self._gossip is not None
         return own_record(self._broker, gossip_port=self._gossip.address.port)
 
@@ -317,38 +319,40 @@ class Membership:
         while True:
             assert broker.peers is not None
             assert self._gossip is not None
-            known = broker.cluster.addresses()  # without removed nodes, which are not connected to
+            known = broker.cluster.addresses()  # addresses without removed nodes, to which there are no links
             living = {member.node_id for member in self._gossip.members.live() if member.node_id in known}
             now_ms = int(broker.loop.time() * 1000)
             cut_off = connectivity.unreachable(
                 living, outgoing=broker.cluster.linked, incoming=broker.peers.connected, now_ms=now_ms
             )
-            if broker.cluster.note_cut_off(cut_off):
-                log.warning("alive but not connected: %s", ", ".join(sorted(cut_off)) or "no node any more")
+            if broker.cluster.set_unreachable(cut_off):
+                log.warning(
+                    "nodes that are alive but not connected to this node: %s", ", ".join(sorted(cut_off)) or "none"
+                )
                 self.look_soon()
             await asyncio.sleep(LOOK_S)
 
     # --- events ----------------------------------------------------------------------------------------
 
     def established(self, node_id: str, incarnation: int) -> None:
-        """Exchange the known lives of nodes over a new link."""
+        """Exchange the known incarnations of nodes over a new link."""
         del incarnation
-        self._broker.tasks.spawn(self._exchange_lives(node_id), f"exchanging lives with {node_id}")
+        self._broker.tasks.spawn(self._exchange_incarnations(node_id), f"exchanging incarnations with {node_id}")
         self.look_soon()
 
-    async def _exchange_lives(self, node_id: str) -> None:
-        if await self._broker.lives.exchange(self._broker.cluster, node_id):
-            self._exchanged.add(node_id)
+    async def _exchange_incarnations(self, node_id: str) -> None:
+        if await self._broker.incarnations.exchange(self._broker.cluster, node_id):
+            self._informed_nodes.add(node_id)
 
     def lost(self, node_id: str) -> None:
-        """Forget a lost link; gossip finds out whether its node is alive."""
-        self._exchanged.discard(node_id)
+        """Forget a lost link; gossip determines whether its node is alive."""
+        self._informed_nodes.discard(node_id)
 
     def _superseded(self, node_id: str) -> None:
         """Close connections with the earlier start of a node, which is refused when it reconnects."""
         broker = self._broker
         if broker.peers is not None:
-            broker.peers.dismiss_unless(node_id, broker.lives.is_registered)
+            broker.peers.dismiss_unless(node_id, broker.incarnations.is_registered)
         if self._links is not None:
             self._links.reconnect(node_id)
 
@@ -360,11 +364,11 @@ class Membership:
     def removed(self, why: str) -> None:
         """Stop this node, which the cluster has removed, unless it is not admitted yet."""
         if self._broker.dir.admitted:
-            self._broker.life.give_up(why)
+            self._broker.lifecycle.give_up(why)
 
     def _on_gossip(self, event: Event) -> None:
         if isinstance(event, IdentityConflict):
-            self._broker.life.give_up(
+            self._broker.lifecycle.give_up(
                 f"another process uses node id {event.node_id!r}; stop it, or give this node its own id and data "
                 "directory"
             )
@@ -372,22 +376,22 @@ class Membership:
             self.look_soon()
 
     def look_soon(self) -> None:
-        """Update links and replicas after a change of nodes or their liveness, once per turn of the event loop."""
+        """Schedule an update of links and replicas after a change of nodes, once per turn of the event loop."""
         if not self._look_soon:
             self._look_soon = True
             self._broker.loop.call_soon(self._look)
 
     def _look(self) -> None:
         self._look_soon = False
-        if self._links is None or self._broker.life.stopping:
+        if self._links is None or self._broker.lifecycle.stopping:
             return
         addresses: dict[str, Address] = {seed.node_id: seed.address for seed in self._founding.seeds}
         addresses |= self._broker.cluster.addresses()
         self._links.update_peers(addresses)
-        self._part_with_removed()
+        self._disconnect_removed()
         self._broker.liveness_changed()
 
-    def _part_with_removed(self) -> None:
+    def _disconnect_removed(self) -> None:
         """Close the connections of removed nodes; stop this node if it was removed."""
         broker = self._broker
         assert broker.peers is not None
@@ -396,8 +400,8 @@ class Membership:
             broker.peers.dismiss(node_id)
         if broker.node_id in gone:
             self.removed(removal(broker.node_id))
-        broker.lives.forget(gone)
+        broker.incarnations.forget(gone)
 
 
-def _listed(node_ids: Collection[str]) -> str:
+def _comma_list(node_ids: Collection[str]) -> str:
     return ", ".join(sorted(node_ids)) or "no other node"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog_broker.core.groups import membership
+from tidelog_broker.core.groups import consumer_group
+from tidelog_broker.core.groups.consumer_group import ConsumerGroup, keys_of, partitions_of
 from tidelog_broker.core.groups.member_access import UNRESTRICTED, MemberAccess
-from tidelog_broker.core.groups.membership import ConsumerGroup, keys_of, partitions_of
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -128,7 +128,7 @@ def test_report_before_a_pending_target_frees_nothing(group: ConsumerGroup) -> N
     assert told is not None
     group.report(ADA, seen_revision=told.revision, held=set())
     write(group)
-    assert sum(len(keys_of(member.held)) for member in group.standing.members) == 4
+    assert sum(len(keys_of(member.held)) for member in group.durable_record.members) == 4
 
 
 def test_partitions_of_a_leaving_member_are_reassigned_at_once(group: ConsumerGroup) -> None:
@@ -170,7 +170,7 @@ def succeeded(group: ConsumerGroup) -> ConsumerGroup:
 
 
 def test_successor_gets_partitions_as_its_predecessor_revokes_them(succeeded: ConsumerGroup) -> None:
-    generation = succeeded.standing.generation
+    generation = succeeded.durable_record.generation
     assert (has(succeeded, ADA), has(succeeded, EVE)) == (set(), set())
     assert code(succeeded, ADA, generation, (T, 0)) == 0, "it may commit its own partitions"
     report(succeeded, ADA, 2, 3)
@@ -179,7 +179,7 @@ def test_successor_gets_partitions_as_its_predecessor_revokes_them(succeeded: Co
     report(succeeded, ADA)
     assert has(succeeded, EVE) == {0, 1, 2, 3}
     assert succeeded.member(ADA) is None
-    assert succeeded.standing.generation == generation, "the target is the same"
+    assert succeeded.durable_record.generation == generation, "the target is the same"
 
 
 def test_successor_gets_all_partitions_when_its_predecessors_session_expires(succeeded: ConsumerGroup) -> None:
@@ -190,7 +190,7 @@ def test_successor_gets_all_partitions_when_its_predecessors_session_expires(suc
 
 def test_new_coordinator_knows_replaced_members(succeeded: ConsumerGroup, topics: Topics) -> None:
     other = ConsumerGroup("g", topics, lambda _: UNRESTRICTED)
-    other.restart(succeeded.standing)
+    other.restart(succeeded.durable_record)
     write(other)
     assert has(other, EVE) == set()
     report(other, ADA)
@@ -233,7 +233,7 @@ def test_successor_does_not_wait_for_a_stopped_member(group: ConsumerGroup) -> N
     write(group)
     assert (has(group, ADA), has(group, BOB)) == (set(), others), "its partitions wait for its successor"
     other = ConsumerGroup("g", Topics(), lambda _: UNRESTRICTED)
-    other.restart(group.standing)
+    other.restart(group.durable_record)
     for each in (group, other):
         join_as_one(each, EVE, 2)
         assert (has(each, EVE), has(each, BOB)) == (before, others)
@@ -264,7 +264,7 @@ def test_rejoining_process_does_not_wait_for_itself(group: ConsumerGroup) -> Non
 
 def test_number_of_replaced_members_is_limited(succeeded: ConsumerGroup, monkeypatch: pytest.MonkeyPatch) -> None:
     report(succeeded, ADA, 2, 3)
-    monkeypatch.setattr(membership, "REPLACED_MAX", 1)
+    monkeypatch.setattr(consumer_group, "REPLACED_MAX", 1)
     with pytest.raises(ProtocolError) as refused:
         join_as_one(succeeded, BOB, 3)
     assert refused.value.code == pb.MEMBER_FENCED, "a client tries that again"
@@ -275,10 +275,10 @@ def test_every_target_increments_the_generation(group: ConsumerGroup) -> None:
     seen = []
     for member_id in (ADA, BOB, EVE):
         join(group, member_id)
-        seen.append(group.standing.generation)
+        seen.append(group.durable_record.generation)
     group.remove(EVE)
     write(group)
-    assert [*seen, group.standing.generation] == [1, 2, 3, 4]
+    assert [*seen, group.durable_record.generation] == [1, 2, 3, 4]
 
 
 def test_growing_and_deleted_topics_are_followed(group: ConsumerGroup, topics: Topics) -> None:
@@ -294,7 +294,7 @@ def test_growing_and_deleted_topics_are_followed(group: ConsumerGroup, topics: T
     write(group)
     assert has(group, ADA) == set()
     report(group, ADA)
-    assert not group.standing.members[0].held
+    assert not group.durable_record.members[0].held
 
 
 def test_commit_is_accepted_from_the_holder_of_the_partition(group: ConsumerGroup) -> None:
@@ -317,7 +317,7 @@ def test_commit_is_accepted_from_the_holder_of_the_partition(group: ConsumerGrou
 
 def test_failed_write_is_discarded_and_its_revision_is_not_reused(group: ConsumerGroup) -> None:
     join(group, ADA)
-    standing = group.standing
+    standing = group.durable_record
     group.join(BOB, wish())
     lost = group.next_record()
     assert lost is not None
@@ -325,19 +325,19 @@ def test_failed_write_is_discarded_and_its_revision_is_not_reused(group: Consume
     assert list(group.member_ids) == [ADA]
     assert group.assignment_of(BOB) is None
     join(group, BOB)
-    assert group.standing.revision > lost.revision
-    assert {member.member_id for member in group.standing.members} == {ADA, BOB}
+    assert group.durable_record.revision > lost.revision
+    assert {member.member_id for member in group.durable_record.members} == {ADA, BOB}
 
 
 def test_new_coordinator_continues_from_the_durable_record(group: ConsumerGroup, topics: Topics) -> None:
     join(group, ADA, BOB)
     held = {member_id: has(group, member_id) for member_id in (ADA, BOB)}
     following = ConsumerGroup("g", topics, lambda _: UNRESTRICTED)
-    following.restart(pb.GroupRecord.FromString(group.standing.SerializeToString()))
+    following.restart(pb.GroupRecord.FromString(group.durable_record.SerializeToString()))
     assert {member_id: has(following, member_id) for member_id in (ADA, BOB)} == held
     assert following.next_record() is None, "nothing has changed"
     topics.all[T] = 5
-    following.restart(group.standing)
+    following.restart(group.durable_record)
     write(following)
     assert len(has(following, ADA) | has(following, BOB)) == 5
 
@@ -352,14 +352,14 @@ def test_group_with_members_cannot_be_deleted(group: ConsumerGroup) -> None:
         group.delete()  # not durable yet
     write(group)
     assert group.is_empty
-    revision = group.standing.revision
+    revision = group.durable_record.revision
     record = group.delete()
     assert record.deleted
     assert record.revision > revision
 
 
 def test_number_of_members_is_limited(group: ConsumerGroup, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(membership, "MEMBERS_MAX", 2)
+    monkeypatch.setattr(consumer_group, "MEMBERS_MAX", 2)
     group.join(ADA, wish(instance_id="i", born_us=1))
     group.join(BOB, wish())
     with pytest.raises(ProtocolError) as refused:
@@ -369,7 +369,7 @@ def test_number_of_members_is_limited(group: ConsumerGroup, monkeypatch: pytest.
 
 
 def test_number_of_partitions_is_limited(group: ConsumerGroup, topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(membership, "PARTITIONS_MAX", 10)
+    monkeypatch.setattr(consumer_group, "PARTITIONS_MAX", 10)
     topics.all[b"u" * 16] = 7
     join(group, ADA)
     with pytest.raises(ProtocolError, match="11 partitions"):
@@ -381,7 +381,7 @@ def test_subscription_size_is_limited_and_a_restarted_instance_counts_once(
     group: ConsumerGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = wish(instance_id="i" * 100, born_us=1)
-    monkeypatch.setattr(membership, "WISHES_BYTES_MAX", first.ByteSize() + 10)
+    monkeypatch.setattr(consumer_group, "WISHES_BYTES_MAX", first.ByteSize() + 10)
     group.join(ADA, first)
     with pytest.raises(ProtocolError, match="subscribe by pattern"):
         group.join(BOB, wish())
@@ -497,7 +497,7 @@ def test_loads_outlast_the_member_that_reported_them(shared_by_load: ConsumerGro
 def test_new_coordinator_learns_loads_from_reports(shared_by_load: ConsumerGroup, topics: Topics) -> None:
     said = {each: {(T, number) for number in has(shared_by_load, each)} for each in (ADA, BOB)}
     successor = ConsumerGroup("g", topics, lambda _: UNRESTRICTED)
-    successor.restart(shared_by_load.standing)
+    successor.restart(shared_by_load.durable_record)
     assert successor.wants_loads
     assert not any(successor.check_loads(now) for now in (0.0, 50.0, 100.0))
     successor.note_loads(ADA, dict.fromkeys(said[ADA], 1e6))
@@ -546,19 +546,19 @@ def test_member_silent_since_a_takeover_gets_no_new_topic(group: ConsumerGroup, 
     write(group)
     topics.all[other] = 2
     successor = ConsumerGroup("g", topics, lambda _: None)
-    successor.restart(group.standing)
+    successor.restart(group.durable_record)
     successor.join(BOB, wish())
     write(successor)
-    assert {key[0] for key in keys_of(successor.standing.members[0].target)} == {T}
+    assert {key[0] for key in keys_of(successor.durable_record.members[0].target)} == {T}
 
 
 def test_partitions_and_subscriptions_up_to_their_limits_are_accepted(
     group: ConsumerGroup, topics: Topics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(membership, "PARTITIONS_MAX", topics.all[T])
-    monkeypatch.setattr(membership, "WISHES_BYTES_MAX", wish().ByteSize())
+    monkeypatch.setattr(consumer_group, "PARTITIONS_MAX", topics.all[T])
+    monkeypatch.setattr(consumer_group, "WISHES_BYTES_MAX", wish().ByteSize())
     group.join(ADA, wish())
-    monkeypatch.setattr(membership, "PARTITIONS_MAX", topics.all[T] - 1)
-    monkeypatch.setattr(membership, "WISHES_BYTES_MAX", 2 * wish().ByteSize())
+    monkeypatch.setattr(consumer_group, "PARTITIONS_MAX", topics.all[T] - 1)
+    monkeypatch.setattr(consumer_group, "WISHES_BYTES_MAX", 2 * wish().ByteSize())
     with pytest.raises(ProtocolError, match="4 partitions"):
         group.join(BOB, wish())

@@ -16,7 +16,7 @@ from tests.broker.stand import Stand, settled
 from tidelog import Client
 from tidelog.errors import TidelogError
 from tidelog.tls import Tls
-from tidelog_broker.base import tls as node_tls
+from tidelog_broker.base import node_tls
 from tidelog_proto.process.settings import SettingsError
 from tidelog_proto.tls.reloaded_files import TlsFiles
 

@@ -1,4 +1,4 @@
-"""One life of a whole node, from the opening of its directory to the moment it is killed, loses power or gives up."""
+"""One process of a whole node, from the opening of its directory until it is killed, loses power or gives up."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class SimServer(Server):
     """The native port: dispatches as shipped, and is called without sockets."""
 
     async def listen(self) -> int:
-        life = life_of(self.broker.loop)
-        life.listens = True
-        return life.machine.port
+        process = process_of(self.broker.loop)
+        process.listens = True
+        return process.machine.port
 
     async def stop_listening(self) -> None:
-        life_of(self.broker.loop).listens = False
+        process_of(self.broker.loop).listens = False
 
     async def close_connections(self, deadline: float) -> None:
         """They break with the process."""
@@ -78,7 +78,7 @@ class SimTasks(Tasks):
             raise error
 
 
-class Life:
+class NodeProcess:
     """See the module; a process as `VirtualLoop` and `SimWorkers` want one."""
 
     node: Node
@@ -133,13 +133,13 @@ class Life:
         """Draw how long a read takes."""
         return 0 if self.dead else 10 + int(self.world.clock.random.expovariate(1.0) * 500)
 
-    # ------------------------------------------------------------------------------------------ life
+    # ------------------------------------------------------------------------------------------ process
 
     @property
     def is_refused(self) -> bool:
         """Whether another node has refused this node's directory as an older copy."""
         broker = getattr(getattr(self, "node", None), "broker", None)
-        return broker is not None and broker.lives.is_refused
+        return broker is not None and broker.incarnations.is_refused
 
     def begin(self) -> None:
         """Open the directory and start the node."""
@@ -199,15 +199,17 @@ class Life:
 
     def _seeds(self) -> Sequence[Seed]:
         """Return some nodes that listen, as `find_cluster` does."""
-        found = [life for life in self.world.lives() if life.listens and life.node.dir.admitted]
+        found = [process for process in self.world.processes() if process.listens and process.node.dir.admitted]
         cluster_id = self.world.bootstrap.cluster_id_bytes
-        return [Seed(life.node.node_id, (life.machine.host, life.machine.port), cluster_id) for life in found]
+        return [
+            Seed(process.node.node_id, (process.machine.host, process.machine.port), cluster_id) for process in found
+        ]
 
     async def _live(self) -> None:
         starting = asyncio.ensure_future(self.node.start())
-        stopping = asyncio.ensure_future(self.node.life.asked_to_stop())
+        stopping = asyncio.ensure_future(self.node.lifecycle.asked_to_stop())
         await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
-        if not starting.done() and self.node.life.exit_code != os.EX_CONFIG:
+        if not starting.done() and self.node.lifecycle.exit_code != os.EX_CONFIG:
             starting.cancel()  # its disk has failed: the command ends the process, too
             return
         await starting  # a node that is refused withdraws its start first
@@ -231,6 +233,6 @@ class Life:
             raise error
 
 
-def life_of(loop: object) -> Life:
+def process_of(loop: object) -> NodeProcess:
     assert isinstance(loop, WholeLoop)
-    return loop.life
+    return loop.node_process

@@ -1,4 +1,4 @@
-"""Large requests are processed in pieces, charged to their caller, and end with their connection."""
+"""Large requests are processed in slices, charged to their caller, and end with their connection."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ async def test_closed_connection_ends_its_work(stand: Stand, node: Node, looked:
     await settled(lambda: bool(looked), "nothing was looked up")
     one.writer.transport.abort()
     await settled(lambda: node.broker.bounds.open_connections == 0, "the connection is still open")
-    await node.server.worked_off()
+    await node.server.requests_finished()
     assert len(looked) < ENTRIES
 
 
@@ -142,7 +142,7 @@ async def test_reading_pauses_while_much_work_is_pending(
     assert connection.work_us > 1_000
     one.writer.transport.abort()
     await settled(lambda: not node.server.connections, "the connection is still open")
-    await node.server.worked_off()
+    await node.server.requests_finished()
     assert connection.work_us == 0
 
 

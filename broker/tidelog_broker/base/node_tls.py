@@ -44,7 +44,7 @@ class NodeTls:
 
     def __init__(self, files: TlsFiles | None) -> None:
         self.ends: dict[str, float] = {}
-        """When the "certificate", the "ca" and the "crl" end, in seconds since 1970, once they are read."""
+        """When the "certificate", the "ca" and the "crl" expire, in seconds since 1970, once the files were read."""
         self._streams: WeakSet[TlsStream] = WeakSet()
         """Connections that have to be checked against the revocation list."""
         try:
@@ -108,7 +108,7 @@ class NodeTls:
 
         Args:
             workers: read files.
-            tell_end: called with what ends, and when, see `CertificateEnds`.
+            tell_end: called with the kind of file that expires, and the time, see `CertificateEnds`.
         """
         if self._followed is None:
             return
@@ -130,7 +130,7 @@ class NodeTls:
                 is_due = not await self._end_revoked(workers)
 
     async def _end_revoked(self, workers: Offload) -> bool:
-        """Close the connections whose certificates are revoked; return False if that has to be repeated.
+        """Close the connections whose certificates are revoked; return False if the check has to be repeated.
 
         Handshakes in progress may use the previous list, so they are closed too, and the peers reconnect.
         """
@@ -143,8 +143,8 @@ class NodeTls:
         try:
             content = await workers.call(0, partial(read_pem, crl, "the list of revoked certificates"))
             revoked = await workers.call(0, partial(revoked_of, content, [der for _, der in proven]))
-        except ValueError as error:  # the file is being replaced: the next check reads it
-            log.warning("cannot read %s, it is read again: %s", crl, error)
+        except ValueError as error:  # the file is being replaced; the next check reads it again
+            log.warning("cannot read %s, retrying: %s", crl, error)
             return False
         doomed = [stream for (stream, _), is_revoked in zip(proven, revoked, strict=True) if is_revoked]
         for stream in (*doomed, *(stream for stream, der in shown if der is None)):

@@ -1,20 +1,20 @@
-"""A pull: one outstanding request, only its own answer counts, and unhelpful sources are skipped."""
+"""A fetch: one outstanding request, only its own answer counts, and unhelpful sources are skipped."""
 
 from __future__ import annotations
 
 import pytest
 from tests.broker.core.bench import KEY
 
+from tidelog_broker.core.replication.peer_fetch import ROUNDS_FOR_THE_DEAD, PeerFetch
 from tidelog_broker.core.replication.ports import Position, Timing
-from tidelog_broker.core.replication.pull import ROUNDS_FOR_THE_DEAD, Pull
 from tidelog_proto import broker_pb2 as pb
 
-TIMING = Timing(pull_ms=1000, resend_ms=100, pull_bytes=4096)
+TIMING = Timing(peer_fetch_ms=1000, resend_ms=100, peer_fetch_bytes=4096)
 AT = Position(20, 99)
 
 
-def pull(*sources: str, end: Position | None = None, producers: bool = False) -> Pull:
-    return Pull(KEY, 4, sources or ("a", "b"), TIMING, end=end, producers=producers)
+def fetch(*sources: str, end: Position | None = None, producers: bool = False) -> PeerFetch:
+    return PeerFetch(KEY, 4, sources or ("a", "b"), TIMING, end=end, producers=producers)
 
 
 def reply(
@@ -26,26 +26,26 @@ def reply(
 
 
 def test_request_starts_at_the_position() -> None:
-    ask = pull(end=Position(80, 7)).ask(AT, 0)
+    ask = fetch(end=Position(80, 7)).ask(AT, 0)
     assert (ask.topic_id, ask.partition, ask.epoch) == (*KEY, 4)
     assert (ask.from_offset, ask.from_digest, ask.end_offset, ask.max_bytes) == (20, 99, 80, 4096)
     assert not ask.producers
-    assert pull().ask(AT, 0).end_offset == 0, "without an end: as far as there is"
-    assert pull(producers=True).ask(AT, 0).producers
+    assert fetch().ask(AT, 0).end_offset == 0, "without an end: as far as there is"
+    assert fetch(producers=True).ask(AT, 0).producers
 
 
 def test_ranges_grow_to_the_usual_size() -> None:
-    subject = Pull(KEY, 4, ["a"], TIMING, first_bytes=1500)
+    subject = PeerFetch(KEY, 4, ["a"], TIMING, first_bytes=1500)
     asked: list[int] = []
     for _ in range(4):
         asked.append(subject.ask(AT, 0).max_bytes)
         subject.answered()
     assert asked == [1500, 3000, 4096, 4096]
-    assert Pull(KEY, 4, ["a"], TIMING, first_bytes=9999).ask(AT, 0).max_bytes == 4096
+    assert PeerFetch(KEY, 4, ["a"], TIMING, first_bytes=9999).ask(AT, 0).max_bytes == 4096
 
 
 def test_pause_delays_the_request_without_blaming_a_source() -> None:
-    subject = pull()
+    subject = fetch()
     subject.pause(500)
     assert not subject.overdue(499)
     assert subject.overdue(500)
@@ -53,7 +53,7 @@ def test_pause_delays_the_request_without_blaming_a_source() -> None:
 
 
 def test_requested_answer_is_expected() -> None:
-    subject = pull()
+    subject = fetch()
     assert not subject.expects("a", reply(), AT), "nothing was asked yet"
     subject.ask(AT, 0)
     assert subject.expects("a", reply(), AT)
@@ -65,21 +65,21 @@ def test_requested_answer_is_expected() -> None:
     ids=["the next source", "a stranger", "an older epoch", "a newer epoch", "another position"],
 )
 def test_other_answers_are_not_expected(sender: str, wrong: pb.BackfillReply) -> None:
-    subject = pull()
+    subject = fetch()
     subject.ask(AT, 0)
     assert not subject.expects(sender, wrong, AT)
     assert subject.expects("a", reply(), AT), "and the right one still is"
 
 
 def test_refusal_is_expected_at_any_offset() -> None:
-    subject = pull()
+    subject = fetch()
     subject.ask(AT, 0)
     assert subject.expects("a", reply(base=0, status=pb.NOT_HELD), AT)
     assert not subject.expects("b", reply(base=0, status=pb.NOT_HELD), AT)
 
 
 def test_repeated_answer_is_not_expected() -> None:
-    subject = pull()
+    subject = fetch()
     subject.ask(AT, 0)
     subject.answered()
     assert not subject.expects("a", reply(), AT)
@@ -89,7 +89,7 @@ def test_repeated_answer_is_not_expected() -> None:
 
 
 def test_batches_do_not_answer_a_producer_request() -> None:
-    subject = pull(producers=True)
+    subject = fetch(producers=True)
     subject.ask(AT, 0)
     assert not subject.expects("a", reply(), AT)
     assert subject.expects("a", reply(producers=b"state", source_end=0), AT)
@@ -99,7 +99,7 @@ def test_batches_do_not_answer_a_producer_request() -> None:
 
 
 def test_silent_source_is_skipped_after_its_timeout() -> None:
-    subject = pull("a", "b", "c")
+    subject = fetch("a", "b", "c")
     subject.ask(AT, 500)
     assert subject.deadline_ms == 1500
     assert not subject.overdue(1499)
@@ -112,7 +112,7 @@ def test_silent_source_is_skipped_after_its_timeout() -> None:
 
 
 def test_refusing_source_is_skipped_and_a_whole_round_waits() -> None:
-    subject = pull("a", "b")
+    subject = fetch("a", "b")
     subject.ask(AT, 0)
     subject.declined(10)
     assert (subject.source, subject.deadline_ms) == ("b", 10)
@@ -129,10 +129,10 @@ def alive(_node: str) -> bool:
     return True
 
 
-def test_pull_is_refused_once_all_sources_answered() -> None:
-    subject = pull("a", "b", producers=True)
+def test_peer_fetch_is_refused_once_all_sources_answered() -> None:
+    subject = fetch("a", "b", producers=True)
     subject.ask(AT, 0)
-    assert subject.overdue(TIMING.pull_ms), "a is silent"
+    assert subject.overdue(TIMING.peer_fetch_ms), "a is silent"
     subject.ask(AT, 1000)
     subject.declined(1001)
     assert (subject.is_exhausted, subject.refused(alive)) == (True, False)
@@ -145,7 +145,7 @@ def test_pull_is_refused_once_all_sources_answered() -> None:
 
 
 def test_failed_store_is_repeated_with_small_ranges_and_delays() -> None:
-    subject = Pull(KEY, 4, ["a", "b"], TIMING, first_bytes=1024)
+    subject = PeerFetch(KEY, 4, ["a", "b"], TIMING, first_bytes=1024)
     subject.answered()
     subject.answered()
     assert subject.ask(AT, 0).max_bytes == 4096
@@ -155,13 +155,13 @@ def test_failed_store_is_repeated_with_small_ranges_and_delays() -> None:
     assert subject.ask(AT, 10).max_bytes == 1024
     subject.answered()
     subject.store_failed(20)
-    assert (subject.source, subject.deadline_ms, subject.is_exhausted) == ("a", 20 + TIMING.pull_ms, False)
+    assert (subject.source, subject.deadline_ms, subject.is_exhausted) == ("a", 20 + TIMING.peer_fetch_ms, False)
     subject.pause(500)
-    assert subject.deadline_ms == 20 + TIMING.pull_ms, "the turn comes earlier, but is still too early"
+    assert subject.deadline_ms == 20 + TIMING.peer_fetch_ms, "the turn comes earlier, but is still too early"
 
 
 def test_late_refusal_is_not_counted_again() -> None:
-    subject = pull("a", "b")
+    subject = fetch("a", "b")
     subject.ask(AT, 0)
     subject.declined(10)
     assert not subject.expects("a", reply(status=pb.NOT_HELD), AT)
@@ -169,7 +169,7 @@ def test_late_refusal_is_not_counted_again() -> None:
 
 
 def test_unanswered_ranges_shrink_and_timeouts_grow() -> None:
-    subject = Pull(KEY, 4, ["a", "b"], TIMING, first_bytes=1024)
+    subject = PeerFetch(KEY, 4, ["a", "b"], TIMING, first_bytes=1024)
     subject.answered()
     subject.answered()
     asked: list[tuple[int, int]] = []
@@ -189,8 +189,8 @@ def test_unanswered_ranges_shrink_and_timeouts_grow() -> None:
 
 
 def test_ranges_of_the_open_epoch_grow_with_prompt_answers() -> None:
-    timing = Timing(pull_bytes=1000, tail_bytes=6000, prompt_ms=100)
-    subject = Pull(KEY, 4, ["a"], timing)
+    timing = Timing(peer_fetch_bytes=1000, tail_bytes=6000, prompt_ms=100)
+    subject = PeerFetch(KEY, 4, ["a"], timing)
     asked: list[int] = []
     for answer_ms in (0, 100, 100, 100, 101, 2000, 100):
         asked.append(subject.ask(AT, 50_000).max_bytes)
@@ -202,7 +202,7 @@ def test_ranges_of_the_open_epoch_grow_with_prompt_answers() -> None:
 
 
 def test_urgent_range_is_repeated_immediately_in_full() -> None:
-    subject = pull("a")
+    subject = fetch("a")
     for at_ms in (0, 1000, 2000, 3000):
         assert subject.ask(AT, at_ms).max_bytes == 4096
         assert subject.overdue(at_ms + 1000)
@@ -211,8 +211,8 @@ def test_urgent_range_is_repeated_immediately_in_full() -> None:
 @pytest.mark.parametrize("bytes_per_ms", [2, 20])
 def test_slow_links_make_progress(bytes_per_ms: int) -> None:
     """Sources answer in order, and late answers of a source that was given up are ignored."""
-    timing = Timing(pull_bytes=65_536)
-    subject = Pull(KEY, 4, ["a", "b"], timing, end=Position(300_000, 7), first_bytes=4096)
+    timing = Timing(peer_fetch_bytes=65_536)
+    subject = PeerFetch(KEY, 4, ["a", "b"], timing, end=Position(300_000, 7), first_bytes=4096)
     sent_at_ms = {"a": 0, "b": 0}
     answers: list[tuple[int, str, int, int]] = []
     at, asks = 0, True
@@ -232,24 +232,24 @@ def test_slow_links_make_progress(bytes_per_ms: int) -> None:
 
 
 def test_single_source_is_asked_again() -> None:
-    subject = pull("a")
+    subject = fetch("a")
     subject.ask(AT, 0)
     assert subject.overdue(1000)
     assert subject.source == "a"
 
 
-def test_pull_without_sources_is_an_error() -> None:
+def test_peer_fetch_without_sources_is_an_error() -> None:
     with pytest.raises(AssertionError):
-        Pull(KEY, 4, (), TIMING)
+        PeerFetch(KEY, 4, (), TIMING)
 
 
 # --- steps ---------------------------------------------------------------------------------------------
 
 
 def test_one_request_is_outstanding() -> None:
-    subject = pull()
+    subject = fetch()
     subject.ask(AT, 0)
-    with pytest.raises(AssertionError, match="asked is not followed by asked"):
+    with pytest.raises(AssertionError, match="cannot change from asked to asked"):
         subject.ask(AT, 0)
     subject.declined(10)
     subject.ask(AT, 10)
@@ -258,11 +258,11 @@ def test_one_request_is_outstanding() -> None:
 
 
 def test_permanently_dead_source_is_not_waited_for() -> None:
-    subject, now_ms = pull("a", "b", producers=True), 0
+    subject, now_ms = fetch("a", "b", producers=True), 0
     for number in range(ROUNDS_FOR_THE_DEAD):
         assert not subject.refused(lambda node: node == "b"), number
         subject.ask(AT, now_ms)
-        now_ms += TIMING.pull_ms
+        now_ms += TIMING.peer_fetch_ms
         assert subject.overdue(now_ms), "a is silent"
         subject.ask(AT, now_ms)
         subject.declined(now_ms)

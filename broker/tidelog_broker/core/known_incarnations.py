@@ -1,8 +1,9 @@
-"""Starts known of other data directories: the newest valid start of each, and withdrawals.
+"""Incarnations of other data directories that a node knows: the newest valid one of each, and withdrawals.
 
-A start whose process ends before it *takes part* (no vote, no acknowledgement, nothing sent by its replicas) has
-promised and stored nothing. Its process announces this with a *withdrawal*. A node that receives a withdrawal returns
-to the newest earlier start that it knows, with its tick, as if the withdrawn start had not happened.
+An incarnation is one start of a node. A start whose process ends before it *takes part* (no vote, no acknowledgement,
+nothing sent by its replicas) has promised and stored nothing. Its process announces this with a *withdrawal*. A node
+that receives a withdrawal returns to the newest earlier start that it knows, with its tick, as if the withdrawn start
+had not happened.
 
 The known state of a directory does not depend on the order in which starts and withdrawals are received:
 
@@ -22,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tidelog_broker.core.incarnation import boot_counter
-from tidelog_broker.core.lives import Claim, Directory, NodeLife
+from tidelog_broker.core.rollback_detection import Claim, Directory, IncarnationTick
 from tidelog_proto import broker_pb2 as pb
 
 KNOWN_MAX: Final = 4096
@@ -37,7 +38,7 @@ Starts = tuple[frozenset[int], frozenset[int]]
 
 
 @dataclass(slots=True)
-class DirectoryLives:
+class DirectoryIncarnations:
     """The starts and withdrawals of one directory; see the module.
 
     Attributes:
@@ -49,9 +50,9 @@ class DirectoryLives:
     withdrawn: set[int] = field(default_factory=set[int])
 
     @property
-    def newest(self) -> NodeLife | None:
+    def newest(self) -> IncarnationTick | None:
         """The newest valid start; None while only withdrawals are known."""
-        return max(map(NodeLife._make, self.ticks.items()), default=None)
+        return max(map(IncarnationTick._make, self.ticks.items()), default=None)
 
     @property
     def starts(self) -> Starts:
@@ -63,10 +64,10 @@ class DirectoryLives:
         """The highest known incarnation, withdrawn starts included."""
         return max([*self.ticks, *self.withdrawn])
 
-    def learn(self, lives: Iterable[NodeLife], withdrawn: Iterable[int]) -> bool:
+    def learn(self, starts: Iterable[IncarnationTick], withdrawn: Iterable[int]) -> bool:
         """Add starts and withdrawals; return whether anything changed."""
         before = (dict(self.ticks), set(self.withdrawn))
-        for incarnation, tick in lives:
+        for incarnation, tick in starts:
             if tick:
                 self.withdrawn.discard(incarnation)
             if incarnation not in self.withdrawn:
@@ -83,50 +84,50 @@ class DirectoryLives:
         return (self.ticks, self.withdrawn) != before
 
 
-class KnownLives:
+class KnownIncarnations:
     """The known starts of other directories, at most `KNOWN_MAX` directories."""
 
-    def __init__(self, kept: Iterable[pb.KnownLife] = ()) -> None:
-        self._directories: dict[Directory, DirectoryLives] = {}
+    def __init__(self, kept: Iterable[pb.KnownIncarnation] = ()) -> None:
+        self._directories: dict[Directory, DirectoryIncarnations] = {}
         """Ordered by their last change."""
         self._evicted: list[Directory] = []
         for entry in kept:
-            self.learn(directory_of(entry), *lives_of(entry), withdrawn=entry.withdrawn)
+            self.learn(directory_of(entry), *starts_of(entry), withdrawn=entry.withdrawn)
 
-    def get(self, directory: Directory) -> NodeLife | None:
+    def get(self, directory: Directory) -> IncarnationTick | None:
         """Return the newest valid start of a directory, None for an unknown one."""
-        lives = self._directories.get(directory)
-        return None if lives is None else lives.newest
+        known = self._directories.get(directory)
+        return None if known is None else known.newest
 
     def is_withdrawn(self, directory: Directory, incarnation: int) -> bool:
         """Return whether a start was withdrawn."""
-        lives = self._directories.get(directory)
-        return lives is not None and incarnation in lives.withdrawn
+        known = self._directories.get(directory)
+        return known is not None and incarnation in known.withdrawn
 
     def starts(self, directory: Directory) -> Starts:
         """Return the known starts of a directory, without their ticks."""
-        lives = self._directories.get(directory)
-        return (frozenset(), frozenset()) if lives is None else lives.starts
+        known = self._directories.get(directory)
+        return (frozenset(), frozenset()) if known is None else known.starts
 
-    def entry(self, directory: Directory) -> pb.KnownLife:
+    def entry(self, directory: Directory) -> pb.KnownIncarnation:
         """Return the known starts of a directory as a message, for sending and for the journal."""
-        lives = self._directories[directory]
-        newest = lives.newest or NodeLife(lives.highest, 0)
-        entry = known_life(directory, newest)
-        earlier = sorted(item for item in lives.ticks.items() if item[0] != newest.incarnation)
-        entry.earlier.extend(pb.Life(incarnation=incarnation, tick=tick) for incarnation, tick in earlier)
-        entry.withdrawn.extend(sorted(lives.withdrawn))
+        known = self._directories[directory]
+        newest = known.newest or IncarnationTick(known.highest, 0)
+        entry = known_incarnation(directory, newest)
+        earlier = sorted(item for item in known.ticks.items() if item[0] != newest.incarnation)
+        entry.earlier.extend(pb.IncarnationTick(incarnation=incarnation, tick=tick) for incarnation, tick in earlier)
+        entry.withdrawn.extend(sorted(known.withdrawn))
         return entry
 
-    def adds_to(self, entry: pb.KnownLife) -> bool:
+    def adds_to(self, entry: pb.KnownIncarnation) -> bool:
         """Return whether this node knows more of a directory than another node has reported."""
-        lives = self._directories.get(directory_of(entry))
-        if lives is None:
+        known = self._directories.get(directory_of(entry))
+        if known is None:
             return False
-        newest = lives.newest
-        return (newest is not None and newest > life_of(entry)) or not lives.withdrawn <= set(entry.withdrawn)
+        newest = known.newest
+        return (newest is not None and newest > newest_of(entry)) or not known.withdrawn <= set(entry.withdrawn)
 
-    def of_node(self, node_id: str) -> list[pb.KnownLife]:
+    def of_node(self, node_id: str) -> list[pb.KnownIncarnation]:
         """Return the known starts of each directory of a node, at most the `SHOWN_MAX` that changed last.
 
         A node that is restarted repeatedly without a persistent disk has a new directory each time.
@@ -136,8 +137,8 @@ class KnownLives:
 
     def incarnations(self, node_id: str) -> set[int]:
         """Return the newest valid incarnation of each directory of a node."""
-        newest = (lives.newest for directory, lives in self._directories.items() if directory[0] == node_id)
-        return {life.incarnation for life in newest if life is not None}
+        newest = (known.newest for directory, known in self._directories.items() if directory[0] == node_id)
+        return {start.incarnation for start in newest if start is not None}
 
     def __iter__(self) -> Iterator[Directory]:
         return iter(self._directories)
@@ -145,15 +146,15 @@ class KnownLives:
     def __contains__(self, directory: object) -> bool:
         return directory in self._directories
 
-    def learn(self, directory: Directory, *lives: NodeLife, withdrawn: Iterable[int] = ()) -> bool:
+    def learn(self, directory: Directory, *starts: IncarnationTick, withdrawn: Iterable[int] = ()) -> bool:
         """Add starts observed by this node or reported by another; return whether anything changed.
 
         The higher incarnation wins at every node, so two starts that were recorded at different nodes during a network
         partition are resolved alike everywhere.
         """
         known = self._directories.get(directory)
-        learned = known if known is not None else DirectoryLives()
-        if not learned.learn(lives, withdrawn):
+        learned = known if known is not None else DirectoryIncarnations()
+        if not learned.learn(starts, withdrawn):
             return False
         if known is not None:
             del self._directories[directory]
@@ -189,29 +190,33 @@ class KnownLives:
             del self._directories[directory]
         return gone
 
-    def refutation(self, directory: Directory, claim: Claim) -> NodeLife | None:
+    def refutation(self, directory: Directory, claim: Claim) -> IncarnationTick | None:
         """Return the start that proves a claiming directory to be an older copy; None if none does."""
         known = self.get(directory)
         return known if known is not None and claim.is_older_than(known) else None
 
 
-def known_life(directory: Directory, life: NodeLife) -> pb.KnownLife:
+def known_incarnation(directory: Directory, start: IncarnationTick) -> pb.KnownIncarnation:
     """Return a start as a message."""
     node_id, directory_id = directory
-    return pb.KnownLife(node_id=node_id, directory_id=directory_id, incarnation=life.incarnation, tick=life.tick)
+    return pb.KnownIncarnation(
+        node_id=node_id, directory_id=directory_id, incarnation=start.incarnation, tick=start.tick
+    )
 
 
-def directory_of(known: pb.KnownLife) -> Directory:
+def directory_of(known: pb.KnownIncarnation) -> Directory:
     """Return the directory of a message."""
     return known.node_id, known.directory_id
 
 
-def life_of(known: pb.KnownLife) -> NodeLife:
+def newest_of(known: pb.KnownIncarnation) -> IncarnationTick:
     """Return the newest start in a message."""
-    return NodeLife(known.incarnation, known.tick)
+    return IncarnationTick(known.incarnation, known.tick)
 
 
-def lives_of(known: pb.KnownLife) -> list[NodeLife]:
+def starts_of(known: pb.KnownIncarnation) -> list[IncarnationTick]:
     """Return the newest and earlier starts in a message; entries without an incarnation are skipped."""
-    earlier = [NodeLife(life.incarnation, life.tick) for life in known.earlier[:WITHDRAWN_MAX] if life.incarnation]
-    return [life_of(known), *earlier]
+    earlier = [
+        IncarnationTick(start.incarnation, start.tick) for start in known.earlier[:WITHDRAWN_MAX] if start.incarnation
+    ]
+    return [newest_of(known), *earlier]

@@ -1,8 +1,8 @@
-"""A pull: the fetching of one range of the log, or of producer state, from other replicas.
+"""A fetch of one range of the log, or of producer state, from other replicas; used by `catch_up` and `backfill`.
 
-At most one read of a pull is outstanding, so the receiver sets the pace and neither side queues. If a source does not
-answer or does not have the range, the next one is asked. Received batches are verified against the digests of the local
-log (`log_tail.check_run`) and, for a sealed epoch, against the decision about its end.
+A peer fetch has at most one outstanding request, so the receiver sets the pace and neither side queues. If a source
+does not answer or does not have the range, the next one is asked. Received batches are verified against the digests of
+the local log (`log_tail.check_run`) and, for a sealed epoch, against the decision about its end.
 
 A source that does not answer in time may be busy with earlier requests. For a sealed epoch the range is then halved,
 and the timeout is doubled after each round without an answer; repeating the same request at the same pace could produce
@@ -28,7 +28,7 @@ ROUNDS_FOR_THE_DEAD: Final = 10
 """Rounds after which dead sources without an answer count as not having the range."""
 
 Step = Literal["resting", "asked", "storing"]
-"""State of a pull; see `STEP_TRANSITIONS`."""
+"""State of a peer fetch; see `STEP_TRANSITIONS`."""
 
 STEP_TRANSITIONS: Final[Mapping[Step, frozenset[Step]]] = {
     "resting": frozenset({"resting", "asked", "storing"}),
@@ -43,7 +43,7 @@ STEP_TRANSITIONS: Final[Mapping[Step, frozenset[Step]]] = {
 """
 
 
-class Pull:
+class PeerFetch:
     """The fetching of one range of `epoch`, up to `end`, or up to the end of the source if that is None."""
 
     def __init__(
@@ -61,13 +61,13 @@ class Pull:
         self.epoch = epoch
         self.end = end
         self.digest_unknown = False
-        """Whether the digest at the start is unknown, because retention has deleted what is before it."""
-        self.range_bytes = min(first_bytes or timing.pull_bytes, timing.pull_bytes)
+        """Whether the digest at the start is unknown, because retention has deleted the batch before it."""
+        self.range_bytes = min(first_bytes or timing.peer_fetch_bytes, timing.peer_fetch_bytes)
         """Size of the next range."""
         self._least_bytes = self.range_bytes
         self._doublings_max = DOUBLINGS_MAX if first_bytes else 0
         self._was_too_much = False
-        """Whether a range timed out or could not be stored; ranges then grow linearly."""
+        """Whether a range timed out or could not be stored, after which ranges grow linearly."""
         self._asked_ms = 0
         self._key = key
         self._sources = tuple(sources)
@@ -79,12 +79,12 @@ class Pull:
         self._silences = 0
         """Number of timeouts since the last data."""
         self._declined: set[str] = set()
-        """Sources that have answered since the last data that they do not have it."""
+        """Sources that have answered, since data last arrived, that they lack the range."""
         self._step: Step = "resting"
         self._retry_ms: int | None = None
 
     def _become(self, step: Step) -> None:
-        assert step in STEP_TRANSITIONS[self._step], f"{self._step} is not followed by {step}"
+        assert step in STEP_TRANSITIONS[self._step], f"a peer fetch cannot change from {self._step} to {step}"
         self._step = step
 
     @property
@@ -115,7 +115,7 @@ class Pull:
         self._become("asked")
         self._asked_ms = now_ms
         silent_rounds = self._silences // len(self._sources)
-        self._retry_ms = now_ms + (self._timing.pull_ms << min(silent_rounds, self._doublings_max))
+        self._retry_ms = now_ms + (self._timing.peer_fetch_ms << min(silent_rounds, self._doublings_max))
         return pb.Backfill(
             topic_id=self._key[0],
             partition=self._key[1],
@@ -131,8 +131,8 @@ class Pull:
     def expects(self, sender: str, reply: pb.BackfillReply, position: Position) -> bool:
         """Return whether a reply is the expected one.
 
-        The state of no producers is empty; a reply with batches has a source end instead, which is above 0 whenever a
-        producer can have sent anything.
+        An empty producer state has no bytes. A reply with batches is recognised by its source end, which is above 0
+        whenever a producer can have sent anything.
         """
         about_producers = reply.producers or not reply.source_end_offset
         return (
@@ -153,13 +153,13 @@ class Pull:
         is_prompt = now_ms - self._asked_ms <= self._timing.prompt_ms
         range_bytes = 2 * self.range_bytes if is_prompt else self.range_bytes // 2
         self.answered()
-        self.range_bytes = min(max(range_bytes, self._timing.pull_bytes), self._timing.tail_bytes)
+        self.range_bytes = min(max(range_bytes, self._timing.peer_fetch_bytes), self._timing.tail_bytes)
 
     def answered(self) -> None:
         """Process that data was received, which is being written now."""
         self._become("storing")
         more_bytes = self._least_bytes if self._was_too_much else self.range_bytes
-        self.range_bytes = min(self.range_bytes + more_bytes, self._timing.pull_bytes)
+        self.range_bytes = min(self.range_bytes + more_bytes, self._timing.peer_fetch_bytes)
         self._in_vain = self._silences = 0
         self._declined.clear()
         self._retry_ms = None
@@ -178,7 +178,7 @@ class Pull:
     def store_failed(self, now_ms: int) -> None:
         """Process that received data could not be stored: ask the next source for a small range, after a delay."""
         self.range_bytes, self._was_too_much = self._least_bytes, True
-        self._next(now_ms, round_ms=self._timing.pull_ms)
+        self._next(now_ms, round_ms=self._timing.peer_fetch_ms)
 
     def _next(self, now_ms: int, *, round_ms: int) -> None:
         self._become("resting")
