@@ -5,7 +5,7 @@ from __future__ import annotations
 from tidelog_broker.base.config import NodeSettings
 from tidelog_broker.wire.budget import Budget
 from tidelog_broker.wire.send_budget import SendBudget
-from tidelog_broker.wire.slow_senders import SlowSenders
+from tidelog_proto.flow.byte_budget import SlowSenders
 from tidelog_proto.process.fair_scheduler import Turns
 
 
@@ -17,7 +17,7 @@ class ConnectionBounds:
         """Attachments and large envelopes of requests in progress, all connections together."""
         self.slow_senders = SlowSenders(self.budget)
         self.peers_budget = Budget(settings.peers_in_flight_bytes)
-        """Batches from other nodes that are slow_senders or not yet written, all nodes together."""
+        """Batches from other nodes that are arriving or not yet written, all nodes together."""
         self.send_budget = SendBudget(
             bytes_max=settings.node_outgoing_bytes,
             connection_bytes_max=settings.connection_outgoing_bytes,
