@@ -52,7 +52,7 @@ from tidelog_gateway.unsupported import refuse_unknown_parameters, refuse_unsupp
 from tidelog_gateway.websocket import route as websocket_route
 from tidelog_gateway.workers.peers import Peers
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.process.fair_scheduler import Turns
+from tidelog_proto.flow.fair_scheduler import Turns
 from tidelog_proto.version import VERSION
 
 ROUTERS: Final = (

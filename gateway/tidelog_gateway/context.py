@@ -30,9 +30,9 @@ from tidelog_gateway.producers import Producers
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.ui.sampler import Sampler
 from tidelog_gateway.workers.peers import Peers
+from tidelog_proto.flow.fair_scheduler import Turns
 from tidelog_proto.limits import GROUP_NAME_BYTES_MAX, PARTITIONS_MAX, TOPIC_NAME_CHARS_MAX
 from tidelog_proto.names import check_group_name, check_topic_name
-from tidelog_proto.process.fair_scheduler import Turns
 
 UNKNOWN_SHARE: Final = 4
 """WebSockets that have not authenticated yet may be a quarter of all, in addition to the others."""
