@@ -147,7 +147,7 @@ class FairSlots:
         """Wait for a slot, which the caller returns with `give_back`; return False without one after `release`.
 
         Args:
-            key: whose turn it is.
+            key: address, caller or connection that the slot is counted for.
             owner: see `release`.
 
         Raises:
