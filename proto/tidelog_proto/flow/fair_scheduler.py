@@ -66,16 +66,17 @@ class Turns:
         key = reader if caller is None else caller
         while True:
             await reader.drained()
-            has_turn = self._take_now(key) or await self._wait(key, reader)
+            began_s = self._take_now(key)
+            if began_s is None:
+                began_s = await self._wait(key, reader)
             if reader.is_writable or not reader.is_open:
                 break
-            if has_turn:
+            if began_s is not None:
                 self._done(0.0)
-        began_s = time.perf_counter()
         try:
             yield
         finally:
-            if has_turn:
+            if began_s is not None:
                 self._done(time.perf_counter() - began_s)
 
     async def piece(self, reader: object, caller: object = None, cost_s: float = 0.0) -> None:
@@ -90,8 +91,11 @@ class Turns:
             cost_s: estimated time of the piece in seconds; 0 if unknown.
         """
         key = reader if caller is None else caller
-        if self._take_now(key) or await self._wait(key, reader):
-            asyncio.get_running_loop().call_soon(self._measure, time.perf_counter(), cost_s)
+        began_s = self._take_now(key)
+        if began_s is None:
+            began_s = await self._wait(key, reader)
+        if began_s is not None:
+            asyncio.get_running_loop().call_soon(self._measure, began_s, cost_s)
 
     def gone(self, reader: object) -> None:
         """Resume the work of a closed connection at once, so that it finds the connection closed and ends."""
@@ -102,21 +106,21 @@ class Turns:
         self._stopped = True
         self._slots.release()
 
-    def _take_now(self, key: object) -> bool:
-        """Take a turn if nothing waits or rests."""
+    def _take_now(self, key: object) -> float | None:
+        """Take a turn and return its time; None if others wait or the scheduler rests."""
         if self._stopped or not self._slots.take_now(key):
-            return False
+            return None
         now_s = time.perf_counter()
         if now_s - self._rested_at > 2 * SLICE_S:  # after an idle time
             self._used_s, self._rested_at = 0.0, now_s
-        return True
+        return now_s
 
-    async def _wait(self, key: object, reader: object) -> bool:
-        """Wait for a turn; return False if the work continues without one."""
+    async def _wait(self, key: object, reader: object) -> float | None:
+        """Wait for a turn and return its time; None if the work continues without one."""
         if self._stopped:
             await asyncio.sleep(0)
-            return False
-        return await self._slots.take(key, reader)
+            return None
+        return time.perf_counter() if await self._slots.take(key, reader) else None
 
     def _measure(self, began_s: float, cost_s: float) -> None:
         """Account a piece. Other tasks may have run in the meantime, so its known cost bounds the time counted."""

@@ -139,10 +139,6 @@ class FairSlots:
         self.take_now = self._queue.take
         """Take a slot for a key if one is free; return whether it was."""
 
-    def __len__(self) -> int:
-        """Return the number of waiting coroutines."""
-        return self._queue.waiting
-
     async def take(self, key: Hashable, owner: object = None) -> bool:
         """Wait for a slot, which the caller returns with `give_back`; return False without one after `release`.
 
