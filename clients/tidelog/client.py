@@ -13,7 +13,7 @@ from typing import Any, Final, Self, Unpack
 from weakref import WeakSet
 
 from tidelog.admin import cluster_operations, compaction, record_deletion, topic_changes, topic_figures
-from tidelog.base.keyword_options import shows_options
+from tidelog.base.keyword_options import takes_options
 from tidelog.base.loop_affinity import LoopAffinity
 from tidelog.base.metric_calls import MetricCalls
 from tidelog.client_options import ClientOptions
@@ -450,7 +450,7 @@ class Client:
 
     # -------------------------------------------------------------------------------- producers, consumers
 
-    @shows_options(ProducerArguments, ProducerOptions)
+    @takes_options(ProducerArguments, ProducerOptions)
     def producer(self, topic: str, **options: Unpack[ProducerArguments]) -> Producer:
         """Return a producer for a topic.
 
@@ -481,7 +481,7 @@ class Client:
         self._producers.add(producer)
         return producer
 
-    @shows_options(ConsumerArguments, ConsumerOptions.of)
+    @takes_options(ConsumerArguments, ConsumerOptions.of)
     def consumer(
         self, *topics: str, group: str | Group | None = None, **options: Unpack[ConsumerArguments]
     ) -> Consumer:

@@ -12,7 +12,7 @@ from typing import Any, Final, Self, Unpack
 import pyarrow as pa
 
 from tidelog import client as asynchronous
-from tidelog.base.keyword_options import shows_options
+from tidelog.base.keyword_options import takes_options
 from tidelog.base.loop_thread import LoopThread
 from tidelog.base.refuse_pickling import refuse_to_pickle
 from tidelog.client import CLIENT_ID_DEFAULT
@@ -57,7 +57,7 @@ _log: Final = logging.getLogger("tidelog.sync")
 class Client:
     """See `tidelog.Client`; every method does the same and blocks."""
 
-    @shows_options(ClientOptions, asynchronous.Client)
+    @takes_options(ClientOptions, asynchronous.Client)
     def __init__(self, bootstrap: str | Sequence[str], **options: Unpack[ClientOptions]) -> None:
         self._client = asynchronous.Client(bootstrap, **options)
         client_id = options.get("client_id", CLIENT_ID_DEFAULT)
@@ -196,7 +196,7 @@ class Client:
         """See `tidelog.Client.abort`."""
         self._end(self._client.abort)
 
-    @shows_options(ProducerArguments, asynchronous.Client.producer)
+    @takes_options(ProducerArguments, asynchronous.Client.producer)
     def producer(self, topic: str, **options: Unpack[ProducerArguments]) -> Producer:
         """See `tidelog.Client.producer`."""
         producer = self._client.producer(topic, **options)
@@ -205,7 +205,7 @@ class Client:
         self._producers.add(made)
         return made
 
-    @shows_options(ConsumerArguments, asynchronous.Client.consumer)
+    @takes_options(ConsumerArguments, asynchronous.Client.consumer)
     def consumer(
         self, *topics: str, group: str | Group | None = None, **options: Unpack[ConsumerArguments]
     ) -> Consumer:
