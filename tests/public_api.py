@@ -48,7 +48,6 @@ CHOICES: Final = (
     "tidelog.model",
     "tidelog.groups.options",
     "tidelog.subscriptions.consumer_options",
-    "tidelog.subscriptions.deserializers",
 )
 """Modules whose literals, the words that parameters and fields may have, count."""
 

@@ -57,7 +57,7 @@ ROOMS = {
         ),
         *("base", "storage", "core"),
     ),
-    "tidelog_proto": ("tls", "auth", "text", "wire", "batch", "process", "*"),
+    "tidelog_proto": ("tls", "auth", "text", "wire", "batch", "flow", "process", "*"),
     "tidelog": (
         *("testing", "tables", "sync", "client"),
         *("consume", "groups", "subscriptions", "produce", "admin", "security", "requests", "cluster"),
@@ -337,6 +337,9 @@ def test_the_rules_can_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 SPLIT = {
     "tidelog_broker.replication.driver_ports.Neighbours": "a protocol that says more than another one",
+    "tidelog_gateway.budget.request_budget.RequestBudget": "the admission of requests, over the shared count",
+    "tidelog_gateway.budget.response_budget.ResponseBudget": "the admission of answers, over the shared count",
+    "tidelog_gateway.budget.response_budget.Receiver": "a protocol that says more than another one",
     "tidelog_loadtest.probe.owner.OwnerServer": "the probe of a cluster is that of one node, and followers",
     "tidelog_loadtest.probe.owner.OwnerProtocol": "the same",
 }

@@ -559,7 +559,7 @@ class Broker:
             level=self.features.supported_level,
             uptime_ms=int((time.monotonic() - self._started_s) * 1000),
             connections=self.bounds.open_connections,
-            in_flight_bytes=self.bounds.budget.in_flight_bytes,
+            in_flight_bytes=self.bounds.budget.used_bytes,
             data_bytes=sum(partition.log.size_bytes for partition in self.partitions.all()),
             disk_free_bytes=disk.f_bavail * disk.f_frsize,
             state=health.state,

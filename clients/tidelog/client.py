@@ -6,13 +6,14 @@ shared sockets and tasks fail in ways that are hard to trace. A client connects 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
 from weakref import WeakSet
 
 from tidelog.admin import cluster_operations, compaction, record_deletion, topic_changes, topic_figures
+from tidelog.base.keyword_options import takes_options
 from tidelog.base.loop_affinity import LoopAffinity
 from tidelog.base.metric_calls import MetricCalls
 from tidelog.client_options import ClientOptions
@@ -27,11 +28,9 @@ from tidelog.groups.admin import Groups
 from tidelog.groups.options import Group, group_of, member_options
 from tidelog.metrics import ClientMetrics
 from tidelog.model import (
-    Acks,
     ClusterStatus,
     Committed,
     Compacted,
-    Compression,
     Fetched,
     Node,
     Offset,
@@ -41,13 +40,9 @@ from tidelog.model import (
     TopicFigures,
     TopicSettings,
 )
-from tidelog.produce.custom_partitioners import Partitioner
 from tidelog.produce.idempotent_requests import IdempotentRequests
-from tidelog.produce.partition_queue import BATCH_BYTES_TARGET
 from tidelog.produce.producer import Producer
-from tidelog.produce.producer_options import BUFFER_BYTES_DEFAULT, DELIVERY_TIMEOUT_S_DEFAULT, ProducerOptions
-from tidelog.produce.serializers import Serializer
-from tidelog.produce.work import Work
+from tidelog.produce.producer_options import ProducerArguments, ProducerOptions
 from tidelog.requests import (
     committed_positions,
     conversions,
@@ -59,15 +54,14 @@ from tidelog.requests import (
     whole_topic,
 )
 from tidelog.requests.conversions import At
-from tidelog.requests.record_filters import record_filter
 from tidelog.security.access_rules import Security
-from tidelog.subscriptions.consumer_options import ConsumerOptions, OnOutOfRange, Partitions, Start
-from tidelog.subscriptions.deserializers import Decoding, Deserializer, OnUndecodable
+from tidelog.subscriptions.consumer_options import ConsumerArguments, ConsumerOptions
 from tidelog.tls import Tls
 from tidelog.topic_settings import check_existing, topic_alter, topic_create
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.process.busy_poll import POLL_US_DEFAULT
 
+CLIENT_ID_DEFAULT: Final = "tidelog-python"
 REQUEST_TIMEOUT_S_DEFAULT: Final = 30.0
 
 
@@ -99,7 +93,7 @@ class Client:
         self,
         bootstrap: str | Sequence[str],
         *,
-        client_id: str = "tidelog-python",
+        client_id: str = CLIENT_ID_DEFAULT,
         request_timeout_s: float = REQUEST_TIMEOUT_S_DEFAULT,
         quorum_timeout_s: float | None = None,
         unreachable_timeout_s: float | None = None,
@@ -461,21 +455,8 @@ class Client:
 
     # -------------------------------------------------------------------------------- producers, consumers
 
-    def producer(
-        self,
-        topic: str,
-        *,
-        name: str | Work | None = None,
-        acks: Acks = "quorum",
-        compression: Compression | None = None,
-        buffer_bytes: int = BUFFER_BYTES_DEFAULT,
-        batch_bytes: int = BATCH_BYTES_TARGET,
-        delivery_timeout_s: float = DELIVERY_TIMEOUT_S_DEFAULT,
-        request_timeout_s: float | None = None,
-        partitioner: Partitioner | None = None,
-        key_serializer: Serializer | None = None,
-        value_serializer: Serializer | None = None,
-    ) -> Producer:
+    @takes_options(ProducerArguments, ProducerOptions)
+    def producer(self, topic: str, **options: Unpack[ProducerArguments]) -> Producer:
         """Return a producer for a topic.
 
         Args:
@@ -500,40 +481,14 @@ class Client:
             InvalidRequestError: an argument has an invalid value.
         """
         self._check_usable(bind=False)
-        options = ProducerOptions(
-            acks=acks,
-            compression=compression,
-            buffer_bytes=buffer_bytes,
-            batch_bytes=batch_bytes,
-            delivery_timeout_s=delivery_timeout_s,
-            request_timeout_s=request_timeout_s,
-            partitioner=partitioner,
-            key_serializer=key_serializer,
-            value_serializer=value_serializer,
-            name=name,
-        )
-        producer = Producer(self._router, topic, options, self._check_usable, metric_calls=self._metric_calls)
+        checked = ProducerOptions(**options)
+        producer = Producer(self._router, topic, checked, self._check_usable, metric_calls=self._metric_calls)
         self._producers.add(producer)
         return producer
 
+    @takes_options(ConsumerArguments, ConsumerOptions.of)
     def consumer(
-        self,
-        *topics: str,
-        pattern: str | None = None,
-        group: str | Group | None = None,
-        start: Start = "earliest",
-        partitions: Partitions = None,
-        on_out_of_range: OnOutOfRange = "error",
-        prefetch_bytes: int | None = None,
-        prefetch_records: int | None = None,
-        admit: Callable[[int], bool] | None = None,
-        dropped: Callable[[int], None] | None = None,
-        key: bytes | None = None,
-        tag: str | None = None,
-        value_deserializer: Deserializer | None = None,
-        key_deserializer: Deserializer | None = None,
-        on_undecodable: OnUndecodable = "error",
-        dead_letter: str | None = None,
+        self, *topics: str, group: str | Group | None = None, **options: Unpack[ConsumerArguments]
     ) -> Consumer:
         """Return a consumer of topics, optionally filtered.
 
@@ -568,29 +523,13 @@ class Client:
         """
         self._check_usable(bind=False)
         group_options = group_of(group)
-        options = ConsumerOptions.of(
-            topics,
-            pattern=pattern,
-            group=None if group_options is None else group_options.name,
-            start=start,
-            partitions=partitions,
-            on_out_of_range=on_out_of_range,
-            prefetch_bytes=prefetch_bytes,
-            prefetch_records=prefetch_records,
-            record_filter=record_filter(key, tag),
-            decoding=Decoding.of(
-                value=value_deserializer, key=key_deserializer, on_undecodable=on_undecodable, dead_letter=dead_letter
-            ),
-            dead_letter=dead_letter,
-        )
+        checked = ConsumerOptions.of(topics, group=None if group_options is None else group_options.name, **options)
         consumer = Consumer(
             self._router,
-            options,
+            checked,
             self._check_usable,
             self.producer,
-            admit,
-            dropped=dropped,
-            group_options=member_options(group_options, is_shared=options.is_shared),
+            group_options=member_options(group_options, is_shared=checked.is_shared),
             client_id=self._client_id,
             metric_calls=self._metric_calls,
         )

@@ -61,7 +61,7 @@ from tidelog_gateway.ui import files as ui_files
 from tidelog_gateway.websocket import route as websocket_route
 from tidelog_gateway.worker_channel.peers import Peers
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.process.fair_scheduler import Turns
+from tidelog_proto.flow.fair_scheduler import Turns
 from tidelog_proto.version import VERSION
 
 ROUTERS: Final = (

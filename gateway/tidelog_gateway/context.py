@@ -29,9 +29,9 @@ from tidelog_gateway.history.sampler import Sampler
 from tidelog_gateway.metrics.gateway_metrics import Metrics
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.worker_channel.peers import Peers
+from tidelog_proto.flow.fair_scheduler import Turns
 from tidelog_proto.limits import GROUP_NAME_BYTES_MAX, PARTITIONS_MAX, TOPIC_NAME_CHARS_MAX
 from tidelog_proto.names import check_group_name, check_topic_name
-from tidelog_proto.process.fair_scheduler import Turns
 
 UNKNOWN_SHARE: Final = 4
 """Divisor of `ws_connections_max` that gives the number of additional slots for unauthenticated WebSockets."""

@@ -126,7 +126,7 @@ class Stand:
         await self.stop()
         await settled(lambda: not node.server.connections, "a connection was never closed")
         budget = node.server.budget  # a worker may still be at a request whose partition is gone
-        await settled(lambda: not budget.in_flight_bytes, "a request kept its share of the budget")
+        await settled(lambda: not budget.used_bytes, "a request kept its share of the budget")
         for partition in node.broker.partitions.all():
             assert not partition.changes.listeners, f"{partition.name} has listeners left"
             assert partition.pipeline.queued_bytes == 0

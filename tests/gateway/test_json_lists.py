@@ -13,7 +13,7 @@ from starlette.requests import Request
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.json_lists import PART_ITEMS, list_response
 from tidelog_gateway.problems import Problem
-from tidelog_proto.process.fair_scheduler import Turns
+from tidelog_proto.flow.fair_scheduler import Turns
 
 
 class Asked:

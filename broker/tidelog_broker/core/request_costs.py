@@ -9,7 +9,7 @@ The pace says how a handler bounds its uninterrupted time on the event loop:
 
 - `AT_ONCE`: not divided; the largest request takes less than 10 ms, or the read turn of a connection bounds its bytes.
 - `SLICES`: the entries are processed in slices, and other work runs between them
-  (`tidelog_proto.process.fair_scheduler`).
+  (`tidelog_proto.flow.fair_scheduler`).
 - `PAGES`: an answer is one page; the client requests the next one.
 - `QUEUED`: the entries are accepted in order, in slices, in the read turns of the connection, and their writes wait in
   a bounded queue, of which the event loop processes a bounded part at a time.

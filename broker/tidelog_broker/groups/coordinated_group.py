@@ -22,7 +22,7 @@ class CoordinatedGroup:
         restarted: called with the reason after undurable decisions were discarded and the group was reset to its newest
             durable record.
         settled: called when all decisions are durable.
-        pace: waits until the event loop has time for another record; see `tidelog_proto.process.fair_scheduler`.
+        pace: waits until the event loop has time for another record; see `tidelog_proto.flow.fair_scheduler`.
     """
 
     def __init__(

@@ -34,8 +34,8 @@ from tidelog_broker.metadata.state_log import OffsetsLog
 from tidelog_broker.partition.partition import Partition
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import NATURE, ProtocolError
+from tidelog_proto.flow.fair_scheduler import Turns
 from tidelog_proto.limits import GROUP_SESSION_MS_DEFAULT
-from tidelog_proto.process.fair_scheduler import Turns
 
 log = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from tidelog_broker.partition.partitions import Partitions
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.key_partitions import partition_for_key
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.process.fair_scheduler import Turns
+from tidelog_proto.flow.fair_scheduler import Turns
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,7 +155,7 @@ class Deduplication:
             built(None)
             return
         window = DeduplicationWindow(
-            records_max=records_max, age_us=age_us, take=budget.admit, give_back=budget.give_back
+            records_max=records_max, age_us=age_us, take=budget.take, give_back=budget.give_back
         )
         history = ContentHistory(
             self._state.log,

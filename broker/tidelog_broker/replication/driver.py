@@ -356,7 +356,7 @@ class ReplicaDriver:
 
     def _count(self, size_bytes: int) -> None:
         self.queued_bytes += size_bytes
-        self._tools.peers_budget.take(size_bytes)
+        self._tools.peers_budget.take_anyway(size_bytes)
 
     def _write_next(self) -> None:
         """Begin the next write; writes that complete at once are followed by the next one."""

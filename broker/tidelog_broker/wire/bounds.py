@@ -5,8 +5,8 @@ from __future__ import annotations
 from tidelog_broker.base.config import NodeSettings
 from tidelog_broker.wire.budget import Budget
 from tidelog_broker.wire.send_budget import SendBudget
-from tidelog_broker.wire.slow_senders import SlowSenders
-from tidelog_proto.process.fair_scheduler import Turns
+from tidelog_proto.flow.byte_budget import SlowSenders
+from tidelog_proto.flow.fair_scheduler import Turns
 
 
 class ConnectionBounds:

@@ -9,7 +9,7 @@ from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.wire.budget import Budget
 from tidelog_broker.wire.read_turns import ReadTurns
 from tidelog_broker.wire.send_budget import SendBudget
-from tidelog_broker.wire.slow_senders import SlowSenders
+from tidelog_proto.flow.byte_budget import SlowSenders
 from tidelog_proto.process.busy_poll import IdlePoll
 
 Connection = Any

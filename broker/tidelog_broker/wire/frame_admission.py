@@ -1,16 +1,20 @@
 """The incomplete frame of one connection, counted in the node's budget before memory is allocated for it.
 
-Clients that announce large frames and stop sending are closed when other requests exceed the budget (`slow_senders`).
+The announced size stays counted until the frame is complete, so a few clients that announce large frames and send
+nothing could hold the whole budget. When a request exceeds the budget, connections are closed whose frame has been
+arriving for `SLOW_AFTER_S` at a rate that would take longer than `WHOLE_WITHIN_S`, largest first (`SlowSenders`).
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Final
 
 from tidelog_broker.wire.budget import Budget
-from tidelog_broker.wire.slow_senders import SlowSenders
+from tidelog_proto.flow.byte_budget import SlowSenders, arrives_slowly
 
+SLOW_AFTER_S: Final = 2.0
 _GATHERED_SHARE: Final = 16
 
 
@@ -29,6 +33,7 @@ class FrameAdmission:
         "_budget",
         "_gathering_bytes",
         "_is_watched",
+        "_since_s",
         "_slow_senders",
         "_too_slow",
         "size_bytes",
@@ -51,29 +56,40 @@ class FrameAdmission:
         """Budget share of a large envelope that is not complete."""
         self._is_watched = False
         """Whether the frame is registered in `slow_senders`."""
+        self._since_s = 0.0
+        """Since when it is."""
 
     # --- for `slow_senders` ----------------------------------------------------------------------------------
 
-    def announced(self) -> tuple[int, int]:
-        """Return the budget share of the incomplete frame in bytes, and how many bytes have arrived."""
-        return self._gathering_bytes or self.size_bytes or 0, self._arrived_bytes()
+    @property
+    def held_bytes(self) -> int:
+        """The budget share of the incomplete frame."""
+        return self._gathering_bytes or self.size_bytes or 0
 
-    def close_slow(self) -> None:
-        """Close the connection: its large frame arrives too slowly while other requests exceed the budget."""
-        self._too_slow(*self.announced())
+    def is_slow(self, now_s: float) -> bool:
+        """Whether the frame arrives too slowly."""
+        coming_s = now_s - self._since_s
+        return coming_s >= SLOW_AFTER_S and arrives_slowly(self.held_bytes, self._arrived_bytes(), coming_s)
+
+    def cut(self) -> None:
+        """Close the connection: it announced much, sends too slowly, and other requests exceed the budget."""
+        self._too_slow(self.held_bytes, self._arrived_bytes())
 
     # --- for the connection ------------------------------------------------------------------------------
 
     def has_room_for(self, size_bytes: int) -> bool:
         """Count bytes if the node has room for them, closing slow senders if necessary."""
-        budget = self._budget
-        return budget.admit(size_bytes) or (self._slow_senders.make_room(size_bytes) and budget.admit(size_bytes))
+        if self._budget.take(size_bytes):
+            return True
+        self._slow_senders.make_room(asyncio.get_running_loop().time())
+        return self._budget.take(size_bytes)
 
     def watch(self) -> None:
         """Register the frame, so that its rate is watched."""
         if not self._is_watched:
             self._is_watched = True
-            self._slow_senders.add(self)
+            self._since_s = asyncio.get_running_loop().time()
+            self._slow_senders.receiving[self] = None
 
     def whole(self) -> int:
         """Return the budget share of the complete frame, which the request owns from now on."""
@@ -92,9 +108,9 @@ class FrameAdmission:
         self._give_back_envelope()
         if not self.has_room_for(size_bytes):
             budget = self._budget
-            if budget.in_flight_bytes + size_bytes > budget.bytes_max + budget.bytes_max // _GATHERED_SHARE:
+            if budget.used_bytes + size_bytes > budget.bytes_max + budget.bytes_max // _GATHERED_SHARE:
                 return False
-            budget.take(size_bytes)
+            budget.take_anyway(size_bytes)
         self._gathering_bytes = size_bytes
         self.watch()
         return True
@@ -119,4 +135,4 @@ class FrameAdmission:
     def _unwatch(self) -> None:
         if self._is_watched:
             self._is_watched = False
-            self._slow_senders.remove(self)
+            self._slow_senders.receiving.pop(self, None)

@@ -114,7 +114,7 @@ class Inbox:
         Args:
             size_bytes: size of its batches, plus its envelope if that is large (see `budget`).
         """
-        if not self._budget.admit(size_bytes):
+        if not self._budget.take(size_bytes):
             self._dropped.inc()
             return False
         self._arriving_bytes = size_bytes

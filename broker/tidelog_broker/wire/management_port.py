@@ -3,8 +3,8 @@
 It is independent of the node's event loop, so it answers 503 while that is blocked. Connections need no authentication
 at first, so all resources are limited (`ManagementBounds`): connections, the size of a request head, the time to
 receive it and the time to send the answer. A connection beyond the limit replaces the oldest one of the address that
-has most of them (`UnauthenticatedConnections`), so one address cannot exclude health checks. Metrics pages are made one at a time on a
-second thread, so that health checks do not wait for them.
+has most of them (`UnauthenticatedConnections`), so one address cannot exclude health checks. Metrics pages are made one
+at a time on a second thread, so that health checks do not wait for them.
 """
 
 from __future__ import annotations

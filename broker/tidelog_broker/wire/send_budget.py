@@ -26,6 +26,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from tidelog_proto.flow.byte_budget import ByteBudget
+
 SHARE: Final = 8
 LEAST: Final = 4096
 TICK_S: Final = 0.02
@@ -116,7 +118,7 @@ class SendBacklog:
             return True
         if self.held_bytes or self.reserved_bytes:
             return False
-        return not outgoing.total_bytes or outgoing.total_bytes + size_bytes <= outgoing.bytes_max
+        return not outgoing.used_bytes or outgoing.used_bytes + size_bytes <= outgoing.bytes_max
 
     def has_room(self) -> bool:
         """Return whether anything may be read for it; if not, the connection is resumed when it may."""
@@ -141,12 +143,12 @@ class SendBacklog:
             yield
             return
         self.reserved_bytes += size_bytes
-        self._outgoing.total_bytes += size_bytes
+        self._outgoing.used_bytes += size_bytes
         try:
             yield
         finally:
             self.reserved_bytes -= size_bytes
-            self._outgoing.total_bytes -= size_bytes
+            self._outgoing.used_bytes -= size_bytes
 
     # --- after sending ----------------------------------------------------------------------------------
 
@@ -182,7 +184,7 @@ class SendBacklog:
             self._writes.popleft()
         held_bytes = self.written_bytes - self._writes[0].begin_bytes if self._writes else unsent_bytes
         if not self.is_node:
-            self._outgoing.total_bytes += held_bytes - self.held_bytes
+            self._outgoing.used_bytes += held_bytes - self.held_bytes
         self.held_bytes = held_bytes
         if unsent_bytes == self.unsent_bytes:
             return
@@ -196,7 +198,7 @@ class SendBacklog:
         """Stop counting: another node has authenticated on this connection."""
         if not self.is_node:
             self.is_node = True
-            self._outgoing.total_bytes -= self.held_bytes + self.reserved_bytes
+            self._outgoing.used_bytes -= self.held_bytes + self.reserved_bytes
 
     def end(self) -> None:
         """Release everything: the connection is lost."""
@@ -212,17 +214,18 @@ class SendBacklog:
             self._taken_bytes, self._since_s = taken_bytes, now_s
         return now_s - self._since_s
 
-    def cut_off(self, stalled_s: float) -> None:
-        """Close the connection."""
-        self._sink.close_stalled(stalled_s)
+    def cut(self) -> None:
+        """Close the connection, which has stalled."""
+        self._sink.close_stalled(self.stalled_s(self._outgoing.now_s()))
+        self.look()
 
     def room_again(self) -> None:
         """Resume sending on the connection."""
         self._sink.has_room_again()
 
 
-class SendBudget:
-    """The budget of one node.
+class SendBudget(ByteBudget):
+    """The budget of one node: unsent bytes of all clients, plus reservations for data that is being read.
 
     Args:
         bytes_max: limit of the unsent bytes of all clients together.
@@ -231,10 +234,8 @@ class SendBudget:
     """
 
     def __init__(self, *, bytes_max: int, connection_bytes_max: int, stall_ms: int) -> None:
-        self.bytes_max = bytes_max
+        super().__init__(bytes_max)
         self.connection_bytes_max = connection_bytes_max
-        self.total_bytes = 0
-        """Unsent bytes of all clients, plus reservations for data that is being read."""
         self._stall_s = stall_ms / 1000
         self._held: dict[SendBacklog, None] = {}
         self._waiting: dict[SendBacklog, None] = {}
@@ -244,7 +245,7 @@ class SendBudget:
     @property
     def share_bytes(self) -> int:
         """The bytes that one more connection may have."""
-        left_bytes = self.bytes_max - self.total_bytes
+        left_bytes = self.bytes_max - self.used_bytes
         share_bytes = (left_bytes - self.bytes_max // 4) // SHARE
         least_bytes = self.bytes_max // LEAST
         return share_bytes if share_bytes > least_bytes else min(least_bytes, left_bytes)
@@ -281,7 +282,7 @@ class SendBudget:
             if not backlog.unsent_bytes:
                 self._held.pop(backlog, None)
             elif stalled_s >= self._stall_s:
-                backlog.cut_off(stalled_s)
+                backlog.cut()
         self._relieve(now_s)
         waiting, self._waiting = self._waiting, {}
         for backlog in waiting:
@@ -295,8 +296,4 @@ class SendBudget:
         if not any(not one.unsent_bytes and not one.has_room() for one in list(self._waiting)):
             return
         stalled = [one for one in self._held if not one.is_node and one.stalled_s(now_s) >= PRESSED_STALL_S]
-        for one in sorted(stalled, key=lambda each: each.unsent_bytes, reverse=True):
-            if self.total_bytes <= self.bytes_max // 2:
-                return
-            one.cut_off(one.stalled_s(now_s))
-            one.look()
+        self.cut_largest(stalled)

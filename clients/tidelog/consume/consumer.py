@@ -57,7 +57,6 @@ class Consumer:
         options: the arguments of `Client.consumer`.
         check: raises if the client cannot be used.
         make_producer: creates the producer for the dead-letter topic.
-        admit, dropped: see `ReceiveBuffer`.
         group_options: options of the group membership; None if the consumer is not a member.
         client_id: the client's name.
         metric_calls: reports to the client's metrics; None without metrics.
@@ -69,9 +68,7 @@ class Consumer:
         options: ConsumerOptions,
         check: Callable[[], None],
         make_producer: Callable[[str], Producer],
-        admit: Callable[[int], bool] | None = None,
         *,
-        dropped: Callable[[int], None] | None = None,
         group_options: Group | None = None,
         client_id: str = "",
         metric_calls: MetricCalls | None = None,
@@ -79,9 +76,8 @@ class Consumer:
         self._router = router
         self._options = options
         self._check_usable = check
-        assignment = self._assignment = Assignment(
-            router, options, admit, None if metric_calls is None else ConsumerMeter(metric_calls), dropped=dropped
-        )
+        meter = None if metric_calls is None else ConsumerMeter(metric_calls)
+        assignment = self._assignment = Assignment(router, options, meter)
         self._cursor = self._assignment.cursor
         self.topic_ids: Mapping[str, bytes] = self._assignment.topic_ids  # used by the gateway; set by `begin`
         self._discovery = TopicDiscovery(router, options, self._assignment)

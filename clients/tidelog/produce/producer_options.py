@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypedDict
 
 from tidelog.errors import InvalidRequestError
 from tidelog.model import Acks, Compression
@@ -28,14 +28,30 @@ CODECS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+class ProducerArguments(TypedDict, total=False):
+    """The arguments of `Client.producer` except the topic; documented there. The defaults are in `ProducerOptions`."""
+
+    name: str | Work | None
+    acks: Acks
+    compression: Compression | None
+    buffer_bytes: int
+    batch_bytes: int
+    delivery_timeout_s: float
+    request_timeout_s: float | None
+    partitioner: Partitioner | None
+    key_serializer: Serializer | None
+    value_serializer: Serializer | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerOptions:
-    """The options of `Client.producer`; they are documented there.
+    """The checked arguments of `Client.producer`.
 
     Raises:
         InvalidRequestError: an option has an invalid value.
     """
 
+    name: str | Work | None = None
     acks: Acks = "quorum"
     compression: Compression | None = None
     buffer_bytes: int = BUFFER_BYTES_DEFAULT
@@ -45,7 +61,6 @@ class ProducerOptions:
     partitioner: Partitioner | None = None
     key_serializer: Serializer | None = None
     value_serializer: Serializer | None = None
-    name: str | Work | None = None
 
     def __post_init__(self) -> None:
         if self.acks not in ACKS:

@@ -31,7 +31,6 @@ class Assignment:
     Args:
         router: the client's.
         options: the arguments of the consumer.
-        admit, dropped: see `ReceiveBuffer`.
         meter: counts received and taken batches; None without metrics.
 
     Attributes:
@@ -42,22 +41,14 @@ class Assignment:
             starts.
     """
 
-    def __init__(
-        self,
-        router: Router,
-        options: ConsumerOptions,
-        admit: Callable[[int], bool] | None = None,
-        meter: ConsumerMeter | None = None,
-        *,
-        dropped: Callable[[int], None] | None = None,
-    ) -> None:
+    def __init__(self, router: Router, options: ConsumerOptions, meter: ConsumerMeter | None = None) -> None:
         self.cursor = Cursor(options.decoding)
         self.survives_deletion: Callable[[str], bool] = lambda _: False
         self.loads: LoadMeter | None = None
         self._router = router
         self._dead_letter = options.dead_letter
         self._prefetch = Prefetch(options.prefetch)
-        self._buffer = ReceiveBuffer(admit, dropped)
+        self._buffer = ReceiveBuffer(options.admit, options.dropped)
         self._meter = meter
         self._keeper = SubscriptionKeeper(
             router,

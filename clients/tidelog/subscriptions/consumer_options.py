@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final, Literal, NamedTuple, cast, get_args
+from typing import Final, Literal, NamedTuple, TypedDict, cast, get_args
 
 from tidelog.base.backoff import Backoff
 from tidelog.cluster.routing import Router
@@ -23,8 +23,8 @@ from tidelog.model import Committed, TopicPartition
 from tidelog.requests import committed_positions
 from tidelog.requests.conversions import checked_group, checked_topic, microseconds
 from tidelog.requests.list_offsets import OffsetSearch
-from tidelog.requests.record_filters import RecordFilter
-from tidelog.subscriptions.deserializers import Decoding
+from tidelog.requests.record_filters import RecordFilter, record_filter
+from tidelog.subscriptions.deserializers import Decoding, Deserializer, OnUndecodable
 from tidelog.subscriptions.prefetch import Credit
 from tidelog.subscriptions.topic_pattern import TopicPattern
 
@@ -65,6 +65,28 @@ class TopicOptions:
     partitions: tuple[int, ...] | None
 
 
+class ConsumerArguments(TypedDict, total=False):
+    """The arguments of `Client.consumer` except topics and group; documented there.
+
+    The defaults are in `ConsumerOptions.of`.
+    """
+
+    pattern: str | None
+    start: Start
+    partitions: Partitions
+    on_out_of_range: OnOutOfRange
+    prefetch_bytes: int | None
+    prefetch_records: int | None
+    admit: Callable[[int], bool] | None
+    dropped: Callable[[int], None] | None
+    key: bytes | None
+    tag: str | None
+    value_deserializer: Deserializer | None
+    key_deserializer: Deserializer | None
+    on_undecodable: OnUndecodable
+    dead_letter: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class ConsumerOptions:
     """The checked arguments of `Client.consumer`."""
@@ -76,6 +98,8 @@ class ConsumerOptions:
     partitions: Literal["all"] | Mapping[str, tuple[int, ...]] | None
     on_out_of_range: OnOutOfRange
     prefetch: Credit
+    admit: Callable[[int], bool] | None
+    dropped: Callable[[int], None] | None
     record_filter: RecordFilter | None
     decoding: Decoding
     dead_letter: str | None
@@ -85,15 +109,20 @@ class ConsumerOptions:
         cls,
         topics: Sequence[str],
         *,
-        pattern: str | None = None,
         group: str | None = None,
+        pattern: str | None = None,
         start: Start = "earliest",
         partitions: Partitions = None,
         on_out_of_range: OnOutOfRange = "error",
         prefetch_bytes: int | None = None,
         prefetch_records: int | None = None,
-        record_filter: RecordFilter | None = None,
-        decoding: Decoding | None = None,
+        admit: Callable[[int], bool] | None = None,
+        dropped: Callable[[int], None] | None = None,
+        key: bytes | None = None,
+        tag: str | None = None,
+        value_deserializer: Deserializer | None = None,
+        key_deserializer: Deserializer | None = None,
+        on_undecodable: OnUndecodable = "error",
         dead_letter: str | None = None,
     ) -> ConsumerOptions:
         """Check the arguments of `Client.consumer`.
@@ -133,8 +162,12 @@ class ConsumerOptions:
             _checked_partitions(names, partitions),
             on_out_of_range,
             Credit(prefetch_records, prefetch_bytes),
-            record_filter,
-            decoding or Decoding(),
+            admit,
+            dropped,
+            record_filter(key, tag),
+            Decoding.of(
+                value=value_deserializer, key=key_deserializer, on_undecodable=on_undecodable, dead_letter=dead_letter
+            ),
             dead_letter,
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
@@ -12,22 +12,19 @@ from typing import Any, Final, Self, Unpack
 import pyarrow as pa
 
 from tidelog import client as asynchronous
+from tidelog.base.keyword_options import takes_options
 from tidelog.base.loop_thread import LoopThread
 from tidelog.base.refuse_pickling import refuse_to_pickle
-from tidelog.client import REQUEST_TIMEOUT_S_DEFAULT
+from tidelog.client import CLIENT_ID_DEFAULT
 from tidelog.client_options import ClientOptions
 from tidelog.cluster.contexts import require_context
-from tidelog.credentials import ApiKey, Credentials
 from tidelog.errors import TidelogError
 from tidelog.fetch_options import FetchOptions
 from tidelog.groups.options import Group
-from tidelog.metrics import ClientMetrics
 from tidelog.model import (
-    Acks,
     ClusterStatus,
     Committed,
     Compacted,
-    Compression,
     Fetched,
     Node,
     Offset,
@@ -39,23 +36,17 @@ from tidelog.model import (
     TopicSettings,
 )
 from tidelog.produce import producer as asynchronous_producer
-from tidelog.produce.custom_partitioners import Partitioner
 from tidelog.produce.open_batch import OnDelivery
-from tidelog.produce.partition_queue import BATCH_BYTES_TARGET
-from tidelog.produce.producer_options import BUFFER_BYTES_DEFAULT, DELIVERY_TIMEOUT_S_DEFAULT
+from tidelog.produce.producer_options import ProducerArguments
 from tidelog.produce.receipts import Receipts
-from tidelog.produce.serializers import Serializer
 from tidelog.produce.thread_handoff import ThreadHandoff
 from tidelog.requests.conversions import At
-from tidelog.subscriptions.consumer_options import OnOutOfRange, Partitions, Start
-from tidelog.subscriptions.deserializers import Deserializer, OnUndecodable
+from tidelog.subscriptions.consumer_options import ConsumerArguments
 from tidelog.sync.consumer import Consumer
 from tidelog.sync.groups import Groups, with_callbacks_in_threads
 from tidelog.sync.receipts import PendingReceipt, PendingReceipts
 from tidelog.sync.security import Security
-from tidelog.tls import Tls
 from tidelog_proto.batch.columns import Headers, import_for_columns
-from tidelog_proto.process.busy_poll import POLL_US_DEFAULT
 
 LAST_FLUSH_S: Final = 5.0
 """How long an unclosed client may flush when the program ends."""
@@ -66,34 +57,10 @@ _log: Final = logging.getLogger("tidelog.sync")
 class Client:
     """See `tidelog.Client`; every method does the same and blocks."""
 
-    def __init__(
-        self,
-        bootstrap: str | Sequence[str],
-        *,
-        client_id: str = "tidelog-python",
-        request_timeout_s: float = REQUEST_TIMEOUT_S_DEFAULT,
-        quorum_timeout_s: float | None = None,
-        unreachable_timeout_s: float | None = None,
-        idle_poll_us: int = POLL_US_DEFAULT,
-        zone: str = "",
-        metrics: ClientMetrics | None = None,
-        api_key: ApiKey | None = None,
-        credentials: Credentials | None = None,
-        tls: Tls | bool | None = None,
-    ) -> None:
-        self._client = asynchronous.Client(
-            bootstrap,
-            client_id=client_id,
-            request_timeout_s=request_timeout_s,
-            quorum_timeout_s=quorum_timeout_s,
-            unreachable_timeout_s=unreachable_timeout_s,
-            idle_poll_us=idle_poll_us,
-            zone=zone,
-            metrics=metrics,
-            api_key=api_key,
-            credentials=credentials,
-            tls=tls,
-        )
+    @takes_options(ClientOptions, asynchronous.Client)
+    def __init__(self, bootstrap: str | Sequence[str], **options: Unpack[ClientOptions]) -> None:
+        self._client = asynchronous.Client(bootstrap, **options)
+        client_id = options.get("client_id", CLIENT_ID_DEFAULT)
         self._thread = LoopThread(f"tidelog {client_id}")
         self.groups = Groups(self._thread, self._client.groups)
         """See `tidelog.Client.groups`."""
@@ -229,78 +196,22 @@ class Client:
         """See `tidelog.Client.abort`."""
         self._end(self._client.abort)
 
-    def producer(
-        self,
-        topic: str,
-        *,
-        name: str | None = None,
-        acks: Acks = "quorum",
-        compression: Compression | None = None,
-        buffer_bytes: int = BUFFER_BYTES_DEFAULT,
-        batch_bytes: int = BATCH_BYTES_TARGET,
-        delivery_timeout_s: float = DELIVERY_TIMEOUT_S_DEFAULT,
-        request_timeout_s: float | None = None,
-        partitioner: Partitioner | None = None,
-        key_serializer: Serializer | None = None,
-        value_serializer: Serializer | None = None,
-    ) -> Producer:
+    @takes_options(ProducerArguments, asynchronous.Client.producer)
+    def producer(self, topic: str, **options: Unpack[ProducerArguments]) -> Producer:
         """See `tidelog.Client.producer`."""
-        producer = self._client.producer(
-            topic,
-            name=name,
-            acks=acks,
-            compression=compression,
-            buffer_bytes=buffer_bytes,
-            batch_bytes=batch_bytes,
-            delivery_timeout_s=delivery_timeout_s,
-            request_timeout_s=request_timeout_s,
-            partitioner=partitioner,
-            key_serializer=key_serializer,
-            value_serializer=value_serializer,
-        )
+        producer = self._client.producer(topic, **options)
         import_for_columns()
         made = Producer(self, self._thread, producer)
         self._producers.add(made)
         return made
 
+    @takes_options(ConsumerArguments, asynchronous.Client.consumer)
     def consumer(
-        self,
-        *topics: str,
-        pattern: str | None = None,
-        group: str | Group | None = None,
-        start: Start = "earliest",
-        partitions: Partitions = None,
-        on_out_of_range: OnOutOfRange = "error",
-        prefetch_bytes: int | None = None,
-        prefetch_records: int | None = None,
-        admit: Callable[[int], bool] | None = None,
-        dropped: Callable[[int], None] | None = None,
-        key: bytes | None = None,
-        tag: str | None = None,
-        value_deserializer: Deserializer | None = None,
-        key_deserializer: Deserializer | None = None,
-        on_undecodable: OnUndecodable = "error",
-        dead_letter: str | None = None,
+        self, *topics: str, group: str | Group | None = None, **options: Unpack[ConsumerArguments]
     ) -> Consumer:
         """See `tidelog.Client.consumer`."""
-        consumer = self._client.consumer(
-            *topics,
-            pattern=pattern,
-            group=with_callbacks_in_threads(group) if isinstance(group, Group) else group,
-            start=start,
-            partitions=partitions,
-            on_out_of_range=on_out_of_range,
-            prefetch_bytes=prefetch_bytes,
-            prefetch_records=prefetch_records,
-            admit=admit,
-            dropped=dropped,
-            key=key,
-            tag=tag,
-            value_deserializer=value_deserializer,
-            key_deserializer=key_deserializer,
-            on_undecodable=on_undecodable,
-            dead_letter=dead_letter,
-        )
+        joined = with_callbacks_in_threads(group) if isinstance(group, Group) else group
+        consumer = self._client.consumer(*topics, group=joined, **options)
         return Consumer(self, self._thread, consumer)
 
     def _end(self, how: Any) -> None:

@@ -2,18 +2,19 @@
 
 Verifying a token may take as long as its issuer takes, which an unauthenticated client can provoke with unknown key
 ids; verifying a password takes CPU time. API keys wait for neither. Renewals of verified callers have their own slots
-and do not wait for new callers.
+and do not wait for new callers. New callers take turns by client address.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
 from typing import Final, TypeVar
 
 from tidelog_gateway.auth.credentials import CredentialsKind
-from tidelog_gateway.auth.fair_queue import FairQueue
 from tidelog_gateway.problems import Problem
+from tidelog_proto.flow.fair_slots import FairSlots, SlotBounds
 
 KEY_SLOTS: Final = 32
 """Concurrent requests to nodes that verify API keys of new callers; there are as many slots for renewals of known
@@ -26,9 +27,9 @@ WAITING_MAX: Final = 1024
 """Maximum number of waiting new callers, for each kind of credentials."""
 PASSWORDS_WAITING_MAX: Final = 256
 ADDRESS_SLOTS: Final = 8
-"""Verifications of one kind and address that run or wait for a slot."""
+"""Verifications of one kind and address that run at a time."""
 ADDRESS_WAITING_MAX: Final = 128
-"""Verifications of one kind and address, including those that wait in the address's queue."""
+"""Those that run or wait."""
 NODE_TIMEOUT_S: Final = 5.0
 """Timeout of one verification."""
 
@@ -44,28 +45,40 @@ class VerificationQueue:
         workers: the limits are divided by their number.
 
     Attributes:
-        asked: hashes of the credentials whose verification runs or waits.
+        pending: marks of the new callers whose verification runs or waits.
         waiting_max: limit of `pending`.
-        addresses: fair queue of new callers.
     """
 
     def __init__(self, at_once: int, waiting: int, workers: int = 1) -> None:
         at_once, waiting = max(1, at_once // workers), max(1, waiting // workers)
         self.pending: set[bytes] = set()
         self.waiting_max = waiting
-        self.addresses = FairQueue(
-            at_once=max(1, ADDRESS_SLOTS // workers), waiting=max(1, ADDRESS_WAITING_MAX // workers)
+        address_slots = max(1, ADDRESS_SLOTS // workers)
+        self._new = FairSlots(
+            SlotBounds(at_once, address_slots, key_waiting_max=max(1, ADDRESS_WAITING_MAX // workers) - address_slots)
         )
-        self._of_new = asyncio.Semaphore(at_once)
-        self._of_known = asyncio.Semaphore(at_once)
+        self._known = asyncio.Semaphore(at_once)
+
+    @contextlib.asynccontextmanager
+    async def turn(self, address: Hashable) -> AsyncIterator[None]:
+        """Wait until a new caller may be verified, in its address's turn.
+
+        Raises:
+            FullError: too many callers of the address wait.
+        """
+        await self._new.take(address)
+        try:
+            yield
+        finally:
+            self._new.give_back(address)
 
     async def verify(self, ask: Callable[[], Awaitable[_ResultT]], *, is_known: bool) -> _ResultT:
-        """Verify a caller when a slot is free, within `NODE_TIMEOUT_S`.
+        """Verify a caller within `NODE_TIMEOUT_S`; a known one when a slot is free, a new one in its `turn`.
 
         Raises:
             Problem: 503, no node answered in time.
         """
-        async with self._of_known if is_known else self._of_new:
+        async with self._known if is_known else contextlib.nullcontext():
             try:
                 async with asyncio.timeout(NODE_TIMEOUT_S):
                     return await ask()

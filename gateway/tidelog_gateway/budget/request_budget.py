@@ -13,60 +13,38 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Final
 
-from tidelog_gateway.budget.shedding_bounds import PROGRESS_BYTES, SHED_INTERVAL_S, STALL_TIMEOUT_S
-
-WHOLE_WITHIN_S: Final = 30.0
+from tidelog_gateway.budget.shedding_bounds import PROGRESS_BYTES, STALL_TIMEOUT_S
+from tidelog_proto.flow.byte_budget import ByteBudget, SlowSenders, arrives_slowly
 
 Body = bytes | memoryview
 """A whole body. A large body of columns is a memoryview that is not shared, so that Arrow reads it in place."""
 
 
-class RequestBudget:
+class RequestBudget(ByteBudget):
     """A limit of bytes that are in use at a time."""
 
-    def __init__(self, limit_bytes: int) -> None:
-        self.limit_bytes = limit_bytes
-        self.used_bytes = 0
+    def __init__(self, bytes_max: int) -> None:
+        super().__init__(bytes_max)
         self.stopping = False
-        self.receiving: set[BodyReservation] = set()
-        self._shed_at = 0.0
+        self.senders = SlowSenders(self)
 
     def take(self, size_bytes: int) -> bool:
         """Reserve `size_bytes`; False when there is no room, and then nothing is reserved."""
         assert size_bytes >= 0
-        if self.used_bytes + size_bytes > self.limit_bytes:
-            self._shed_load()
-            if self.used_bytes + size_bytes > self.limit_bytes:
+        if self.used_bytes + size_bytes > self.bytes_max:
+            self.senders.make_room(time.monotonic())
+            if self.used_bytes + size_bytes > self.bytes_max:
                 return False
         self.used_bytes += size_bytes
         return True
-
-    def give_back(self, size_bytes: int) -> None:
-        """Return reserved bytes."""
-        assert 0 <= size_bytes <= self.used_bytes
-        self.used_bytes -= size_bytes
 
     def close_slow(self, *, everyone: bool) -> None:
         """Close the connections without progress, or, when the gateway stops, all that are receiving."""
         self.stopping = True
         now = time.monotonic()
-        for arrival in [arrival for arrival in self.receiving if everyone or arrival.is_slow(now)]:
-            arrival.end()
-            arrival.give_way()
-
-    def _shed_load(self) -> None:
-        now = time.monotonic()
-        if now < self._shed_at:
-            return
-        self._shed_at = now + SHED_INTERVAL_S
-        slow = [arrival for arrival in self.receiving if arrival.held_bytes and arrival.is_slow(now)]
-        for arrival in sorted(slow, key=_held, reverse=True):
-            if self.used_bytes <= self.limit_bytes // 2:
-                return
-            arrival.end()
-            arrival.give_way()
+        for arrival in [arrival for arrival in self.senders.receiving if everyone or arrival.is_slow(now)]:
+            arrival.cut()
 
 
 class CallerUsage:
@@ -111,8 +89,8 @@ class BodyReservation:
 
     def begin(self) -> None:
         """Begin to receive; nothing needs to be reserved yet."""
-        if self not in self._budget.receiving:
-            self._budget.receiving.add(self)
+        if self not in self._budget.senders.receiving:
+            self._budget.senders.receiving[self] = None
             self._arrived_bytes = self._mark_bytes = 0
             self._mark_at = self._since = time.monotonic()
 
@@ -153,7 +131,7 @@ class BodyReservation:
 
     def complete(self) -> None:
         """Mark the body as complete: it keeps its reservation and is exempt from load shedding."""
-        self._budget.receiving.discard(self)
+        self._budget.senders.receiving.pop(self, None)
 
     def end(self) -> None:
         """Return the whole reservation."""
@@ -164,16 +142,17 @@ class BodyReservation:
 
     def _has_too_much(self, more_bytes: int) -> bool:
         others_bytes = self._share.held_bytes - self.held_bytes
-        left_bytes = self._budget.limit_bytes - self._budget.used_bytes
+        left_bytes = self._budget.bytes_max - self._budget.used_bytes
         return self._is_shared and others_bytes > 0 and self._share.held_bytes + more_bytes > left_bytes
 
-    def is_slow(self, now: float) -> bool:
+    def is_slow(self, now_s: float) -> bool:
         """Whether the body makes no progress, or arrives too slowly."""
-        if now - self._mark_at >= STALL_TIMEOUT_S:
+        if now_s - self._mark_at >= STALL_TIMEOUT_S:
             return True
-        coming_s = now - self._since
-        return coming_s >= STALL_TIMEOUT_S and self._arrived_bytes * WHOLE_WITHIN_S < self.held_bytes * coming_s
+        coming_s = now_s - self._since
+        return coming_s >= STALL_TIMEOUT_S and arrives_slowly(self.held_bytes, self._arrived_bytes, coming_s)
 
-
-def _held(arrival: BodyReservation) -> int:
-    return arrival.held_bytes
+    def cut(self) -> None:
+        """Return the reservation and close the connection."""
+        self.end()
+        self.give_way()

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from tidelog_gateway.budget.shedding_bounds import SHED_INTERVAL_S, STALL_TIMEOUT_S
+from tidelog_proto.flow.byte_budget import ByteBudget, Holder
 from tidelog_proto.limits import KIB
 
 SMALL_ANSWER_BYTES: Final = 16 * KIB
@@ -23,38 +24,32 @@ SMALL_SHARE: Final = 16
 """Answers up to this size may exceed the limit by a sixteenth, so that publishing does not wait for slow readers."""
 
 
-class Holder(Protocol):
+class Receiver(Holder, Protocol):
     """A connection with output, as the budget sees it."""
-
-    held_bytes: int
 
     def idle_s(self) -> float:
         """Return for how long the client has read nothing; 0 when nothing waits for it."""
         ...
 
-    def cut(self) -> None:
-        """Abort the connection; its bytes are returned at once."""
 
-
-class ResponseBudget:
+class ResponseBudget(ByteBudget):
     """The response budget of one application.
 
     Attributes:
-        limit_bytes: of all connections together.
+        bytes_max: of all connections together.
         connection_limit_bytes: of one connection; an answer may exceed it when it is the only one on its connection.
-        used_bytes: counted now; `prefetched_bytes` of them are records read ahead.
+        prefetched_bytes: those of the counted bytes that are records read ahead.
         holders: connections whose output waits.
         idle: subscriptions that hold records without credit, with a function that drops these records and returns their
             bytes.
         on_cut: called for each connection that is closed because it is slow.
     """
 
-    def __init__(self, limit_bytes: int, connection_limit_bytes: int) -> None:
-        self.limit_bytes = limit_bytes
-        self.connection_limit_bytes = min(limit_bytes, connection_limit_bytes)
-        self.used_bytes = 0
+    def __init__(self, bytes_max: int, connection_limit_bytes: int) -> None:
+        super().__init__(bytes_max)
+        self.connection_limit_bytes = min(bytes_max, connection_limit_bytes)
         self.prefetched_bytes = 0
-        self.holders: set[Holder] = set()
+        self.holders: set[Receiver] = set()
         self.idle: dict[object, Callable[[], int]] = {}
         self.on_cut: Callable[[], None] = _nothing
         self._waiting: set[asyncio.Future[None]] = set()
@@ -64,7 +59,7 @@ class ResponseBudget:
 
         So an answer larger than the limit does not wait forever.
         """
-        limit_bytes = self.limit_bytes
+        limit_bytes = self.bytes_max
         if size_bytes <= SMALL_ANSWER_BYTES:
             limit_bytes += limit_bytes // SMALL_SHARE
         if self.used_bytes > self.prefetched_bytes and self.used_bytes + size_bytes > limit_bytes:
@@ -74,9 +69,9 @@ class ResponseBudget:
 
     def take_prefetch(self, size_bytes: int) -> bool:
         """Count records that are read ahead, if their half has room."""
-        if self.prefetched_bytes and self.prefetched_bytes + size_bytes > self.limit_bytes // 2:
+        if self.prefetched_bytes and self.prefetched_bytes + size_bytes > self.bytes_max // 2:
             return False
-        if self.used_bytes and self.used_bytes + size_bytes > self.limit_bytes:
+        if self.used_bytes and self.used_bytes + size_bytes > self.bytes_max:
             return False
         self.used_bytes += size_bytes
         self.prefetched_bytes += size_bytes
@@ -84,7 +79,7 @@ class ResponseBudget:
 
     def give_back(self, size_bytes: int) -> None:
         """Stop counting `size_bytes`, and wake the waiting connections."""
-        assert 0 <= size_bytes <= self.used_bytes
+        assert 0 <= size_bytes <= self.used_bytes, "released more bytes than were counted"
         self.used_bytes -= size_bytes
         if size_bytes and self._waiting:
             waiting, self._waiting = self._waiting, set()
@@ -116,17 +111,9 @@ class ResponseBudget:
             if size_bytes <= 0:
                 return
             size_bytes -= let_go()
-        stalled = [holder for holder in self.holders if holder.idle_s() >= STALL_TIMEOUT_S]
-        stalled.sort(key=_held, reverse=True)
-        for holder in stalled:
-            if size_bytes <= 0:
-                return
-            size_bytes -= holder.held_bytes
-            holder.cut()
-
-
-def _held(holder: Holder) -> int:
-    return holder.held_bytes
+        if size_bytes > 0:
+            stalled = [holder for holder in self.holders if holder.idle_s() >= STALL_TIMEOUT_S]
+            self.cut_largest(stalled, self.used_bytes - size_bytes)
 
 
 def _nothing() -> None:

@@ -13,4 +13,4 @@ PROGRESS_BYTES: Final = 64 * KIB
 """An unfinished connection that has transferred fewer bytes than this in `STALL_TIMEOUT_S` makes no progress."""
 
 SHED_INTERVAL_S: Final = 0.1
-"""Minimum pause between two searches for such connections, and poll interval of those that wait for room."""
+"""Poll interval of connections that wait for room."""

@@ -33,7 +33,6 @@ from tidelog.cluster.callers import Identified, NotIdentifiedError
 from tidelog.errors import AccessError, InvalidRequestError, TidelogError
 from tidelog_gateway.auth.authenticated_caller import AuthenticatedCaller, Identify
 from tidelog_gateway.auth.credentials import CallerCredentials, credentials_kind, credentials_refused, identity_bytes
-from tidelog_gateway.auth.fair_queue import FullError
 from tidelog_gateway.auth.login_rate_limit import LoginRateLimit
 from tidelog_gateway.auth.verification_queue import VerificationQueue, unanswered, verification_queues
 from tidelog_gateway.coalescing.producers import ProducerLimit, Producers
@@ -41,6 +40,7 @@ from tidelog_gateway.context import Gateway
 from tidelog_gateway.problems import Problem, from_error
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.auth.client_address import counted_address
+from tidelog_proto.flow.fair_slots import FullError
 
 log = logging.getLogger(__name__)
 
@@ -228,10 +228,10 @@ class CallerCache:
 
     async def _verify_in_turn(self, digest: bytes, credentials: CallerCredentials, address: str) -> _CachedCaller:
         """Verify credentials, a few of one address at a time, so that a failure counts before the next attempt."""
-        if not self._own.settings.wrong_credentials_max:  # behind a proxy, all callers have its address
-            return await self._verify(digest, credentials)
+        # Without a limit of failures, behind a proxy, all callers have its proxy.
+        key = counted_address(address) if self._own.settings.wrong_credentials_max else digest
         try:
-            async with self.queues[credentials_kind(credentials)].addresses.turn(counted_address(address)):
+            async with self.queues[credentials_kind(credentials)].turn(key):
                 if self._failures.wait_s(address) > 0:
                     raise self._limited(address)
                 try:

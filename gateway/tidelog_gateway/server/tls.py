@@ -10,7 +10,7 @@ from typing import Final, Self
 from tidelog_gateway.http1.raw_responses import response_bytes, tls_log
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.settings import GatewaySettings
-from tidelog_proto.process.fair_scheduler import Turns
+from tidelog_proto.flow.fair_scheduler import Turns
 from tidelog_proto.process.settings import SettingsError
 from tidelog_proto.tls.certificate_expiry import CertificateEnds
 from tidelog_proto.tls.handshakes import TlsEntrance

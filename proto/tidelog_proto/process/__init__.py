@@ -1,1 +1,1 @@
-"""Setup of server processes: settings, telemetry, standard streams, memory, fair scheduling."""
+"""Setup of server processes: settings, telemetry, standard streams, memory."""

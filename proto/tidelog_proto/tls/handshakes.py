@@ -17,7 +17,7 @@ from typing import Final
 
 from tidelog_proto.auth.client_address import counted_address
 from tidelog_proto.auth.unauthenticated_limits import UnauthenticatedConnections
-from tidelog_proto.process.fair_scheduler import Turns
+from tidelog_proto.flow.fair_scheduler import Turns
 from tidelog_proto.tls.stream import TlsError, TlsStream
 
 HANDSHAKES_MAX: Final = 512

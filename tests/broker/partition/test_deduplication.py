@@ -203,10 +203,10 @@ async def test_changed_settings_rebuild_the_window(node: Node, peer: Peer) -> No
     assert (await one(peer, topic, batch(b"a"))).duplicates == 1
     await alter(deduplicate_records=0, deduplicate_s=3600)
     assert (await one(peer, topic, batch(b"a"))).duplicates == 1
-    assert node.broker.contents.in_flight_bytes > 0
+    assert node.broker.contents.used_bytes > 0
     await alter(deduplicate_s=0)
     assert (await one(peer, topic, batch(b"a"))).duplicates == 0
-    assert node.broker.contents.in_flight_bytes == 0
+    assert node.broker.contents.used_bytes == 0
     refused = await peer.refused(topic_alter=pb.TopicAlter(name="t", deduplicate_s=1, cleanup=pb.COMPACT))
     assert refused.code == pb.INVALID_REQUEST
 
@@ -284,13 +284,13 @@ async def test_window_that_is_filled_when_its_topic_is_deleted_gives_its_memory_
     monkeypatch.setattr(content_history.ContentHistory, "fill", held)
     number = peer.post_publish(topic.topic_id, batch(b"a"), timeout_ms=20_000)
     await settled(is_at_work.is_set, "the window is not filled")
-    assert node.broker.contents.in_flight_bytes > 0
+    assert node.broker.contents.used_bytes > 0
     deleted = peer.post(topic_delete=pb.TopicDelete(name="t"))
     await settled(lambda: node.broker.partitions.find((topic.topic_id, 0)) is None, "the topic stays")
     may_end.set()
     await peer.reply(deleted)
     await peer.published(number)
-    await settled(lambda: node.broker.contents.in_flight_bytes == 0, "the memory of the window is not given back")
+    await settled(lambda: node.broker.contents.used_bytes == 0, "the memory of the window is not given back")
 
 
 async def test_window_is_bounded_by_time(node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -340,7 +340,7 @@ async def test_publishes_are_refused_without_memory_for_the_window(stand: Stand)
     await peer.delete("t0")
     (result,) = await peer.publish(topics[-1].topic_id, batch(b"7"))
     assert not result.HasField("error")
-    assert node.broker.contents.in_flight_bytes <= 1024 * 1024
+    assert node.broker.contents.used_bytes <= 1024 * 1024
 
 
 async def test_changed_settings_during_screening_are_applied(node: Node, peer: Peer) -> None:
@@ -362,7 +362,7 @@ async def test_changed_settings_during_screening_are_applied(node: Node, peer: P
     for values in long:
         peer.post_publish(topic.topic_id, batch(*values), timeout_ms=20_000)
     await peer.delete("t")
-    assert node.broker.contents.in_flight_bytes == 0
+    assert node.broker.contents.used_bytes == 0
 
 
 async def test_damaged_records_of_the_window_are_reported(stand: Stand) -> None:

@@ -60,10 +60,10 @@ async def test_truncated_frame_releases_its_budget(stand: Stand, node: Node, pee
         pb.Envelope(correlation_id=9, publish=pb.Publish(entries=[pb.PublishEntry(topic_id=topic.topic_id)])), 100_000
     )
     other.send_raw(announced + bytes(50_000))
-    await settled(lambda: node.server.budget.in_flight_bytes == 100_000, "the attachment was not counted")
+    await settled(lambda: node.server.budget.used_bytes == 100_000, "the attachment was not counted")
     await other.close()
     await settled(lambda: len(node.server.connections) == 1, "the connection was not noticed to be gone")
-    assert node.server.budget.in_flight_bytes == 0
+    assert node.server.budget.used_bytes == 0
 
 
 async def test_frame_is_parsed_byte_by_byte(stand: Stand, node: Node) -> None:

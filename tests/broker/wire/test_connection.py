@@ -116,7 +116,7 @@ async def test_full_node_declines_requests_before_allocating_memory(stand: Stand
     topic = await peer.create()
     announced_bytes = FRAME_BYTES_MAX - 1024
     hog.send_raw(publish_frame(7, topic.topic_id, announced_bytes))
-    await settled(lambda: node.server.budget.in_flight_bytes == announced_bytes, "the announced frame is not counted")
+    await settled(lambda: node.server.budget.used_bytes == announced_bytes, "the announced frame is not counted")
 
     large = b"x" * 200_000
     error = await peer.refused(large, publish=pb.Publish(entries=[pb.PublishEntry(length=len(large))]))
@@ -124,12 +124,12 @@ async def test_full_node_declines_requests_before_allocating_memory(stand: Stand
     assert error.retriable
     assert error.definite
     assert error.retry_after_ms > 0
-    assert node.server.budget.in_flight_bytes == announced_bytes
+    assert node.server.budget.used_bytes == announced_bytes
     assert counted(node.broker.metrics.declined) == 1
 
     assert (await peer.create("u")).name == "u", "a request without an attachment is served"
     await hog.close()
-    await settled(lambda: node.server.budget.in_flight_bytes == 0, "the incomplete request is still counted")
+    await settled(lambda: node.server.budget.used_bytes == 0, "the incomplete request is still counted")
     assert not (await peer.publish(topic.topic_id, batch(b"x" * 200_000)))[0].HasField("error")
 
 
@@ -155,12 +155,12 @@ async def test_waiting_large_envelopes_are_counted_and_declined(stand: Stand) ->
     error = (await hog.reply(numbers[-1])).envelope.error
     assert (error.code, error.retriable, error.definite) == (pb.OVERLOADED, True, True)
     assert not hog.answered(numbers[-2])
-    in_flight_bytes = node.server.budget.in_flight_bytes
+    in_flight_bytes = node.server.budget.used_bytes
     assert FRAME_BYTES_MAX - 2 * size_bytes < in_flight_bytes <= FRAME_BYTES_MAX
     assert (await peer.create("u")).name == "u", "a small request without an attachment is served"
     await hog.close()
     await peer.publish(topic.topic_id, batch(b"for waiting fetches"))
-    await settled(lambda: node.server.budget.in_flight_bytes == 0, "the closed connection is still counted")
+    await settled(lambda: node.server.budget.used_bytes == 0, "the closed connection is still counted")
 
 
 async def test_connection_at_its_limit_pauses_without_loss(stand: Stand) -> None:
@@ -171,10 +171,10 @@ async def test_connection_at_its_limit_pauses_without_loss(stand: Stand) -> None
     stand.disk.hold("sync")
     numbers = [peer.post_publish(topic.topic_id, batch(bytes([index]) * 100_000)) for index in range(12)]
     await stand.disk.held_up()
-    await settled(lambda: node.server.budget.in_flight_bytes >= 300_000, "the connection did not fill up")
+    await settled(lambda: node.server.budget.used_bytes >= 300_000, "the connection did not fill up")
     for _ in range(50):
         await other.ask(topic_list=pb.TopicList())
-    assert node.server.budget.in_flight_bytes < 600_000
+    assert node.server.budget.used_bytes < 600_000
     stand.disk.heal()
     results = [(await peer.published(number))[0] for number in numbers]
     assert [result.base_offset for result in results] == list(range(12))
@@ -259,7 +259,7 @@ async def test_slow_reader_is_limited_without_asyncio_flow_control(
         assert len((await slow.reply(number)).attachment) > MIB, "less than a batch"
     assert 0 < most <= WRITE_HIGH_WATER_BYTES + 5 * MIB
     assert counted(node.broker.metrics.stalled) == 1
-    await settled(lambda: node.broker.bounds.send_budget.total_bytes == 0, "sent bytes are still counted")
+    await settled(lambda: node.broker.bounds.send_budget.used_bytes == 0, "sent bytes are still counted")
 
 
 async def test_unsent_bytes_of_all_clients_are_limited_and_readers_are_served(stand: Stand) -> None:
@@ -277,8 +277,8 @@ async def test_unsent_bytes_of_all_clients_are_limited_and_readers_are_served(st
     most = 0
     for _ in range(100):
         waiting = sum(one.unsent() for one in node.server.connections)
-        assert waiting <= node.broker.bounds.send_budget.total_bytes <= 16 * MIB
-        most = max(most, node.broker.bounds.send_budget.total_bytes)
+        assert waiting <= node.broker.bounds.send_budget.used_bytes <= 16 * MIB
+        most = max(most, node.broker.bounds.send_budget.used_bytes)
         assert len(await peer.fetch(small.topic_id, 0)) == 1, "another client is not served"
         await asyncio.sleep(0.01)
     assert most > 12 * MIB, "the bound was never near"

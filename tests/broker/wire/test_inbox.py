@@ -75,7 +75,7 @@ async def stand() -> AsyncIterator[Stand]:
     workers.close()
     await asyncio.sleep(0)  # answers of the worker that were on their way
     stand.inbox.close()
-    assert stand.budget.in_flight_bytes == 0
+    assert stand.budget.used_bytes == 0
 
 
 async def test_entries_are_delivered_with_their_batches(stand: Stand) -> None:
@@ -105,11 +105,11 @@ async def test_large_messages_are_verified_on_a_worker_in_order(stand: Stand) ->
     stand.take((append(3), [BIG]))
     stand.take((append(4), []))
     assert not stand.ear.got
-    assert stand.budget.in_flight_bytes > 2 * len(BIG)
+    assert stand.budget.used_bytes > 2 * len(BIG)
     got = await stand.ear.heard(4)
     assert [message.epoch for _, message, _ in got] == [1, 2, 3, 4]
     assert bytes(got[2][2][0].data) == BIG
-    assert stand.budget.in_flight_bytes == 0
+    assert stand.budget.used_bytes == 0
 
 
 @pytest.mark.parametrize(("count", "is_here"), [(FEW_BATCHES, True), (FEW_BATCHES + 1, False)])
@@ -132,7 +132,7 @@ async def test_message_verified_on_the_loop_waits_for_earlier_worker_results(sta
     stand.take((append(2), [few]))
     assert not stand.ear.got
     assert [message.epoch for _, message, _ in await stand.ear.heard(2)] == [1, 2]
-    assert stand.budget.in_flight_bytes == 0
+    assert stand.budget.used_bytes == 0
 
 
 async def test_malformed_first_batch_does_not_bypass_the_worker(stand: Stand) -> None:
@@ -210,19 +210,19 @@ async def test_full_budget_declines_batches_and_accepts_bare_messages(stand: Sta
 
 async def test_large_envelope_is_counted_until_delivery(stand: Stand) -> None:
     held: list[int] = []
-    stand.received = lambda peer, message, batches: held.append(stand.budget.in_flight_bytes)
+    stand.received = lambda peer, message, batches: held.append(stand.budget.used_bytes)
     envelope = pb.Envelope(append_batch=pb.AppendBatches(entries=[append(1)]))
     assert stand.inbox.admit(5000)
     stand.inbox.take(Frame(envelope, memoryview(b"")))
-    assert (held, stand.budget.in_flight_bytes) == ([5000], 0)
+    assert (held, stand.budget.used_bytes) == ([5000], 0)
     stand.received = stand.ear
     stand.take((append(1), [BIG]))  # the frame after it is counted while it waits
-    before = stand.budget.in_flight_bytes
+    before = stand.budget.used_bytes
     assert stand.inbox.admit(5000)
     stand.inbox.take(Frame(envelope, memoryview(b"")))
-    assert stand.budget.in_flight_bytes == before + 5000
+    assert stand.budget.used_bytes == before + 5000
     await stand.ear.heard(2)
-    assert stand.budget.in_flight_bytes == 0
+    assert stand.budget.used_bytes == 0
 
 
 async def test_closed_inbox_delivers_and_holds_nothing(stand: Stand) -> None:
@@ -237,7 +237,7 @@ async def test_closed_inbox_delivers_and_holds_nothing(stand: Stand) -> None:
     other.take(Frame(pb.Envelope(append_batch=pb.AppendBatches(entries=[entry])), memoryview(BIG)))
     await ear.heard(1)  # by then the worker has had the first one's, too
     assert not stand.ear.got
-    assert stand.budget.in_flight_bytes == 0
+    assert stand.budget.used_bytes == 0
 
 
 async def test_exception_in_one_message_does_not_affect_others(stand: Stand) -> None:

@@ -283,7 +283,7 @@ async def test_full_node_declines_requests_and_reads_messages(stand: Stand) -> N
 
     stand.disk.hold("pwritev")
     first = publish()
-    await settled(lambda: node.broker.bounds.budget.in_flight_bytes == len(data), "the first request did not arrive")
+    await settled(lambda: node.broker.bounds.budget.used_bytes == len(data), "the first request did not arrive")
     with pytest.raises(ProtocolError) as caught:
         await publish()
     assert caught.value.code == pb.OVERLOADED

@@ -70,7 +70,7 @@ async def test_tls_overhead_does_not_count_as_sent_bytes() -> None:
         await asyncio.sleep(0.001)
     assert other.cut == [], "a client that takes a few bytes is not cut"
     other.backlog.end()
-    assert outgoing.total_bytes == 0
+    assert outgoing.used_bytes == 0
 
 
 async def test_stalled_clients_leave_a_share_for_others() -> None:
@@ -83,7 +83,7 @@ async def test_stalled_clients_leave_a_share_for_others() -> None:
         given.append(sink.buffer_bytes)
     assert (given[0], given[-1]) == (MARK, MAX // LEAST)
     assert given[10] > given[30] > given[60]
-    assert 3 * MAX // 4 <= outgoing.total_bytes < MAX
+    assert 3 * MAX // 4 <= outgoing.used_bytes < MAX
     polite = FakeSink(outgoing)
     for _ in range(100):
         assert polite.backlog.room_bytes == MAX // LEAST > 0
@@ -95,7 +95,7 @@ async def test_stalled_clients_leave_a_share_for_others() -> None:
         sink = FakeSink(outgoing)
         while sink.backlog.has_room():
             sink.send(sink.backlog.room_bytes)
-        assert outgoing.total_bytes <= MAX
+        assert outgoing.used_bytes <= MAX
     assert not polite.backlog.has_room()
 
 
@@ -125,11 +125,11 @@ async def test_reserved_reads_count_as_unsent() -> None:
     outgoing = budget()
     sink, other = FakeSink(outgoing), FakeSink(outgoing)
     with sink.backlog.reserving(MAX // 2):
-        assert outgoing.total_bytes == MAX // 2
+        assert outgoing.used_bytes == MAX // 2
         assert not other.backlog.fits(MAX // 2 + 1)
     with pytest.raises(ZeroDivisionError), sink.backlog.reserving(MAX):
         raise ZeroDivisionError
-    assert outgoing.total_bytes == 0
+    assert outgoing.used_bytes == 0
 
 
 async def test_waiting_connection_is_resumed_without_asyncio_callbacks() -> None:
@@ -144,7 +144,7 @@ async def test_waiting_connection_is_resumed_without_asyncio_callbacks() -> None
     assert (slow.told, other.told) == (0, 0)
     slow.take(MAX - 8 - 500)
     await settled(lambda: (slow.told, other.told) == (1, 1), "no sender was notified")
-    assert outgoing.total_bytes == 0
+    assert outgoing.used_bytes == 0
     await settled(lambda: outgoing._timer is None, "it looks on though nothing waits")
 
 
@@ -165,7 +165,7 @@ async def test_stalled_client_is_closed_and_slow_one_is_not(meanwhile: str) -> N
     assert deaf.cut[0] >= 1.5
     assert not slow.cut
     slow.backlog.end()
-    assert outgoing.total_bytes == 0
+    assert outgoing.used_bytes == 0
 
 
 @pytest.mark.parametrize("somebody_waits", [True, False])
@@ -191,21 +191,21 @@ async def test_largest_stalled_clients_are_closed_when_others_find_no_room(
     assert not node.cut
     for sink in [*sinks, node]:
         sink.backlog.end()
-    assert outgoing.total_bytes == 0
+    assert outgoing.used_bytes == 0
 
 
 async def test_connections_of_nodes_are_not_counted_but_limited() -> None:
     outgoing = budget()
     node, client = FakeSink(outgoing), FakeSink(outgoing)
     node.send(100)
-    assert outgoing.total_bytes == 100
+    assert outgoing.used_bytes == 100
     node.backlog.become_node()
-    assert outgoing.total_bytes == 0
+    assert outgoing.used_bytes == 0
     client.send(MAX)
     assert node.backlog.has_room()
     assert node.backlog.fits(MAX)
     with node.backlog.reserving(MAX):
-        assert outgoing.total_bytes == MAX
+        assert outgoing.used_bytes == MAX
     node.send(MARK)
     assert not node.backlog.has_room()
 
@@ -221,7 +221,7 @@ async def test_closed_connection_is_forgotten(end: Callable[[FakeSink], None]) -
     sink.send(MARK)
     assert not sink.backlog.has_room()
     end(sink)
-    assert (outgoing.total_bytes, entries_of(outgoing)) == (0, 0)
+    assert (outgoing.used_bytes, entries_of(outgoing)) == (0, 0)
     await settled(lambda: outgoing._timer is None, "the timer runs without clients")
     assert sink.told == 0
 

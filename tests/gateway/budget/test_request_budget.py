@@ -13,6 +13,7 @@ from tests.gateway.server.test_websocket_protocol import CLOSE, opened, received
 from tidelog_gateway.budget import request_budget
 from tidelog_gateway.budget.request_budget import BodyReservation, CallerUsage, RequestBudget
 from tidelog_gateway.budget.shedding_bounds import PROGRESS_BYTES
+from tidelog_proto.flow import byte_budget
 from tidelog_proto.limits import MIB
 
 STALL_TIMEOUT_S = 0.05
@@ -21,7 +22,7 @@ STALL_TIMEOUT_S = 0.05
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_budget, "STALL_TIMEOUT_S", STALL_TIMEOUT_S)
-    monkeypatch.setattr(request_budget, "SHED_INTERVAL_S", 0.0)
+    monkeypatch.setattr(byte_budget, "SEARCH_INTERVAL_S", 0.0)
 
 
 def test_a_full_budget_reserves_nothing() -> None:

@@ -178,7 +178,7 @@ async def test_entries_are_kept_within_the_budget_and_dropped_for_others(stand: 
     for at in range(20):
         await stand.log.append("t", 0, columns_of([b"x" * 20_000]))
         await fast.until(at + 1)
-    assert 0 < stand.outgoing.used_bytes <= stand.outgoing.limit_bytes
+    assert 0 < stand.outgoing.used_bytes <= stand.outgoing.bytes_max
     stand.outgoing.shed_load(stand.outgoing.used_bytes)
     assert stand.outgoing.used_bytes == 0
     assert slow.feed is not None

@@ -10,7 +10,7 @@ import pytest
 from tests.authority import Authority
 from tests.proto.tls.test_stream import End, Pair, believing, until
 
-from tidelog_proto.process.fair_scheduler import Turns
+from tidelog_proto.flow.fair_scheduler import Turns
 from tidelog_proto.tls.reloaded_files import TlsFiles
 from tidelog_proto.tls.stream import open_stream
 

@@ -54,7 +54,7 @@ from tidelog_broker.storage.node.fences import FENCES
 from tidelog_broker.storage.node.meta_journal import CHAINS
 from tidelog_broker.storage.node.typed_journal import JournalKind, TypedJournal
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.process import fair_scheduler
+from tidelog_proto.flow import fair_scheduler
 
 JOURNAL_RESERVE_BYTES = 4096
 COMPACT_AFTER_BYTES = 400

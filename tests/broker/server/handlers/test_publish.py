@@ -200,7 +200,7 @@ async def test_timeout_leaves_the_outcome_unknown_and_a_retry_finds_it(stand: St
     data = batch(b"1", producer_id=5, sequence=1)
     (late,) = await peer.published(peer.post_publish(topic.topic_id, data, timeout_ms=20))
     assert (late.error.code, late.error.definite) == (pb.TIMED_OUT, False)
-    assert node.server.budget.in_flight_bytes == 0
+    assert node.server.budget.used_bytes == 0
     stand.disk.heal()
     (again,) = await peer.publish(topic.topic_id, data)
     assert (again.duplicate, again.base_offset) == (True, 1)
@@ -214,7 +214,7 @@ async def test_batches_of_a_disconnected_client_are_stored_and_released(stand: S
     await stand.disk.held_up()
     await other.close()
     stand.disk.heal()
-    await settled(lambda: node.server.budget.in_flight_bytes == 0, "the share was not given back")
+    await settled(lambda: node.server.budget.used_bytes == 0, "the share was not given back")
     assert await peer.read_all(topic.topic_id) == [b"bye" * 1000]
 
 

@@ -98,7 +98,7 @@ async def test_credit_is_spent_by_whole_batches(stand: Stand) -> None:
     peer.send_credit(1, records=1, size_bytes=0)
     assert len(await received(peer, 10, offset=20)) == 10
     await nothing_more(peer)
-    assert node.server.budget.in_flight_bytes == 0
+    assert node.server.budget.used_bytes == 0
 
 
 async def test_credit_for_an_ended_subscription_is_ignored(peer: Peer) -> None:

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from tidelog_proto.process import fair_scheduler as turns_module
-from tidelog_proto.process.fair_scheduler import SLICE_S, Turns
+from tidelog_proto.flow import fair_scheduler as turns_module
+from tidelog_proto.flow.fair_scheduler import SLICE_S, Turns
 
 
 class FakeReader:

@@ -14,9 +14,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import deque
 from collections.abc import AsyncIterator
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
+
+from tidelog_proto.flow.fair_slots import FairSlots, SlotBounds
 
 SLICE_S: Final = 0.002
 """Time that turns may use before a rest; a single page or slice may take longer."""
@@ -43,22 +44,14 @@ class Reader(Protocol):
         """Wait until the connection is writable or closed."""
 
 
-class _Waiting(NamedTuple):
-    reader: object
-    given: asyncio.Future[None]
-
-
 class Turns:
     """The scheduler of one process. All methods are called on the event loop's thread."""
 
     def __init__(self) -> None:
-        self._waiting: dict[object, deque[_Waiting]] = {}
-        """Waiting requests by caller, the next caller first."""
-        self._working = False
+        self._slots = FairSlots(SlotBounds())
         self._used_s = 0.0
         """Time that turns have used since the last rest."""
         self._rested_at = 0.0
-        self._resting = False
         self._stopped = False
 
     @contextlib.asynccontextmanager
@@ -71,17 +64,21 @@ class Turns:
             reader: the connection of the request.
             caller: the key by which turns are shared; the connection by default.
         """
+        key = reader if caller is None else caller
         while True:
             await reader.drained()
-            await self._take(reader, caller)
+            began_s = self._take_now(key)
+            if began_s is None:
+                began_s = await self._wait(key, reader)
             if reader.is_writable or not reader.is_open:
                 break
-            self._done(0.0)
-        began_s = time.perf_counter()
+            if began_s is not None:
+                self._done(0.0)
         try:
             yield
         finally:
-            self._done(time.perf_counter() - began_s)
+            if began_s is not None:
+                self._done(time.perf_counter() - began_s)
 
     async def next_slice(self, reader: object, caller: object = None, cost_s: float = 0.0) -> None:
         """Wait for a turn for the next slice of long work, which ends at the caller's next `await`.
@@ -94,50 +91,37 @@ class Turns:
             caller: the key by which turns are shared; the connection by default.
             cost_s: estimated time of the slice in seconds; 0 if unknown.
         """
-        await self._take(reader, caller)
-        asyncio.get_running_loop().call_soon(self._measure, time.perf_counter(), cost_s)
+        key = reader if caller is None else caller
+        began_s = self._take_now(key)
+        if began_s is None:
+            began_s = await self._wait(key, reader)
+        if began_s is not None:
+            asyncio.get_running_loop().call_soon(self._measure, began_s, cost_s)
 
     def gone(self, reader: object) -> None:
         """Resume the work of a closed connection at once, so that it finds the connection closed and ends."""
-        for caller, waiting in list(self._waiting.items()):
-            if any(each.reader is reader for each in waiting):
-                self._release(caller, [each for each in waiting if each.reader is reader])
+        self._slots.release(reader)
 
     def stop(self) -> None:
         """Stop scheduling: all work, waiting and future, continues at once because the process stops."""
         self._stopped = True
-        for caller, waiting in list(self._waiting.items()):
-            self._release(caller, list(waiting))
+        self._slots.release()
 
-    def _release(self, caller: object, released: list[_Waiting]) -> None:
-        """Resume waiting work without marking the scheduler as busy."""
-        left = deque(each for each in self._waiting[caller] if each not in released)
-        if left:
-            self._waiting[caller] = left
-        else:
-            del self._waiting[caller]
-        for each in released:
-            if not each.given.done():
-                each.given.set_result(None)
+    def _take_now(self, key: object) -> float | None:
+        """Take a turn and return its time; None if others wait or the scheduler rests."""
+        if self._stopped or not self._slots.take_now(key):
+            return None
+        now_s = time.perf_counter()
+        if now_s - self._rested_at > 2 * SLICE_S:  # after an idle time
+            self._used_s, self._rested_at = 0.0, now_s
+        return now_s
 
-    async def _take(self, reader: object, caller: object) -> None:
+    async def _wait(self, key: object, reader: object) -> float | None:
+        """Wait for a turn and return its time; None if the work continues without one."""
         if self._stopped:
             await asyncio.sleep(0)
-            return
-        now_s = time.perf_counter()
-        if not self._working and not self._resting and not self._waiting:
-            if now_s - self._rested_at > 2 * SLICE_S:  # the scheduler was idle before
-                self._used_s, self._rested_at = 0.0, now_s
-            self._working = True
-            return
-        mine = _Waiting(reader, asyncio.get_running_loop().create_future())
-        self._waiting.setdefault(reader if caller is None else caller, deque()).append(mine)
-        try:
-            await mine.given
-        except asyncio.CancelledError:
-            if mine.given.done() and not mine.given.cancelled():
-                self._done(0.0)  # the turn was granted before the cancellation
-            raise
+            return None
+        return time.perf_counter() if await self._slots.take(key, reader) else None
 
     def _measure(self, began_s: float, cost_s: float) -> None:
         """Count the slice. of a slice, limited by its known cost, because other tasks may have run in the meantime."""
@@ -145,32 +129,13 @@ class Turns:
         self._done(min(max(cost_s, took_s), _SLOWER * cost_s) if cost_s else took_s)
 
     def _done(self, took_s: float) -> None:
-        self._working = False
         self._used_s += took_s
-        if self._resting:
-            return
-        if self._used_s < SLICE_S:
-            self._next()
-            return
-        self._resting = True
-        rest_s, self._used_s = min(self._used_s, REST_S_MAX), 0.0
-        asyncio.get_running_loop().call_later(rest_s, self._rested)
+        if self._used_s >= SLICE_S:
+            rest_s, self._used_s = min(self._used_s, REST_S_MAX), 0.0
+            self._slots.pause()
+            asyncio.get_running_loop().call_later(rest_s, self._rested)
+        self._slots.give_back(None)
 
     def _rested(self) -> None:
-        self._resting = False
         self._rested_at = time.perf_counter()
-        if not self._working:
-            self._next()
-
-    def _next(self) -> None:
-        """Grant the turn to the next waiting caller."""
-        while self._waiting and not self._working:
-            caller = next(iter(self._waiting))
-            questions = self._waiting.pop(caller)
-            mine = questions.popleft()
-            if questions:
-                self._waiting[caller] = questions  # the caller's next request waits for the other callers
-            if not mine.given.done():
-                self._working = True
-                mine.given.set_result(None)
-                return
+        self._slots.resume()

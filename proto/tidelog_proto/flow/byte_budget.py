@@ -1,0 +1,97 @@
+"""A limit of bytes that many holders share; when it is used up, holders without progress are cut, the largest first.
+
+A budget counts what is announced or waits before memory is allocated. Which bytes are admitted, and which holders are
+slow, is decided by the four budgets: requests and answers of a node, and of a gateway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+SEARCH_INTERVAL_S: Final = 0.1
+"""Least time between two searches for slow senders; many requests can find no room at the same time."""
+WHOLE_WITHIN_S: Final = 30.0
+"""A sender is slow if its request would take longer than this at its rate."""
+
+
+class Holder(Protocol):
+    """A connection that holds bytes of a budget."""
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that are counted for it."""
+        ...
+
+    def cut(self) -> None:
+        """Close the connection, which gives its bytes back, now or soon."""
+
+
+class Sender(Holder, Protocol):
+    """A connection that is receiving a request."""
+
+    def is_slow(self, now_s: float) -> bool:
+        """Whether the rest of the request arrives too slowly, or not at all."""
+        ...
+
+
+class ByteBudget:
+    """A count of bytes with a limit.
+
+    Attributes:
+        bytes_max: the limit.
+        used_bytes: counted now.
+    """
+
+    __slots__ = ("bytes_max", "used_bytes")
+
+    def __init__(self, bytes_max: int) -> None:
+        assert bytes_max > 0
+        self.bytes_max = bytes_max
+        self.used_bytes = 0
+
+    def take_anyway(self, size_bytes: int) -> None:
+        """Count bytes without checking the limit."""
+        self.used_bytes += size_bytes
+
+    def give_back(self, size_bytes: int) -> None:
+        """Release counted bytes."""
+        assert 0 <= size_bytes <= self.used_bytes, "released more bytes than were counted"
+        self.used_bytes -= size_bytes
+
+    def cut_largest(self, slow: Iterable[Holder], until_bytes: int | None = None) -> None:
+        """Cut slow holders, the largest first, until at most `until_bytes` are used; by default half of the limit."""
+        more_bytes = self.used_bytes - (self.bytes_max // 2 if until_bytes is None else until_bytes)
+        for holder in sorted(slow, key=_held_bytes, reverse=True):
+            if more_bytes <= 0:
+                return
+            more_bytes -= holder.held_bytes
+            holder.cut()
+
+
+class SlowSenders:
+    """The requests that are being received and counted in a budget; slow ones are cut when others find no room.
+
+    The announced size of a request is counted until it is complete, although its client need not send the rest. While
+    the budget has room, slow senders are not cut.
+    """
+
+    def __init__(self, budget: ByteBudget) -> None:
+        self.receiving: dict[Sender, None] = {}
+        self._budget = budget
+        self._search_at_s = 0.0
+
+    def make_room(self, now_s: float) -> None:
+        """Cut slow senders; does nothing within `SEARCH_INTERVAL_S` of the last search."""
+        if now_s >= self._search_at_s:
+            self._search_at_s = now_s + SEARCH_INTERVAL_S
+            self._budget.cut_largest([each for each in self.receiving if each.held_bytes and each.is_slow(now_s)])
+
+
+def arrives_slowly(size_bytes: int, arrived_bytes: int, receiving_s: float) -> bool:
+    """Return whether a request will take longer than `WHOLE_WITHIN_S` at the rate since its start."""
+    return arrived_bytes * WHOLE_WITHIN_S < size_bytes * receiving_s
+
+
+def _held_bytes(holder: Holder) -> int:
+    return holder.held_bytes
