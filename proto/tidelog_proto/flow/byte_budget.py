@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Final, Protocol
 
 SEARCH_INTERVAL_S: Final = 0.1
-"""Least time between two searches for slow senders; many requests can find no room at the same time."""
+"""Least time between two searches for slow senders; many requests can exceed the budget at the same time."""
 WHOLE_WITHIN_S: Final = 30.0
 """A sender is slow if its request would take longer than this at its rate."""
 
@@ -70,7 +70,7 @@ class ByteBudget:
 
 
 class SlowSenders:
-    """The requests that are being received and counted in a budget; slow ones are cut when others find no room.
+    """The requests that are being received and counted in a budget; slow ones are cut when others exceed the budget.
 
     The announced size of a request is counted until it is complete, although its client need not send the rest. While
     the budget has room, slow senders are not cut.

@@ -19,7 +19,7 @@ class SlotBounds(NamedTuple):
     """The policy of a scheduler.
 
     Attributes:
-        slots: work that is under way at a time.
+        slots: number of tasks that run at a time.
         key_slots: of one key.
         waiting_max: work that waits. When it is reached, the newest of the key that has most is refused; that is the
             newcomer itself, unless another key has at least two more.
