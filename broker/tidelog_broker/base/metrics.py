@@ -8,8 +8,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollecto
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from tidelog_broker.base.hot_path_metrics import LABEL_VALUES_MAX, OTHER, Durations, PartitionGauges, TallyCounter
 from tidelog_broker.base.node_gauges import GroupGauges, NodeGauges
+from tidelog_broker.base.partition_gauges import PartitionGauges
+from tidelog_proto.process.hot_path_metrics import LABEL_VALUES_MAX, OTHER, Durations, TallyCounter
 from tidelog_proto.process.standard_streams import dropped_writes
 from tidelog_proto.version import VERSION
 

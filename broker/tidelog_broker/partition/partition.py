@@ -20,7 +20,7 @@ import logging
 from collections.abc import Sequence
 from functools import partial
 
-from tidelog_broker.base.hot_path_metrics import PartitionFigures
+from tidelog_broker.base.partition_gauges import PartitionFigures
 from tidelog_broker.core.hot_ring import HotRing, RingEntry
 from tidelog_broker.core.replication.effects import Append, EpochDecided
 from tidelog_broker.partition.access import Access

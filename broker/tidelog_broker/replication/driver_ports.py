@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from tidelog_broker.base.hot_path_metrics import Tally
 from tidelog_broker.base.offload import Offload
 from tidelog_broker.core.replication.effects import Append, EpochDecided, Sending
 from tidelog_broker.core.replication.ports import ClusterHints
@@ -17,6 +16,7 @@ from tidelog_broker.replication.inline_writes import InlineWrites
 from tidelog_broker.replication.journals import Chains
 from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.wire.budget import Budget
+from tidelog_proto.process.hot_path_metrics import Tally
 
 
 class Neighbours(ClusterHints, Protocol):

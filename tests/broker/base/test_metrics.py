@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from prometheus_client import generate_latest
 
-from tidelog_broker.base.hot_path_metrics import LABEL_VALUES_MAX
 from tidelog_broker.base.metrics import NodeMetrics
+from tidelog_proto.process.hot_path_metrics import LABEL_VALUES_MAX
 
 
 def test_registries_are_independent() -> None:

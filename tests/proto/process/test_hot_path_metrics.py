@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
-from tidelog_broker.base.hot_path_metrics import LABEL_VALUES_MAX, Durations, TallyCounter
+from tidelog_proto.process.hot_path_metrics import LABEL_VALUES_MAX, Durations, TallyCounter
 
 BOUNDS_S = (0.001, 0.5, 1.0)
 
