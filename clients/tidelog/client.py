@@ -295,10 +295,10 @@ class Client:
         self._check_usable()
         return await record_deletion.delete_records(self._router, topic, before, partitions)
 
-    async def cluster_status(self) -> ClusterStatus:
-        """Return nodes and topics as one node sees them."""
+    async def cluster_status(self, *, topics: bool = True) -> ClusterStatus:
+        """Return nodes and topics as one node sees them; without `topics` the topics are left out."""
         self._check_usable()
-        return topic_conversions.status_of(await paging.cluster_status(self._router))
+        return topic_conversions.status_of(await paging.cluster_status(self._router, nodes_only=not topics))
 
     async def topic_figures(self, *, internal: bool = False) -> dict[str, TopicFigures]:
         """Return the sums of `cluster_status` over the partitions of each topic, by topic name."""
@@ -307,8 +307,7 @@ class Client:
 
     async def nodes(self) -> tuple[Node, ...]:
         """Return the nodes as one of them sees them: `cluster_status` without topics."""
-        self._check_usable()
-        return topic_conversions.status_of(await paging.cluster_status(self._router, nodes_only=True)).nodes
+        return (await self.cluster_status(topics=False)).nodes
 
     async def drain_node(self, node_id: str, *, draining: bool = True) -> int:
         """Start to move a node's replicas and ownership away, or end draining; return how many partitions it stores.

@@ -42,7 +42,7 @@ class Told(Client):
         super().__init__("127.0.0.1:1")
         self.left = list(topics)
 
-    async def cluster_status(self) -> ClusterStatus:
+    async def cluster_status(self, *, topics: bool = True) -> ClusterStatus:
         return ClusterStatus(b"", topics=(self.left.pop(0) if len(self.left) > 1 else self.left[0],))
 
 

@@ -22,6 +22,7 @@ from tidelog.errors import (
     UnknownTopicError,
 )
 from tidelog.model import (
+    ClusterStatus,
     Committed,
     ConsumedBatch,
     Fetched,
@@ -313,6 +314,10 @@ class FakeClient:
             replace(node, draining=draining) if node.node_id == node_id else node for node in self._log.nodes
         )
         return 7
+
+    async def cluster_status(self, *, topics: bool) -> ClusterStatus:
+        assert not topics, "the routes of the cluster list no topics"
+        return ClusterStatus(b"cluster", await self.nodes(), level=2)
 
     async def nodes(self) -> tuple[Node, ...]:
         if self._log.fault is not None:

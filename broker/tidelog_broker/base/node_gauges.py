@@ -54,6 +54,8 @@ class NodeFigures(NamedTuple):
         failed: number of local partitions whose copy has failed.
         nodes: number of the cluster's nodes by their state in gossip.
         replica_lag: for each other node, the records that it lacks in the owned partition where it lags most.
+        feature_level: that of the cluster.
+        supported_feature_level: the highest that the node's build supports.
     """
 
     node_id: str
@@ -70,6 +72,8 @@ class NodeFigures(NamedTuple):
     failed: int
     nodes: Mapping[str, int]
     replica_lag: Mapping[str, int]
+    feature_level: int
+    supported_feature_level: int
 
 
 _PLAIN: Final = (
@@ -81,6 +85,12 @@ _PLAIN: Final = (
     ),
     ("disk_size_bytes", "tidelog_disk_size_bytes", "Bytes of the file system of the data directory"),
     ("disk_full", "tidelog_disk_full", "1 while appends fail because the disk is full"),
+    ("feature_level", "tidelog_feature_level", "Feature level of the cluster, which `tidelog cluster finalize` raises"),
+    (
+        "supported_feature_level",
+        "tidelog_supported_feature_level",
+        "Highest feature level that the build of this node supports",
+    ),
     (
         "under_replicated",
         "tidelog_under_replicated_partitions",

@@ -66,6 +66,8 @@ def node_figures(broker: Broker, health: Health) -> NodeFigures:
         failed=failed,
         nodes=nodes,
         replica_lag=lag,
+        feature_level=broker.features.level.number,
+        supported_feature_level=broker.features.supported_level,
     )
 
 

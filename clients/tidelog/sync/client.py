@@ -128,9 +128,9 @@ class Client:
         """See `tidelog.Client.delete_records`."""
         return self._thread.run(lambda: self._client.delete_records(topic, before, partitions))
 
-    def cluster_status(self) -> ClusterStatus:
+    def cluster_status(self, *, topics: bool = True) -> ClusterStatus:
         """See `tidelog.Client.cluster_status`."""
-        return self._thread.run(self._client.cluster_status)
+        return self._thread.run(lambda: self._client.cluster_status(topics=topics))
 
     def topic_figures(self, *, internal: bool = False) -> dict[str, TopicFigures]:
         """See `tidelog.Client.topic_figures`."""

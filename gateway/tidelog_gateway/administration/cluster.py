@@ -42,12 +42,16 @@ class NodeView(BaseModel):
     no_quorum: Annotated[int, Field(description="Partitions with a copy on this node that lack a quorum.")]
     certificate_ends_ms: int | None
     ca_ends_ms: int | None
+    level: Annotated[int | None, Field(description="Highest feature level that its build supports; null if unknown.")]
 
 
 class ClusterView(BaseModel):
-    """The nodes of the cluster."""
+    """The nodes of the cluster, and its feature level."""
 
     nodes: list[NodeView]
+    level: Annotated[
+        int | None, Field(description="Feature level of the cluster, which `tidelog cluster finalize` raises.")
+    ]
 
 
 class NodeChange(BaseModel):
@@ -108,7 +112,8 @@ class HistoryView(BaseModel):
 @router.get("/cluster", response_model=ClusterView, summary="The nodes")
 async def cluster(gateway: GatewayDep) -> Response:
     """Return the nodes, their disks and states. Needs `describe` on the cluster."""
-    return json_response({"nodes": [_node(node) for node in await gateway.client.nodes()]})
+    status = await gateway.client.cluster_status(topics=False)
+    return json_response({"nodes": [_node(node) for node in status.nodes], "level": status.level})
 
 
 @router.patch("/cluster/nodes/{node}", response_model=DrainingView, summary="Drain a node")
@@ -195,4 +200,5 @@ def _node(node: Node) -> dict[str, Any]:
         "no_quorum": node.no_quorum,
         "certificate_ends_ms": node.certificate_ends_us and node.certificate_ends_us // _US_PER_MS,
         "ca_ends_ms": node.ca_ends_us and node.ca_ends_us // _US_PER_MS,
+        "level": node.level,
     }

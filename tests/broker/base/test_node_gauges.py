@@ -12,7 +12,9 @@ from tidelog_broker.base.node_gauges import (
     read_beside_loop,
 )
 
-FIGURES = NodeFigures("log1", "east", "ab", True, 10, 20, False, {"owner": 3}, 1, 2, 0, 0, {"alive": 3}, {"log2": 7})
+FIGURES = NodeFigures(
+    "log1", "east", "ab", True, 10, 20, False, {"owner": 3}, 1, 2, 0, 0, {"alive": 3}, {"log2": 7}, 2, 3
+)
 
 
 def test_disturbed_read_is_repeated() -> None:

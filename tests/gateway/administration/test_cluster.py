@@ -12,10 +12,22 @@ from tidelog.model import Node
 
 async def test_the_answer_has_each_nodes_disk_and_state(api: httpx.AsyncClient, log: FakeLog) -> None:
     log.nodes = (
-        Node("a", "h", 7400, "z1", state="running", roles=("ingestion",), disk_free_bytes=5, ca_ends_us=2_000_000),
+        Node(
+            "a",
+            "h",
+            7400,
+            "z1",
+            state="running",
+            roles=("ingestion",),
+            disk_free_bytes=5,
+            ca_ends_us=2_000_000,
+            level=3,
+        ),
         Node("b", "h", 7402, alive=False, state="no answer"),
     )
-    first, second = (await api.get("/v1/cluster")).json()["nodes"]
+    answer = (await api.get("/v1/cluster")).json()
+    first, second = answer["nodes"]
+    assert (answer["level"], first["level"], second["level"]) == (2, 3, None)
     assert (first["zone"], first["roles"], first["disk_free_bytes"]) == ("z1", ["ingestion"], 5)
     assert (first["ca_ends_ms"], first["certificate_ends_ms"]) == (2000, None)
     assert (second["alive"], second["state"]) == (False, "no answer")
