@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from prometheus_client import Counter
-
 from tidelog_gateway.feed.ring import Follower, Piece, PieceEncoder
+from tidelog_gateway.metrics.integer_counter import Series
 from tidelog_gateway.protocol.resume_tokens import ResumeTokens
 
 
@@ -43,7 +42,7 @@ class FanOut:
 
     __slots__ = ("__weakref__", "_encoder", "_records_out", "_tokens")
 
-    def __init__(self, encoder: PieceEncoder, tokens: PieceTokens, records_out: Counter) -> None:
+    def __init__(self, encoder: PieceEncoder, tokens: PieceTokens, records_out: Series) -> None:
         self._encoder = encoder
         self._tokens = tokens
         self._records_out = records_out
@@ -87,5 +86,5 @@ class FanOut:
             if watch is not None:
                 watch.pushed()
         if written and records:
-            self._records_out.inc(records * written)
+            self._records_out.value += records * written
         return refused

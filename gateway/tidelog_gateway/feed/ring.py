@@ -168,10 +168,17 @@ class Ring:
     Args:
         positions: partition -> next offset to read; updated by the ring.
         bytes_max: memory of the kept pieces; the newest piece is always kept.
+
+    Attributes:
+        held_bytes: memory of the kept pieces.
+        follower_count: number of followers, in step or behind.
+        closed: whether the feed has stopped reading.
     """
 
     def __init__(self, positions: dict[int, int], *, bytes_max: int) -> None:
         self.positions = positions
+        self.follower_count = 0
+        self.closed = False
         self.held_bytes = 0
         self._bytes_max = bytes_max
         self._begins: dict[int, int] = {}
@@ -186,11 +193,6 @@ class Ring:
         """Position of the newest piece's partition before that piece."""
         self._newest: Piece
         self._behind: dict[Follower, None] = {}
-        self.closed = False
-
-    def __len__(self) -> int:
-        """Return the number of followers."""
-        return sum(map(len, self._in_step.values())) + len(self._behind)
 
     @property
     def end(self) -> int:
@@ -231,7 +233,9 @@ class Ring:
         if len(self._in_step) == 1:
             ((pusher, followers),) = self._in_step.items()
             if len(followers) <= PUSHES_MAX:
-                self._push(pusher, list(followers))
+                for refused in pusher.push(piece, list(followers)):
+                    self._falls_behind(refused)
+                    refused.wake()
             else:
                 self._pending.append((pusher, list(followers)))
         else:
@@ -264,6 +268,7 @@ class Ring:
             return False
         follower.at = self._first
         self._behind[follower] = None
+        self.follower_count += 1
         self._settle(follower)
         return True
 
@@ -301,7 +306,11 @@ class Ring:
                     is_pending = True
             follower.positions = self._positions_before() if is_pending else dict(self.positions)
             self._out_of_step(follower)
-        self._behind.pop(follower, None)
+        elif follower in self._behind:
+            del self._behind[follower]
+        else:
+            return
+        self.follower_count -= 1
 
     def drop_pieces(self) -> int:
         """Drop all pieces and return the freed bytes."""

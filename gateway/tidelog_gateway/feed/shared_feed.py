@@ -62,6 +62,8 @@ BATCH_PUSHES: Final = 5
 
 NOTHING: Final = TakenJson(b"[]", 0, 0)
 _SID: Final = 0
+_made: Final = tuple.__new__
+"""Creates a named tuple; its own constructor is a slower wrapper of this."""
 
 
 class SharedFeed:
@@ -108,6 +110,7 @@ class SharedFeed:
         self._ring_bytes = 0
         self._stirred = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._plain_records_max = min(PLAIN_RECORDS_MAX, settings.ws_batch_records_max)
         self._always_fits_bytes = settings.ws_batch_bytes_max // 2 - BATCH_MEMBERS_BYTES - TOKEN_GROWTH_CHARS
         """Records of up to this length fit a message with any resume token, which is at most half of the message."""
         self._loop = asyncio.get_running_loop()
@@ -135,7 +138,7 @@ class SharedFeed:
     def leave(self, follower: Follower) -> None:
         """Remove a follower; the feed ends with the last one."""
         self.ring.leave(follower)
-        if not len(self.ring):
+        if not self.ring.follower_count:
             self.close()
 
     def stir(self) -> None:
@@ -190,43 +193,48 @@ class SharedFeed:
 
     def _take_at_once(self, partition: int, batch: RecordBatch) -> bool:
         """Push a small batch that arrived while the reading task waits; False: the task has to handle the batch."""
-        size_bytes, ring = batch.header.uncompressed_length, self.ring
-        if size_bytes > WHOLE_BYTES or ring.closed or not ring.is_wanted or not self._is_turn(size_bytes):
+        header, ring = batch.header, self.ring
+        size_bytes = header.uncompressed_length
+        if size_bytes > WHOLE_BYTES or ring.closed or not ring.is_wanted:
+            return False
+        now = self._loop.time()
+        if now - self._at_once_at >= AT_ONCE_S:
+            self._at_once_at, self._at_once_left = now, AT_ONCE_MAX
+        self._at_once_left -= ring.follower_count + BATCH_PUSHES + (size_bytes >> 10)
+        if self._at_once_left < 0:
             return False
         try:
-            whole = self._encoded_at_once(batch)
-            if whole is None:
-                return False
-            self._append(partition, batch.base_offset, batch.end_offset, whole)
-            self._ahead.passed()
+            taken = plain_json(batch) if header.record_count <= self._plain_records_max else None
+            if taken is None or len(taken.data) > self._always_fits_bytes:
+                taken = self._whole_at_once(batch, taken)
+                if taken is None:
+                    return False
+            # The properties of a batch cost a call; the start is used in a partition that is new to the ring only.
+            first_offset = header.base_offset if partition in ring.positions else batch.base_offset
+            self._append(partition, first_offset, header.base_offset + header.last_offset_delta + 1, taken)
+            if self._ahead.reserved_bytes:
+                self._ahead.passed()
         except Exception:
             log.exception("shared feed of topic %s failed, its subscriptions read by themselves", self.scope.topic)
             self.close()
         return True
 
-    def _is_turn(self, size_bytes: int) -> bool:
-        """Count the work of a batch; return whether it may be pushed within the call that received it."""
-        now = self._loop.time()
-        if now - self._at_once_at >= AT_ONCE_S:
-            self._at_once_at, self._at_once_left = now, AT_ONCE_MAX
-        self._at_once_left -= len(self.ring) + BATCH_PUSHES + (size_bytes >> 10)
-        return self._at_once_left >= 0
+    def _whole_at_once(self, batch: RecordBatch, plain: TakenJson | None) -> TakenJson | None:
+        """Return a batch as JSON; None if it does not fit one message or cannot be encoded here.
 
-    def _encoded_at_once(self, batch: RecordBatch) -> TakenJson | None:
-        """Return a batch as JSON; None if it does not fit one message or cannot be encoded here."""
-        records = len(batch)
-        if not 0 < records <= self._settings.ws_batch_records_max:
+        Args:
+            batch: the batch.
+            plain: the result of `plain_json`, if it is not certain to fit.
+        """
+        if not 0 < len(batch) <= self._settings.ws_batch_records_max:
             return None
-        if records <= PLAIN_RECORDS_MAX:
-            plain = plain_json(batch)
-            if plain is not None:
-                size_bytes = len(plain.data)
-                if size_bytes <= self._always_fits_bytes or size_bytes <= self._protocol.records_bytes_max(_SID):
-                    return plain
+        bytes_max = self._protocol.records_bytes_max(_SID)
+        if plain is not None and len(plain.data) <= bytes_max:
+            return plain
         if batch.header.codec is not Codec.NONE:
             return None
         try:
-            return whole_batch(batch, self._protocol.records_bytes_max(_SID))
+            return whole_batch(batch, bytes_max)
         except ProtocolError:
             return None  # the reading task runs into the same error and handles it
 
@@ -289,7 +297,8 @@ class SharedFeed:
         position = self.ring.positions.get(partition, first_offset)
         self._resume_tokens.move(partition, next_offset)
         self._tokens.usual = self._protocol.batch_token(_SID, size_bytes=len(taken.data))
-        piece = Piece(partition, position, next_offset, taken.records, taken.payload_bytes, taken.data)
+        data, records, payload_bytes = taken
+        piece = _made(Piece, (partition, position, next_offset, records, payload_bytes, data))
         is_more = self.ring.append(piece)
         if not 0 <= self._ring_bytes - self.ring.held_bytes <= COUNTED_BYTES:
             self._count()

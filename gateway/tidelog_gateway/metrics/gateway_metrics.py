@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from tidelog_gateway.budget.request_budget import RequestBudget
 from tidelog_gateway.budget.response_budget import ResponseBudget
+from tidelog_gateway.metrics.integer_counter import IntegerCounter
 from tidelog_proto.process.standard_streams import dropped_writes
 from tidelog_proto.version import VERSION
 
@@ -54,13 +55,12 @@ class Metrics:
             ("surface",),
             registry=self.registry,
         )
-        self.records_out = Counter(
-            "tidelog_gateway_records_delivered", "Records handed to readers.", ("surface",), registry=self.registry
+        self.records_out = IntegerCounter(
+            "tidelog_gateway_records_delivered", "Records handed to readers.", "surface", registry=self.registry
         )
         # Cached, because finding a counter by its labels takes longer than counting.
-        self.http_records_in, self.http_records_out = (
-            counter.labels("http") for counter in (self.records_in, self.records_out)
-        )
+        self.http_records_in = self.records_in.labels("http")
+        self.http_records_out = self.records_out.labels("http")
         self.websockets = Gauge("tidelog_gateway_websockets", "Open WebSockets.", registry=self.registry)
         self.subscriptions = Gauge(
             "tidelog_gateway_subscriptions",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
@@ -18,7 +18,9 @@ from tidelog_gateway.budget.connection_output import ConnectionOutput
 from tidelog_gateway.feed.ring import Piece, PieceEncoder
 from tidelog_gateway.protocol.codecs import Codec
 from tidelog_gateway.protocol.json_codec import JSON
-from tidelog_gateway.protocol.ws_protocol import batch_frame
+
+_LENGTH_16: Final = 126
+"""Payload length in a frame header that announces 2 bytes of length; 127 announces 8 bytes (RFC 6455, 5.2)."""
 
 
 class SlowClientError(Exception):
@@ -57,7 +59,18 @@ class FrameEncoder:
 
     def encode(self, piece: Piece, token: str | None) -> bytes:
         """Return the frame."""
-        return batch_frame(self.sid, piece.partition, piece.data, piece.next_offset, token)
+        _, _, next_offset, _, _, records = piece
+        begin = b'{"batch":{"sid":%d,"partition":%d,"records":' % (self.sid, piece.partition)
+        member = b"" if token is None else b',"resume_token":"%b"' % token.encode()
+        end = b',"next_offset":%d%b}}' % (next_offset, member)
+        size_bytes = len(begin) + len(records) + len(end)
+        if size_bytes < _LENGTH_16:
+            head = b"\x81%c" % size_bytes
+        elif size_bytes < 1 << 16:
+            head = b"\x81\x7e" + size_bytes.to_bytes(2, "big")
+        else:
+            head = b"\x81\x7f" + size_bytes.to_bytes(8, "big")
+        return b"".join((head, begin, records, end))
 
 
 class Sender:

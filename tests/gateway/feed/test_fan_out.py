@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pytest
-from prometheus_client import CollectorRegistry, Counter
 
 from tidelog_gateway.feed.fan_out import FanOut, PieceTokens
 from tidelog_gateway.feed.ring import Follower, Piece, PieceEncoder
+from tidelog_gateway.metrics.integer_counter import Series
 
 
 class Transport:
@@ -64,7 +64,7 @@ class PlainEncoder:
 
 def push(stand: Stand, *, records: int, data: bytes = b"[1]", watched: bool = False) -> bool:
     """Push a piece; return whether it was written."""
-    counter = Counter("records", "records", registry=CollectorRegistry())
+    counter = Series()
     fan_out = FanOut(PlainEncoder(), PieceTokens(cast(Any, None)), counter)
     follower = stand.follower(watched=watched)
     refused = fan_out.push(Piece(0, 0, max(1, records), records, 7 * records, data), [follower])
