@@ -23,7 +23,7 @@ pieces before its position.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from tidelog_gateway.budget.connection_output import ConnectionOutput
@@ -107,9 +107,40 @@ class PieceEncoder(Protocol):
 
 
 class Pusher(Protocol):
-    """Pushes a piece to followers that receive the same bytes."""
+    """Pushes pieces to the followers in step that receive the same bytes, and charges them for what they were sent.
 
-    def push(self, piece: Piece, followers: Iterable[Follower]) -> list[Follower]:
+    Attributes:
+        sent_records: records of all pieces so far.
+        credit_end: lower bound of the `sent_records` after which a follower in step has no credit.
+    """
+
+    @property
+    def sent_records(self) -> int: ...  # noqa: D102 - see the class
+
+    @property
+    def credit_end(self) -> int: ...  # noqa: D102 - see the class
+
+    def joined(self, follower: Follower) -> None:
+        """Begin to charge a follower, which is in step."""
+        ...
+
+    def left(self, follower: Follower) -> None:
+        """Settle with a follower, which is no longer in step."""
+        ...
+
+    def not_sent(self, follower: Follower) -> None:
+        """Do not charge a follower for the newest piece, which it leaves without."""
+        ...
+
+    def wants(self, follower: Follower) -> bool:
+        """Whether a follower in step has credit."""
+        ...
+
+    def begin(self, piece: Piece) -> None:
+        """Begin a piece that several calls of `push` send; followers that join later are not charged for it."""
+        ...
+
+    def push(self, piece: Piece, followers: Sequence[Follower], *, has_begun: bool = False) -> list[Follower]:
         """Send the newest piece and spend its credit; return the followers to which it could not be sent."""
         ...
 
@@ -119,7 +150,8 @@ class Follower:
 
     Args:
         positions: partition -> next offset; owned by the follower while it is behind.
-        credit: the subscription's credit.
+        credit: the subscription's credit. While the follower is in step, only its pusher spends it, perhaps later than
+            it sends; others may add to it.
         outlet: output of the subscription's connection.
         encoder: encoder of pieces for the connection.
         wake: called when a piece can be taken, and when the follower is lost.
@@ -130,9 +162,13 @@ class Follower:
         in_step: whether `positions` are those of the ring.
         lost: whether the ring can no longer serve the follower.
         at: number of the next piece to examine, while the follower is behind.
+        records_at, bytes_at: counts of the pusher up to which it has charged the follower, while it is in step.
     """
 
-    __slots__ = ("at", "credit", "encoder", "in_step", "lost", "outlet", "positions", "pusher", "wake", "watch")
+    __slots__ = (
+        *("at", "bytes_at", "credit", "encoder", "in_step", "lost", "outlet", "positions", "pusher", "records_at"),
+        *("wake", "watch"),
+    )
 
     pusher: Pusher
 
@@ -154,10 +190,10 @@ class Follower:
         self.watch = watch
         self.in_step = False
         self.lost = False
-        self.at = 0
+        self.at = self.records_at = self.bytes_at = 0
 
     def wants(self) -> bool:
-        """Whether the subscription has credit."""
+        """Whether the subscription has credit; of a follower in step, `Pusher.wants` knows it."""
         credit_bytes = self.credit.credit_bytes
         return self.credit.credit_records > 0 and (credit_bytes is None or credit_bytes > 0)
 
@@ -202,9 +238,11 @@ class Ring:
     @property
     def is_wanted(self) -> bool:
         """Whether a follower has taken all pieces and has credit for more."""
-        for followers in self._in_step.values():
+        for pusher, followers in self._in_step.items():
+            if pusher.sent_records < pusher.credit_end:
+                return True
             for follower in followers:
-                if follower.wants():
+                if pusher.wants(follower):
                     return True
         if not self._behind:
             return False
@@ -230,17 +268,17 @@ class Ring:
             self._evict()
         self._newest = piece
         waiting = [follower for follower in self._behind if follower.at == self.end - 1] if self._behind else ()
-        if len(self._in_step) == 1:
-            ((pusher, followers),) = self._in_step.items()
-            if len(followers) <= PUSHES_MAX:
+        if self.follower_count <= PUSHES_MAX:
+            for pusher, followers in list(self._in_step.items()):
                 for refused in pusher.push(piece, list(followers)):
                     self._falls_behind(refused)
                     refused.wake()
-            else:
-                self._pending.append((pusher, list(followers)))
+            is_more = False
         else:
-            self._pending.extend([(pusher, list(followers)) for pusher, followers in self._in_step.items()])
-        is_more = bool(self._pending) and self.push_pending()
+            for pusher, followers in self._in_step.items():
+                pusher.begin(piece)
+                self._pending.append((pusher, list(followers)))
+            is_more = self.push_pending()
         for follower in waiting:
             follower.wake()
         return is_more
@@ -254,13 +292,10 @@ class Ring:
                 pending.appendleft((pusher, followers[left:]))
                 followers = followers[:left]
             left -= len(followers)
-            self._push(pusher, followers)
+            for refused in pusher.push(self._newest, followers, has_begun=True):
+                self._falls_behind(refused)
+                refused.wake()
         return bool(pending)
-
-    def _push(self, pusher: Pusher, followers: list[Follower]) -> None:
-        for follower in pusher.push(self._newest, followers):
-            self._falls_behind(follower)
-            follower.wake()
 
     def attach(self, follower: Follower) -> bool:
         """Add a follower if the ring has all pieces after its positions; the follower is behind at first."""
@@ -303,6 +338,7 @@ class Ring:
             for _, followers in self._pending:
                 if follower in followers:
                     followers.remove(follower)
+                    follower.pusher.not_sent(follower)
                     is_pending = True
             follower.positions = self._positions_before() if is_pending else dict(self.positions)
             self._out_of_step(follower)
@@ -354,6 +390,7 @@ class Ring:
             self._in_step.setdefault(follower.pusher, {})[follower] = None
             follower.in_step = True
             follower.positions = self.positions
+            follower.pusher.joined(follower)
         elif any(own > follower.positions.get(number, -1) for number, own in self.positions.items()):
             self._lose(follower)
 
@@ -370,6 +407,7 @@ class Ring:
         del followers[follower]
         if not followers:
             del self._in_step[follower.pusher]
+        follower.pusher.left(follower)
 
     def _positions_before(self) -> dict[int, int]:
         """Return the positions before the newest piece."""

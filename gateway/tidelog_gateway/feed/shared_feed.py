@@ -102,7 +102,7 @@ class SharedFeed:
         tokens = ResumeTokens(scope, positions)
         self._protocol.opened(_SID, positions, tokens)
         self._resume_tokens, self._tokens = tokens, PieceTokens(tokens)
-        self._fan_outs: WeakValueDictionary[PieceEncoder, FanOut] = WeakValueDictionary()
+        self._fan_outs: WeakValueDictionary[tuple[PieceEncoder, bool], FanOut] = WeakValueDictionary()
         self._protocol.resume_token(_SID)
         self.ring = Ring(self._state.positions, bytes_max=RING_BYTES)
         self._outlet = ConnectionOutput(outgoing, settings.ws_slow_timeout_s)
@@ -122,10 +122,13 @@ class SharedFeed:
 
     def attach(self, follower: Follower) -> bool:
         """Attach a follower if the feed can serve it; see `Ring.attach`."""
-        fan_out = self._fan_outs.get(follower.encoder)
+        encoder = follower.encoder
+        is_exact = follower.watch is not None or follower.credit.credit_bytes is not None
+        fan_out = self._fan_outs.get((encoder, is_exact))
         if fan_out is None:
-            records_out = self._metrics.records_out.labels(follower.encoder.surface)
-            fan_out = self._fan_outs[follower.encoder] = FanOut(follower.encoder, self._tokens, records_out)
+            records_out = self._metrics.records_out.labels(encoder.surface)
+            fan_out = FanOut(encoder, self._tokens, records_out, is_exact=is_exact)
+            self._fan_outs[encoder, is_exact] = fan_out
         follower.pusher = fan_out
         if not self.ring.attach(follower):
             return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
@@ -21,9 +21,27 @@ def piece(partition: int, first: int, count: int) -> Piece:
 
 
 class ReaderPusher:
-    """Pushes to readers, as far as they take pushes."""
+    """Pushes to readers, as far as they take pushes; their credit is not spent."""
 
-    def push(self, piece: Piece, followers: Iterable[Follower]) -> list[Follower]:
+    sent_records = 0
+    credit_end = -1
+
+    def joined(self, follower: Follower) -> None:
+        pass
+
+    def left(self, follower: Follower) -> None:
+        pass
+
+    def not_sent(self, follower: Follower) -> None:
+        pass
+
+    def begin(self, piece: Piece) -> None:
+        pass
+
+    def wants(self, follower: Follower) -> bool:
+        return follower.wants()
+
+    def push(self, piece: Piece, followers: Sequence[Follower], *, has_begun: bool = False) -> list[Follower]:
         refused: list[Follower] = []
         for follower in followers:
             reader = cast(Reader, follower.credit)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from prometheus_client import CollectorRegistry, Counter, generate_latest
 
-from tidelog_gateway.metrics import integer_counter
 from tidelog_gateway.metrics.integer_counter import IntegerCounter
 
 
 def test_the_exposition_is_that_of_a_counter_of_the_client_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(integer_counter.time, "time", lambda: 1.5)
+    monkeypatch.setattr(time, "time", lambda: 1.5)
     ours, theirs = CollectorRegistry(), CollectorRegistry()
     mine, other = (
         IntegerCounter("records", "Records.", "surface", registry=ours),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -275,7 +276,7 @@ def test_offsets_of_other_batches() -> None:
     assert not batch.derived
 
 
-_VARIED: st.SearchStrategy[dict[str, int]] = st.one_of(
+_VARIED: st.SearchStrategy[dict[str, Any]] = st.one_of(
     *(
         st.fixed_dictionaries({name: values})
         for name, values in {
@@ -297,7 +298,7 @@ _VARIED: st.SearchStrategy[dict[str, int]] = st.one_of(
 @given(records=given_records(max_size=3), codec=st.sampled_from(CODECS), changes=_VARIED, data=st.data())
 @settings(max_examples=300)
 def test_the_fast_path_of_common_batches_accepts_nothing_that_parsing_refuses(
-    records: Given, codec: Codec, changes: dict[str, int], data: st.DataObject
+    records: Given, codec: Codec, changes: dict[str, Any], data: st.DataObject
 ) -> None:
     good = encode_batch(records.columns(), now_us=NOW_US, codec=codec).to_bytes()
     has_values = bool(unpack_header(good).flags & Flags.VALUE)
