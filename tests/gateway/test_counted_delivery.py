@@ -29,7 +29,7 @@ from tidelog_proto.limits import MIB
 BATCHES: Final = 30
 CALLS_MAX: Final = 31
 TRANSPORT_CALLS: Final = ("is_closing", "get_write_buffer_size", "write", "get_write_buffer_size")
-"""What a follower costs, and nothing else."""
+"""All calls that a piece makes for each follower."""
 PACKAGES: Final = ("/tidelog/", "/tidelog_proto/", "/tidelog_gateway/", "/prometheus_client/")
 ROOT: Final = "Connection.buffer_updated"
 

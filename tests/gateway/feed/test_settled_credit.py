@@ -151,7 +151,7 @@ async def test_a_slow_client_is_not_charged_for_the_piece_that_it_has_no_room_fo
     assert (line.records, line.follower.in_step, line.credit_records, line.outlet.pushed_bytes) == (0, False, 10, 0)
 
 
-async def test_who_leaves_or_joins_amid_a_piece_is_not_charged_for_it(
+async def test_a_follower_that_leaves_or_joins_amid_a_piece_is_not_charged_for_it(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ring_module, "PUSHES_MAX", 1)
