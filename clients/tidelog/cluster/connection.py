@@ -85,7 +85,9 @@ class Connection(asyncio.BufferedProtocol):
         self.lost = loop.create_future()
         self._loop = loop
         self._idle_poll = IdlePoll(loop, idle_poll_us)
-        self._receiver = FrameReceiver(frame_bytes_max=FRAME_BYTES_MAX_BEFORE_HELLO, admit=_admit)
+        # All attachments are admitted: this client's requests and credits bound their sizes.
+        self._receiver = FrameReceiver(frame_bytes_max=FRAME_BYTES_MAX_BEFORE_HELLO)
+        self.get_buffer = self._receiver.buffer  # type: ignore[method-assign]  # a call less for each frame
         self._transport: asyncio.Transport | None = None
         self._error: TidelogError | None = None
         self._requests = PendingRequests(loop, self._timeout_error)
@@ -272,16 +274,12 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_HIGH, low=WRITE_BUFFER_BYTES_LOW)
         _detect_dead_peers(self._transport.get_extra_info("socket"))
 
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the signature is asyncio's
-        """Implement `asyncio.BufferedProtocol`: return the buffer to receive into."""
-        return self._receiver.buffer()
-
     def buffer_updated(self, nbytes: int) -> None:
         """Implement `asyncio.BufferedProtocol`: process `nbytes` received bytes."""
         if self._error is not None:
             return
         self._heard_at = self._loop.time()
-        if self._receiver.goes_on(nbytes):
+        if self._receiver.incomplete is not None and self._receiver.goes_on(nbytes):
             return
         self._idle_poll.came()
         try:
@@ -331,7 +329,13 @@ class Connection(asyncio.BufferedProtocol):
         if envelope.throttle_ms:
             self._throttled().heard(envelope, envelope.throttle_ms)
         if correlation_id == 0:
-            self._push(frame)
+            kind = envelope.WhichOneof("kind")
+            if kind == "message_event":
+                subscriber = self._subscribers.get(envelope.message_event.subscription_id)
+                if subscriber is not None:
+                    subscriber.pushed(frame)
+            else:
+                self._push(kind, frame)
             return
         pending = self._requests.waiting.pop(correlation_id, None)
         if pending is None:
@@ -362,17 +366,14 @@ class Connection(asyncio.BufferedProtocol):
             self._throttled().greeted(answer.envelope.hello_reply.produce_bytes)
             self._throttled().heard(answer.envelope, answer.envelope.throttle_ms)
 
-    def _push(self, frame: Frame) -> None:
-        kind = frame.envelope.WhichOneof("kind")
+    def _push(self, kind: str | None, frame: Frame) -> None:
+        """Process a pushed frame other than a MESSAGE_EVENT."""
         if kind == "error":  # the reason why the node is about to close the connection
             self.close(self._ended_by(error_of(frame.envelope.error, self.name)))
             return
-        if kind == "message_event":
-            subscriber = self._subscribers.get(frame.envelope.message_event.subscription_id)
-        elif kind == "subscription_ended":
-            subscriber = self._subscribers.get(frame.envelope.subscription_ended.subscription_id)
-        else:
+        if kind != "subscription_ended":
             raise ProtocolError(pb.UNKNOWN_KIND, f"received a pushed message of unknown kind {kind}")
+        subscriber = self._subscribers.get(frame.envelope.subscription_ended.subscription_id)
         if subscriber is not None:
             subscriber.pushed(frame)
 
@@ -501,11 +502,6 @@ async def _begin_exchange(authenticator: Authenticator, timeout_s: float) -> Aut
             f"the function of the credentials returned nothing within {timeout_s:g} s; make it faster, or raise the "
             "time-out"
         ) from None
-
-
-def _admit(envelope: pb.Envelope, attachment_bytes: int) -> bool:  # noqa: ARG001 - the receiver's interface
-    """Accept every attachment: its size is bounded by this client's requests and credits."""
-    return True
 
 
 def _detect_dead_peers(sock: socket.socket | None) -> None:

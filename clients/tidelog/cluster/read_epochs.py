@@ -10,7 +10,8 @@ tolerates.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeVar
 
 from tidelog.cluster.known_ends import PARTITIONS_MAX, KnownEnds
 from tidelog.model import TopicPartition
@@ -37,7 +38,8 @@ class ReceivedBatch(Protocol):
         ...
 
 
-class EpochRange(NamedTuple):
+@dataclass(slots=True)
+class EpochRange:
     """The range of offsets that were read in an epoch; all records between them belong to that epoch."""
 
     epoch: int
@@ -62,26 +64,33 @@ class ReadEpochs:
             if epoch is None:
                 continue
             if current is not None and current.epoch != epoch:
-                self._add(key, *current)
+                self._add(key, current.epoch, current.first_offset, current.end_offset)
                 current = None
             first_offset = batch.base_offset if current is None else current.first_offset
             current = EpochRange(epoch, first_offset, batch.end_offset)
         if current is not None:
-            self._add(key, *current)
+            self._add(key, current.epoch, current.first_offset, current.end_offset)
 
-    def read_in(self, topic_id: bytes, partition: int, epoch: int, first_offset: int, end_offset: int) -> None:
-        """Note that all offsets in a range, all of one epoch, were read."""
-        self._add((topic_id, partition), epoch, first_offset, end_offset)
+    def read_batch(self, topic_id: bytes, partition: int, epoch: int, batch: RecordBatch) -> None:
+        """Note that a batch, or a slice of it, was read, as `read` does; usually it extends the range read last."""
+        header, known = batch.header, self._read.get((topic_id, partition))
+        if known:
+            newest = known[0]
+            if newest.epoch == epoch and newest.first_offset <= header.base_offset:
+                end_offset = header.base_offset + header.last_offset_delta + 1
+                newest.end_offset = max(newest.end_offset, end_offset)
+                return
+        self._add((topic_id, partition), epoch, batch.base_offset, batch.end_offset)
 
     def _add(self, key: _Key, epoch: int, first_offset: int, end_offset: int) -> None:
         known = self._read.get(key)
         if known is None:
             known = _put_bounded(self._read, key, list[EpochRange]())
-        for number, (its_epoch, its_first, its_end) in enumerate(known):
-            if its_epoch == epoch:
-                if number or first_offset < its_first or end_offset > its_end:
-                    del known[number]
-                    known.insert(0, EpochRange(epoch, min(first_offset, its_first), max(end_offset, its_end)))
+        for number, one in enumerate(known):
+            if one.epoch == epoch:
+                one.first_offset = min(first_offset, one.first_offset)
+                one.end_offset = max(end_offset, one.end_offset)
+                known.insert(0, known.pop(number))
                 return
         known.insert(0, EpochRange(epoch, first_offset, end_offset))
         del known[EPOCHS_MAX:]
@@ -128,13 +137,15 @@ class ReceivedEpochs:
         self._epochs.read(topic_id, where.partition, [item.batch for item in items])
 
     def passed(self, where: TopicPartition, topic_id: bytes, batch: RecordBatch) -> None:
-        """Note that a batch arrived; as `arrived`, for a single batch."""
-        epoch, end_offset = epoch_of(batch), batch.end_offset
+        """Note that one batch arrived; `arrived` does so for several batches."""
+        header = batch.header
+        epoch = header.epoch if header.record_count else epoch_of(batch)
         if epoch is None:
             self._here.pop(where, None)
         else:
             self._here[where] = epoch
-            self._epochs.read_in(topic_id, where.partition, epoch, batch.base_offset, end_offset)
+            self._epochs.read_batch(topic_id, where.partition, epoch, batch)
+        end_offset = header.base_offset + header.last_offset_delta + 1
         self._ends.note(topic_id, where.partition, epoch=epoch, end_offset=end_offset)
 
     def forget(self, where: TopicPartition) -> None:

@@ -103,7 +103,10 @@ class Window:
             return
         self._waiting_records -= cost.records
         self._waiting_bytes -= cost.bytes
-        self._return(*cost)
+        # Undo the rest of `arrived`, which `passed` repeats.
+        self._records += cost.records
+        self._bytes += cost.bytes
+        self.passed(*cost)
 
     def passed(self, records: int, size_bytes: int) -> None:
         """Note that an event was received and taken at once: `arrived` and `give_back` in one."""
@@ -111,20 +114,17 @@ class Window:
             return
         self._records -= records
         self._bytes -= size_bytes
-        self._return(records, size_bytes)
-
-    def _return(self, records: int, size_bytes: int) -> None:
         self._returned_records += records
         self._returned_bytes += size_bytes
-        # Settling takes microseconds, too much for each event of one record.
-        step = self.prefetch.step
+        step_records, step_bytes = self.prefetch.step
         if (
-            self._returned_records >= step.records
-            or self._returned_bytes >= step.bytes
+            self._returned_records >= step_records
+            or self._returned_bytes >= step_bytes
             or self._records <= 0
             or self._bytes <= 0
-            or self.prefetch.is_short
+            or self.prefetch.short
         ):
+            # Settling takes microseconds, too much for each event of one record.
             self.prefetch.settle(self)
 
     def take_returned(self) -> Credit:
@@ -158,25 +158,20 @@ class Prefetch:
         subscription_count: expected number of subscriptions, which determines their shares.
         step: amount of returned credit that triggers settling.
         on_starved: called when a starved subscription gets no credit, see `overdrawn`.
+        short: windows below their share while no credit is left: they wait for credit that others must return.
     """
 
     def __init__(self, bound: Credit) -> None:
         self.subscription_count = 1
         self.step = NONE
         self.on_starved: Callable[[], None] = lambda: None
+        self.short: dict[Window, None] = {}
         self._bound = bound
         self._windows: dict[Window, None] = {}
-        self._short: dict[Window, None] = {}
-        """Windows below their share while no credit is left."""
         self._outstanding = NONE
         """Sum over all windows."""
         self._unowned = NONE
         """Received batches without a subscription."""
-
-    @property
-    def is_short(self) -> bool:
-        """Whether a subscription is waiting for credit that other subscriptions must return."""
-        return bool(self._short)
 
     @property
     def paused_max(self) -> Credit:
@@ -209,14 +204,14 @@ class Prefetch:
     def settle(self, window: Window) -> None:
         """Settle a window's returned credit; windows that are short are served first."""
         self._outstanding = self._outstanding.minus(window.take_returned())
-        for other in list(self._short):
+        for other in list(self.short):
             self._top_up(other)
         self._top_up(window)
 
     def closed(self, window: Window) -> None:
         """Remove a window that has ended."""
         self._windows.pop(window, None)
-        self._short.pop(window, None)
+        self.short.pop(window, None)
         self._outstanding = self._outstanding.minus(window.outstanding)
         window.take_returned()
         self.keep(window.waiting)
@@ -278,9 +273,9 @@ class Prefetch:
         elif is_starved:
             self.on_starved()
         if window.is_starved or _is_worth_sending(share.minus(window.outstanding), share):
-            self._short[window] = None
+            self.short[window] = None
         else:
-            self._short.pop(window, None)
+            self.short.pop(window, None)
 
 
 def _is_worth_sending(credit: Credit, share: Credit) -> bool:

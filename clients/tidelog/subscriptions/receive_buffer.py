@@ -44,6 +44,10 @@ class _Failure(NamedTuple):
     reason: _StoredError
 
 
+def _never() -> bool:
+    return False
+
+
 class ReceiveBuffer:
     """A queue that credit bounds. It ends when closed, or with an error after the batches received before it.
 
@@ -59,7 +63,7 @@ class ReceiveBuffer:
     def __init__(
         self, admit: Callable[[int], bool] | None = None, dropped: Callable[[int], None] | None = None
     ) -> None:
-        self.is_suspended: Callable[[], bool] = lambda: False
+        self.is_suspended: Callable[[], bool] = _never
         self._admit = admit
         self._dropped = dropped
         self._refused = False
@@ -92,7 +96,9 @@ class ReceiveBuffer:
     def has_waiter(self) -> bool:
         """Whether a task is waiting in `take` on an empty queue and may take the next batch."""
         waiter = self._waiter
-        return waiter is not None and not waiter.done() and not self._queue and not self.is_suspended()
+        if waiter is None or self._queue or waiter.done():
+            return False
+        return self.is_suspended is _never or not self.is_suspended()
 
     def take_now(self) -> Prefetched | None:
         """Return the next batch if a batch is first in the queue; otherwise None."""

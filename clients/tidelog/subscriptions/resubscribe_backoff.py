@@ -22,13 +22,17 @@ _MS: Final = 1000
 
 
 class ResubscribeBackoff:
-    """The back-offs of one consumer's partitions."""
+    """The back-offs of one consumer's partitions.
+
+    Attributes:
+        by_partition: the back-offs since the last batch or change; usually none, and then `arrived` has nothing to do.
+        refused_topics: topics whose refusal was logged.
+    """
 
     def __init__(self) -> None:
-        self._backoffs: dict[TopicPartition, Backoff] = {}
+        self.by_partition: dict[TopicPartition, Backoff] = {}
+        self.refused_topics: set[str] = set()
         self._retry_at: dict[TopicPartition, float] = {}
-        self._refused: set[str] = set()
-        """Topics whose refusal was logged."""
 
     def due_at(self, where: TopicPartition, now: float) -> float:
         """Return the loop time at which a partition may be tried; `now` if it need not wait."""
@@ -36,19 +40,18 @@ class ResubscribeBackoff:
 
     def tried(self, where: TopicPartition, now: float) -> None:
         """Note an attempt to subscribe a partition."""
-        backoff = self._backoffs.setdefault(where, Backoff())
+        backoff = self.by_partition.setdefault(where, Backoff())
         self._retry_at[where] = now + backoff.next_wait_s()
 
     def arrived(self, where: TopicPartition) -> None:
         """Reset the back-off of a partition from which a batch arrived."""
-        if self._backoffs or self._refused:
-            self._backoffs.pop(where, None)
-            self._refused.discard(where.topic)
+        self.by_partition.pop(where, None)
+        self.refused_topics.discard(where.topic)
 
     def reset(self, partitions: Iterable[TopicPartition]) -> None:
         """Reset the back-off of partitions."""
         for where in partitions:
-            self._backoffs.pop(where, None)
+            self.by_partition.pop(where, None)
             self._retry_at.pop(where, None)
 
     def retry_now(self) -> None:
@@ -57,7 +60,7 @@ class ResubscribeBackoff:
 
     def failed(self, where: TopicPartition, error: TidelogError) -> None:
         """Wait at least as long as the node's hint; log the reason after several failures."""
-        if where in self._backoffs and error.retriable:
+        if where in self.by_partition and error.retriable:
             retry_at = asyncio.get_running_loop().time() + error.retry_after_ms / _MS
             self._retry_at[where] = max(self._retry_at.get(where, 0.0), retry_at)
             self.log_wait(where, error)
@@ -65,8 +68,8 @@ class ResubscribeBackoff:
     def refused(self, where: TopicPartition, error: TidelogError) -> None:
         """Wait after a partition was forbidden, which may change; log it once per topic."""
         self._retry_at[where] = asyncio.get_running_loop().time() + REFUSED_S
-        if where.topic not in self._refused:
-            self._refused.add(where.topic)
+        if where.topic not in self.refused_topics:
+            self.refused_topics.add(where.topic)
             _log.warning(
                 "%s: not allowed to read this topic; reading the others, retrying every %.0f s: %s",
                 where.topic,
@@ -76,6 +79,6 @@ class ResubscribeBackoff:
 
     def log_wait(self, where: TopicPartition, error: TidelogError) -> None:
         """Log once why a partition is not read."""
-        backoff = self._backoffs.get(where)
+        backoff = self.by_partition.get(where)
         if error.retriable and backoff is not None and backoff.failures == LOG_AFTER_FAILURES:
             _log.warning("%s/%d: cannot subscribe, still retrying: %s", *where, describe_error(error))

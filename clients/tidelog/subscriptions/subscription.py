@@ -13,9 +13,11 @@ from typing import Final, NamedTuple, Protocol
 from tidelog.errors import BadReplyError, TidelogError, error_of, error_of_read
 from tidelog.model import TopicPartition
 from tidelog.subscriptions.prefetch import Credit, Window
-from tidelog_proto.batch.header import BatchHeader, Flags, is_one_batch
+from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch.header import BatchHeader, Flags, is_one_batch, whole_common_batch
 from tidelog_proto.batch.record_batch import RecordBatch, iter_batches
 from tidelog_proto.errors import ProtocolError
+from tidelog_proto.limits import HEADER_BYTES
 from tidelog_proto.wire.frames import Frame
 
 _SPAN_MAX: Final = 2**32
@@ -82,6 +84,8 @@ class Subscription:
         self.positions = positions
         self.window = window
         self._topics = topics
+        ids = {name: topic_id for topic_id, name in topics.items()}
+        self._partitions = {(ids[where.topic], where.partition): where for where in positions if where.topic in ids}
         self._listener = listener
         self._filtered = filtered
 
@@ -92,11 +96,11 @@ class Subscription:
             self.end(TopicPartition(self._topics.get(ended.topic_id, ""), ended.partition), error_of(ended.error))
             return
         event, attachment = frame.envelope.message_event, frame.attachment
-        where = TopicPartition(self._topics.get(event.topic_id, ""), event.partition)
-        records, size_bytes = event.record_count, len(attachment)
-        single = self._single_batch(where, event.next_offset, attachment)
+        where = self._partitions.get((event.topic_id, event.partition)) or self._other_partition(event)
+        records, size_bytes, next_offset = event.record_count, len(attachment), event.next_offset
+        single = self._single_batch(where, next_offset, attachment)
         try:
-            batches = self._accept(where, event.next_offset, attachment) if single is None else [single]
+            batches = self._accept(where, next_offset, attachment) if single is None else [single]
         except TidelogError as error:
             self.window.passed(records, size_bytes)
             self._listener.failed(where, error)
@@ -128,21 +132,30 @@ class Subscription:
         if where in self.positions:
             self._listener.detached(self, [where], error)
 
+    def _other_partition(self, event: pb.MessageEvent) -> TopicPartition:
+        """Return a partition without a position; the topic of an unknown id has no name."""
+        return TopicPartition(self._topics.get(event.topic_id, ""), event.partition)
+
     def _single_batch(self, where: TopicPartition, next_offset: int, attachment: memoryview) -> RecordBatch | None:
         """Return the batch of an event that consists of the next batch only, and advance the position.
 
         Fast path; None, without changes, for all other events, which `_accept` processes.
         """
-        if not is_one_batch(attachment):
-            return None
-        try:
-            batch = RecordBatch.parse(attachment)
-        except ProtocolError:
-            return None
-        header = batch.header
-        if header.flags & Flags.CONTROL or header.base_offset != self.positions.get(where):
-            return None
-        if header.base_offset + header.last_offset_delta + 1 != next_offset:
+        header = whole_common_batch(attachment)
+        if header is not None:
+            batch = RecordBatch(header, attachment[HEADER_BYTES:])
+        else:
+            if not is_one_batch(attachment):
+                return None
+            try:
+                batch = RecordBatch.parse(attachment)
+            except ProtocolError:
+                return None
+            header = batch.header
+            if header.flags & Flags.CONTROL:
+                return None
+        base_offset = header.base_offset
+        if base_offset != self.positions.get(where) or base_offset + header.last_offset_delta + 1 != next_offset:
             return None
         self.positions[where] = next_offset
         return batch

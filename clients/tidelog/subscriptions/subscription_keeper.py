@@ -226,7 +226,9 @@ class SubscriptionKeeper:
         """See `subscription.Listener`."""
         if not self._reader.take_at_once(where, batch):
             return False
-        self._backoff.arrived(where)
+        backoff = self._backoff
+        if backoff.by_partition or backoff.refused_topics:
+            backoff.arrived(where)
         self._epochs.passed(where, self.topic_ids[where.topic], batch)
         return True
 

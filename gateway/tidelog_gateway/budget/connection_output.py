@@ -13,7 +13,7 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from tidelog_gateway.budget.response_budget import ResponseBudget
 from tidelog_gateway.budget.shedding_bounds import PROGRESS_BYTES
@@ -34,6 +34,17 @@ def no_room() -> Problem:
     return Problem(503, "overloaded", detail, retryable=True)
 
 
+class PushSource(Protocol):
+    """Writes messages to the transports of many connections.
+
+    Attributes:
+        pushed_at: the loop's time of its last write.
+    """
+
+    @property
+    def pushed_at(self) -> float: ...  # noqa: D102 - see the class
+
+
 class ConnectionOutput:
     """The output of one connection.
 
@@ -44,13 +55,24 @@ class ConnectionOutput:
     Attributes:
         held_bytes: counted for this connection, in any buffer; `prefetched_bytes` of them were read ahead.
         direct: the transport while whole messages may be written to it without the server, else None.
-        pushed_bytes: bytes written to `direct`; `pushed_at` is the loop's time of the last such write.
+        pushed_bytes: bytes written to `direct`, as far as they were settled (`fan_out.py`).
+        sources: write to `direct` and have not settled yet; usually one.
+        settled_at: the loop's time of the last settled write to `direct`.
         on_slow: called once when the client has read nothing for `slow_timeout_s`. It may announce the end to the
             client; the connection is closed after twice that time in any case.
     """
 
     __slots__ = (
-        *("__weakref__", "direct", "held_bytes", "on_slow", "prefetched_bytes", "pushed_at", "pushed_bytes"),
+        *(
+            "__weakref__",
+            "direct",
+            "held_bytes",
+            "on_slow",
+            "prefetched_bytes",
+            "pushed_bytes",
+            "settled_at",
+            "sources",
+        ),
         *("_look_s", "_lost", "_mark_at", "_mark_bytes", "_outgoing", "_writes_bytes", "_room", "_sent_bytes"),
         *("_slow_timeout_s", "_timer", "_reported", "_transport"),
     )
@@ -59,8 +81,9 @@ class ConnectionOutput:
         self.held_bytes = 0
         self.prefetched_bytes = 0
         self.direct: asyncio.Transport | None = None
-        self.pushed_at = 0.0
+        self.settled_at = 0.0
         self.pushed_bytes = 0
+        self.sources: list[PushSource] = []
         self.on_slow: Callable[[], object] = self.cut
         self._outgoing = outgoing
         self._slow_timeout_s = slow_timeout_s
@@ -89,6 +112,11 @@ class ConnectionOutput:
     def direct_writes(self, *, allowed: bool) -> None:
         """Allow or forbid writes of whole messages to the transport without the server."""
         self.direct = self._transport if allowed else None
+
+    @property
+    def pushed_at(self) -> float:
+        """The loop's time of the last write to `direct`; 0 if there was none."""
+        return max([self.settled_at, *(source.pushed_at for source in self.sources)])
 
     @property
     def unsent_bytes(self) -> int:

@@ -1,4 +1,4 @@
-"""JSON encoder for small plain batches without pyarrow, whose calls cost more than these batches (`plain_columns.py`).
+"""JSON encoder for small plain batches that does not use pyarrow; `plain_columns.py` has the reason.
 
 The result is equal to that of `whole_batch`, which encodes all other batches.
 """
@@ -10,12 +10,13 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from tidelog_gateway.records.json_encoding import JsonRecords, is_literal
+from tidelog_gateway.records.json_encoding import JsonRecords
+from tidelog_gateway.records.json_encoding import is_literal as is_literal_text
 from tidelog_proto.batch.record_batch import RecordBatch, plain_columns_of
 from tidelog_proto.limits import KIB
 
 PLAIN_RECORDS_MAX: Final = 100
-"""Maximum number of records; for larger batches pyarrow is faster."""
+"""For larger batches pyarrow is faster."""
 
 
 def plain_json(batch: RecordBatch) -> JsonRecords | None:
@@ -37,7 +38,12 @@ def plain_json(batch: RecordBatch) -> JsonRecords | None:
             continue
         payload_bytes += column.offsets[-1] - column.offsets[0]
         entries = column.entries()
-        if _is_literal(column.data):
+        data = column.data
+        if len(data) > _SHORT_BYTES:
+            is_literal = is_literal_text(data)
+        else:
+            is_literal = data.isascii() and len(data.translate(None, _ESCAPED_BYTES)) == len(data)
+        if is_literal:
             kinds |= kinds_of_column.literal
         else:
             kinds |= kinds_of_column.escaped
@@ -50,7 +56,7 @@ def plain_json(batch: RecordBatch) -> JsonRecords | None:
     filling: list[Any] = [None] * (width * count)
     for number, part in enumerate(parts):
         filling[number::width] = part
-    return JsonRecords(_template(count, kinds) % tuple(filling), count, payload_bytes)
+    return _made(JsonRecords, (_template(count, kinds) % tuple(filling), count, payload_bytes))
 
 
 class _Kinds(NamedTuple):
@@ -65,13 +71,8 @@ _NO_TEXTS: Final = 0
 _ESCAPED_BYTES: Final = b'"\\' + bytes(range(0x20))
 _SHORT_BYTES: Final = 4 * KIB
 """Up to this length `bytes.translate` costs less than orjson, whose code is rarely in the processor's caches."""
-
-
-def _is_literal(data: bytes) -> bool:
-    """Whether a text needs no escapes in JSON; faster than `json_encoding.is_literal` for short texts."""
-    if len(data) > _SHORT_BYTES:
-        return is_literal(data)
-    return data.isascii() and len(data.translate(None, _ESCAPED_BYTES)) == len(data)
+_made: Final = tuple.__new__
+"""Creates a named tuple; its own constructor is a slower wrapper of this."""
 
 
 @lru_cache(maxsize=128)

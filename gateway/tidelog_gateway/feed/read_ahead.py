@@ -42,13 +42,14 @@ class ReadAhead:
 
     Attributes:
         refused: whether a batch was dropped since reading began.
+        reserved_bytes: reserved for the next batches.
     """
 
     def __init__(self, outlet: ConnectionOutput) -> None:
         self.refused = False
         self._outlet = outlet
         self._held_bytes = 0
-        self._reserved_bytes = 0
+        self.reserved_bytes = 0
         self._wanted_bytes = 0
         self._arrived_bytes: deque[int] = deque()
         """Sizes of shared buffers with unsent batches, in order of arrival."""
@@ -65,12 +66,12 @@ class ReadAhead:
         if self._wanted_bytes:
             wanted_bytes, self._wanted_bytes = self._wanted_bytes, 0
             await self._outlet.wait_for_prefetch(wanted_bytes)
-            self._reserved_bytes = wanted_bytes
+            self.reserved_bytes = wanted_bytes
 
     def end(self) -> None:
         """Release everything; unsent batches are dropped."""
-        size_bytes = self._held_bytes + self._reserved_bytes
-        self._held_bytes = self._reserved_bytes = self._sent_bytes = 0
+        size_bytes = self._held_bytes + self.reserved_bytes
+        self._held_bytes = self.reserved_bytes = self._sent_bytes = 0
         self._arrived_bytes.clear()
         self._outlet.give_back_prefetch(size_bytes)
 
@@ -93,14 +94,13 @@ class ReadAhead:
         """
         size_bytes = (_decoded_bytes(batch) if decoded else 0) + self._free(batch.header.length)
         self._held_bytes -= size_bytes
-        self._outlet.give_back_prefetch(size_bytes + self._reserved_bytes)
-        self._reserved_bytes = 0
+        self._outlet.give_back_prefetch(size_bytes + self.reserved_bytes)
+        self.reserved_bytes = 0
 
     def passed(self) -> None:
         """Release the reservation for a batch that was sent within the call that received it, and never held."""
-        if self._reserved_bytes:
-            self._outlet.give_back_prefetch(self._reserved_bytes)
-            self._reserved_bytes = 0
+        self._outlet.give_back_prefetch(self.reserved_bytes)
+        self.reserved_bytes = 0
 
     def dropped(self, size_bytes: int) -> None:
         """Release the bytes of batches that will not be sent."""
@@ -123,7 +123,7 @@ class ReadAhead:
         """Let the budget reclaim the held bytes while the block runs; `give_way` must end the block and the reading."""
 
         def let_go() -> int:
-            size_bytes = self._held_bytes + self._reserved_bytes
+            size_bytes = self._held_bytes + self.reserved_bytes
             if size_bytes:
                 give_way()
             return size_bytes
@@ -132,12 +132,12 @@ class ReadAhead:
             yield
 
     def _hold(self, size_bytes: int, wanted_bytes: int) -> bool:
-        missing_bytes = size_bytes - self._reserved_bytes
+        missing_bytes = size_bytes - self.reserved_bytes
         if missing_bytes > 0 and not self._outlet.take_prefetch(missing_bytes):
             self.refused = True
             self._wanted_bytes = wanted_bytes
             return False
-        self._reserved_bytes = max(0, -missing_bytes)
+        self.reserved_bytes = max(0, -missing_bytes)
         self._held_bytes += size_bytes
         return True
 

@@ -1,7 +1,7 @@
 """The newest entries of a topic, each encoded once, and the subscriptions that follow them.
 
-A ring *entry* is the content of one message: records of one partition as JSON, from one position to the next. A
-*follower* is in one of three states:
+An *entry* is the content of one message: records of one partition as JSON, from one position to the next. A *follower*
+is in one of three states:
 
 - **In step**: it has received every entry, so its positions and its resume token are those of the ring. A new entry is
   pushed to it at once, with the same bytes as to all other followers of its `FanOut`.
@@ -23,7 +23,7 @@ entries before its position.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from tidelog_gateway.budget.connection_output import ConnectionOutput
@@ -107,9 +107,40 @@ class EntryEncoder(Protocol):
 
 
 class Pusher(Protocol):
-    """Pushes an entry to followers that receive the same bytes."""
+    """Pushes entries to the followers in step that receive the same bytes, and charges them for what they were sent.
 
-    def push(self, entry: RingEntry, followers: Iterable[Follower]) -> list[Follower]:
+    Attributes:
+        sent_records: records of all entries so far.
+        credit_end: lower bound of the `sent_records` after which a follower in step has no credit.
+    """
+
+    @property
+    def sent_records(self) -> int: ...  # noqa: D102 - see the class
+
+    @property
+    def credit_end(self) -> int: ...  # noqa: D102 - see the class
+
+    def joined(self, follower: Follower) -> None:
+        """Begin to charge a follower, which is in step."""
+        ...
+
+    def left(self, follower: Follower) -> None:
+        """Settle with a follower, which is no longer in step."""
+        ...
+
+    def not_sent(self, follower: Follower) -> None:
+        """Do not charge a follower for the newest entry, which it leaves without."""
+        ...
+
+    def wants(self, follower: Follower) -> bool:
+        """Whether a follower in step has credit."""
+        ...
+
+    def begin(self, entry: RingEntry) -> None:
+        """Begin an entry that several calls of `push` send; followers that join later are not charged for it."""
+        ...
+
+    def push(self, entry: RingEntry, followers: Sequence[Follower], *, has_begun: bool = False) -> list[Follower]:
         """Send the newest entry and spend its credit; return the followers to which it could not be sent."""
         ...
 
@@ -119,7 +150,8 @@ class Follower:
 
     Args:
         positions: partition -> next offset; owned by the follower while it is behind.
-        credit: the subscription's credit.
+        credit: the subscription's credit. While the follower is in step, only its pusher spends it, perhaps later than
+            it sends; others may add to it.
         outlet: output of the subscription's connection.
         encoder: encoder of entries for the connection.
         wake: called when an entry can be taken, and when the follower is lost.
@@ -130,9 +162,13 @@ class Follower:
         in_step: whether `positions` are those of the ring.
         lost: whether the ring can no longer serve the follower.
         at: number of the next entry to examine, while the follower is behind.
+        records_at, bytes_at: counts of the pusher up to which it has charged the follower, while it is in step.
     """
 
-    __slots__ = ("at", "credit", "encoder", "in_step", "lost", "outlet", "positions", "pusher", "wake", "watch")
+    __slots__ = (
+        *("at", "bytes_at", "credit", "encoder", "in_step", "lost", "outlet", "positions", "pusher", "records_at"),
+        *("wake", "watch"),
+    )
 
     pusher: Pusher
 
@@ -154,10 +190,10 @@ class Follower:
         self.watch = watch
         self.in_step = False
         self.lost = False
-        self.at = 0
+        self.at = self.records_at = self.bytes_at = 0
 
     def wants(self) -> bool:
-        """Whether the subscription has credit."""
+        """Whether the subscription has credit; of a follower in step, `Pusher.wants` knows it."""
         credit_bytes = self.credit.credit_bytes
         return self.credit.credit_records > 0 and (credit_bytes is None or credit_bytes > 0)
 
@@ -168,10 +204,17 @@ class Ring:
     Args:
         positions: partition -> next offset to read; updated by the ring.
         bytes_max: memory of the kept entries; the newest entry is always kept.
+
+    Attributes:
+        held_bytes: memory of the kept entries.
+        follower_count: number of followers, in step or behind.
+        closed: whether the feed has stopped reading.
     """
 
     def __init__(self, positions: dict[int, int], *, bytes_max: int) -> None:
         self.positions = positions
+        self.follower_count = 0
+        self.closed = False
         self.held_bytes = 0
         self._bytes_max = bytes_max
         self._begins: dict[int, int] = {}
@@ -186,11 +229,6 @@ class Ring:
         """Position of the newest entry's partition before that entry."""
         self._newest: RingEntry
         self._behind: dict[Follower, None] = {}
-        self.closed = False
-
-    def __len__(self) -> int:
-        """Return the number of followers."""
-        return sum(map(len, self._in_step.values())) + len(self._behind)
 
     @property
     def end(self) -> int:
@@ -200,9 +238,11 @@ class Ring:
     @property
     def is_wanted(self) -> bool:
         """Whether a follower has taken all entries and has credit for more."""
-        for followers in self._in_step.values():
+        for pusher, followers in self._in_step.items():
+            if pusher.sent_records < pusher.credit_end:
+                return True
             for follower in followers:
-                if follower.wants():
+                if pusher.wants(follower):
                     return True
         if not self._behind:
             return False
@@ -228,15 +268,17 @@ class Ring:
             self._evict()
         self._newest = entry
         waiting = [follower for follower in self._behind if follower.at == self.end - 1] if self._behind else ()
-        if len(self._in_step) == 1:
-            ((pusher, followers),) = self._in_step.items()
-            if len(followers) <= PUSHES_MAX:
-                self._push(pusher, list(followers))
-            else:
-                self._pending.append((pusher, list(followers)))
+        if self.follower_count <= PUSHES_MAX:
+            for pusher, followers in list(self._in_step.items()):
+                for refused in pusher.push(entry, list(followers)):
+                    self._falls_behind(refused)
+                    refused.wake()
+            is_more = False
         else:
-            self._pending.extend([(pusher, list(followers)) for pusher, followers in self._in_step.items()])
-        is_more = bool(self._pending) and self.push_pending()
+            for pusher, followers in self._in_step.items():
+                pusher.begin(entry)
+                self._pending.append((pusher, list(followers)))
+            is_more = self.push_pending()
         for follower in waiting:
             follower.wake()
         return is_more
@@ -250,13 +292,10 @@ class Ring:
                 pending.appendleft((pusher, followers[left:]))
                 followers = followers[:left]
             left -= len(followers)
-            self._push(pusher, followers)
+            for refused in pusher.push(self._newest, followers, has_begun=True):
+                self._falls_behind(refused)
+                refused.wake()
         return bool(pending)
-
-    def _push(self, pusher: Pusher, followers: list[Follower]) -> None:
-        for follower in pusher.push(self._newest, followers):
-            self._falls_behind(follower)
-            follower.wake()
 
     def attach(self, follower: Follower) -> bool:
         """Add a follower if the ring has all entries after its positions; the follower is behind at first."""
@@ -264,6 +303,7 @@ class Ring:
             return False
         follower.at = self._first
         self._behind[follower] = None
+        self.follower_count += 1
         self._settle(follower)
         return True
 
@@ -298,10 +338,15 @@ class Ring:
             for _, followers in self._pending:
                 if follower in followers:
                     followers.remove(follower)
+                    follower.pusher.not_sent(follower)
                     is_pending = True
             follower.positions = self._positions_before() if is_pending else dict(self.positions)
             self._out_of_step(follower)
-        self._behind.pop(follower, None)
+        elif follower in self._behind:
+            del self._behind[follower]
+        else:
+            return
+        self.follower_count -= 1
 
     def drop_entries(self) -> int:
         """Drop all entries and return the freed bytes."""
@@ -345,6 +390,7 @@ class Ring:
             self._in_step.setdefault(follower.pusher, {})[follower] = None
             follower.in_step = True
             follower.positions = self.positions
+            follower.pusher.joined(follower)
         elif any(own > follower.positions.get(number, -1) for number, own in self.positions.items()):
             self._lose(follower)
 
@@ -361,6 +407,7 @@ class Ring:
         del followers[follower]
         if not followers:
             del self._in_step[follower.pusher]
+        follower.pusher.left(follower)
 
     def _positions_before(self) -> dict[int, int]:
         """Return the positions before the newest entry."""

@@ -1,9 +1,9 @@
 """Shared feed: reads one topic for all subscriptions that follow it, and encodes each batch once.
 
 A feed is a subscription without a client: it has positions, makes resume tokens and bounds its messages as each of its
-followers would. It reads while at least one follower has taken all entries of the ring and has credit, so it is not
-faster than the fastest follower. Its read-ahead and the ring are counted in the response budget; the entries are
-dropped when other connections need the budget.
+followers would. It reads while at least one follower has taken all entries and has credit, so it is not faster than the
+fastest follower. Its read-ahead and its kept entries are counted in the budget for outgoing data; it drops the entries
+when other connections need the budget.
 
 A small batch is encoded and pushed within the call that receives it from the node, because a switch to the reading task
 costs as much as encoding. This work is bounded per millisecond (`AT_ONCE_MAX`), so that one turn of the event loop
@@ -46,22 +46,24 @@ from tidelog_proto.limits import KIB, MIB
 log = logging.getLogger(__name__)
 
 RING_BYTES: Final = 1 * MIB
-"""Maximum memory of the ring of a feed, from which followers that are behind are served."""
+"""Memory of the encoded entries that a feed keeps for followers that are behind."""
 
 WHOLE_BYTES: Final = 64 * KIB
-"""Batches of up to this size are encoded as one message, without a search for places to split them."""
+"""Batches of up to this size are encoded as one entry, without a search for places to split them."""
 
 COUNTED_BYTES: Final = 4 * KIB
-"""Step in which the ring's memory is counted in the budget; one update costs as much as encoding a record."""
+"""Step in which kept entries are counted in the budget; one update costs as much as encoding a record."""
 
 AT_ONCE_S: Final = 0.001
 AT_ONCE_MAX: Final = PUSHES_MAX
-"""Limit of the work that is done within calls that receive batches, per `AT_ONCE_S` of the loop's clock (uvloop
-advances the clock once per iteration). The unit is a push; a batch counts as `BATCH_PUSHES` plus one for each KiB."""
+"""Limit of the work within calls that receive batches, per `AT_ONCE_S` of the loop's clock (uvloop advances it once per
+turn). The unit is a push; a batch counts as `BATCH_PUSHES` plus one for each KiB."""
 BATCH_PUSHES: Final = 5
 
 NOTHING: Final = JsonRecords(b"[]", 0, 0)
 _SID: Final = 0
+_made: Final = tuple.__new__
+"""Creates a named tuple; its own constructor is a slower wrapper of this."""
 
 
 class SharedFeed:
@@ -70,7 +72,7 @@ class SharedFeed:
     Args:
         client: the client of the followers' caller.
         settings: limits of messages.
-        outgoing: the response budget.
+        outgoing: the budget for outgoing data.
         scope: topic and filter.
         positions: partition -> next offset of the first follower.
         metrics: counts pushed records.
@@ -100,7 +102,7 @@ class SharedFeed:
         tokens = ResumeTokens(scope, positions)
         self._protocol.opened(_SID, positions, tokens)
         self._resume_tokens, self._tokens = tokens, EntryTokens(tokens)
-        self._fan_outs: WeakValueDictionary[EntryEncoder, FanOut] = WeakValueDictionary()
+        self._fan_outs: WeakValueDictionary[tuple[EntryEncoder, bool], FanOut] = WeakValueDictionary()
         self._protocol.resume_token(_SID)
         self.ring = Ring(self._state.positions, bytes_max=RING_BYTES)
         self._outlet = ConnectionOutput(outgoing, settings.ws_slow_timeout_s)
@@ -108,21 +110,25 @@ class SharedFeed:
         self._ring_bytes = 0
         self._stirred = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._plain_records_max = min(PLAIN_RECORDS_MAX, settings.ws_batch_records_max)
         self._always_fits_bytes = settings.ws_batch_bytes_max // 2 - BATCH_MEMBERS_BYTES - TOKEN_GROWTH_CHARS
-        """Maximum length of records that fit a message with any resume token, which is at most half of the message."""
+        """Records of up to this length fit a message with any resume token, which is at most half of the message."""
         self._loop = asyncio.get_running_loop()
         self._at_once_at = 0.0
         self._at_once_left = 0
-        """Remainder of `AT_ONCE_MAX` in the interval that began at `_at_once_at`."""
+        """Work that is still allowed within calls that receive batches in the interval that began at `_at_once_at`."""
 
     # ------------------------------------------------------------------------------------------ followers
 
     def attach(self, follower: Follower) -> bool:
         """Attach a follower if the feed can serve it; see `Ring.attach`."""
-        fan_out = self._fan_outs.get(follower.encoder)
+        encoder = follower.encoder
+        is_exact = follower.watch is not None or follower.credit.credit_bytes is not None
+        fan_out = self._fan_outs.get((encoder, is_exact))
         if fan_out is None:
-            records_out = self._metrics.records_out.labels(follower.encoder.surface)
-            fan_out = self._fan_outs[follower.encoder] = FanOut(follower.encoder, self._tokens, records_out)
+            records_out = self._metrics.records_out.tally(encoder.surface)
+            fan_out = FanOut(encoder, self._tokens, records_out, is_exact=is_exact)
+            self._fan_outs[encoder, is_exact] = fan_out
         follower.pusher = fan_out
         if not self.ring.attach(follower):
             return False
@@ -135,7 +141,7 @@ class SharedFeed:
     def leave(self, follower: Follower) -> None:
         """Remove a follower; the feed ends with the last one."""
         self.ring.leave(follower)
-        if not len(self.ring):
+        if not self.ring.follower_count:
             self.close()
 
     def stir(self) -> None:
@@ -153,7 +159,7 @@ class SharedFeed:
     async def _run(self) -> None:
         try:
             while True:
-                await self._await_demand()
+                await self._wanted()
                 try:
                     await self._ahead.begin()
                     await self._read()
@@ -185,50 +191,55 @@ class SharedFeed:
             consumer.at_once(self._take_at_once)
             while await self._take(await consumer.next_batch()):
                 if consumer.has_arrivals:
-                    await asyncio.sleep(0)  # yields to other tasks
-                await self._await_demand()
+                    await asyncio.sleep(0)  # give other tasks a turn
+                await self._wanted()
 
     def _take_at_once(self, partition: int, batch: RecordBatch) -> bool:
         """Push a small batch that arrived while the reading task waits; False: the task has to handle the batch."""
-        size_bytes, ring = batch.header.uncompressed_length, self.ring
-        if size_bytes > WHOLE_BYTES or ring.closed or not ring.is_wanted or not self._is_turn(size_bytes):
+        header, ring = batch.header, self.ring
+        size_bytes = header.uncompressed_length
+        if size_bytes > WHOLE_BYTES or ring.closed or not ring.is_wanted:
+            return False
+        now = self._loop.time()
+        if now - self._at_once_at >= AT_ONCE_S:
+            self._at_once_at, self._at_once_left = now, AT_ONCE_MAX
+        self._at_once_left -= ring.follower_count + BATCH_PUSHES + (size_bytes >> 10)
+        if self._at_once_left < 0:
             return False
         try:
-            whole = self._encoded_at_once(batch)
-            if whole is None:
-                return False
-            self._append(partition, batch.base_offset, batch.end_offset, whole)
-            self._ahead.passed()
+            taken = plain_json(batch) if header.record_count <= self._plain_records_max else None
+            if taken is None or len(taken.data) > self._always_fits_bytes:
+                taken = self._whole_at_once(batch, taken)
+                if taken is None:
+                    return False
+            # The properties of a batch cost a call; the start is used in a partition that is new to the ring only.
+            first_offset = header.base_offset if partition in ring.positions else batch.base_offset
+            self._append(partition, first_offset, header.base_offset + header.last_offset_delta + 1, taken)
+            if self._ahead.reserved_bytes:
+                self._ahead.passed()
         except Exception:
             log.exception("shared feed of topic %s failed, its subscriptions read by themselves", self.scope.topic)
             self.close()
         return True
 
-    def _is_turn(self, size_bytes: int) -> bool:
-        """Count the work of a batch; return whether it may be pushed within the call that received it."""
-        now = self._loop.time()
-        if now - self._at_once_at >= AT_ONCE_S:
-            self._at_once_at, self._at_once_left = now, AT_ONCE_MAX
-        self._at_once_left -= len(self.ring) + BATCH_PUSHES + (size_bytes >> 10)
-        return self._at_once_left >= 0
+    def _whole_at_once(self, batch: RecordBatch, plain: JsonRecords | None) -> JsonRecords | None:
+        """Return a batch as JSON; None if it does not fit one message or cannot be encoded here.
 
-    def _encoded_at_once(self, batch: RecordBatch) -> JsonRecords | None:
-        """Return a batch as JSON; None if it does not fit one message or cannot be encoded here."""
-        records = len(batch)
-        if not 0 < records <= self._settings.ws_batch_records_max:
+        Args:
+            batch: the batch.
+            plain: the result of `plain_json`, if it is not certain to fit.
+        """
+        if not 0 < len(batch) <= self._settings.ws_batch_records_max:
             return None
-        if records <= PLAIN_RECORDS_MAX:
-            plain = plain_json(batch)
-            if plain is not None:
-                size_bytes = len(plain.data)
-                if size_bytes <= self._always_fits_bytes or size_bytes <= self._protocol.records_bytes_max(_SID):
-                    return plain
+        bytes_max = self._protocol.records_bytes_max(_SID)
+        if plain is not None and len(plain.data) <= bytes_max:
+            return plain
         if batch.header.codec is not Codec.NONE:
             return None
         try:
-            return whole_batch(batch, self._protocol.records_bytes_max(_SID))
+            return whole_batch(batch, bytes_max)
         except ProtocolError:
-            return None  # the reading task gets the same error and handles it
+            return None  # the reading task runs into the same error and handles it
 
     async def _take(self, consumed: ConsumedBatch | None) -> bool:
         """Add one batch to the ring, split by the limits of a message; False: restart reading at the positions."""
@@ -249,15 +260,15 @@ class SharedFeed:
             return True
         reader = BatchReader(batch)
         while len(reader):
-            await self._await_demand()
+            await self._wanted()
             size_bytes_max = reader.json_bytes_max(records_max, bytes_max)
             await self._outlet.wait_for_room(size_bytes_max)
             try:
                 first_offset = reader.next_offset
-                encoded = reader.take_json(records_max, bytes_max, self._protocol.records_bytes_max(_SID))
+                taken = reader.take_json(records_max, bytes_max, self._protocol.records_bytes_max(_SID))
             finally:
                 self._outlet.give_back(size_bytes_max)
-            await self._push(partition, first_offset, reader.next_offset, encoded)
+            await self._push(partition, first_offset, reader.next_offset, taken)
             await asyncio.sleep(0)
         self._ahead.done(batch)
         return True
@@ -273,14 +284,14 @@ class SharedFeed:
         finally:
             self._outlet.give_back(size_bytes)
 
-    async def _push(self, partition: int, first_offset: int, next_offset: int, encoded: JsonRecords) -> None:
+    async def _push(self, partition: int, first_offset: int, next_offset: int, taken: JsonRecords) -> None:
         """Add records to the ring and push them to all followers in step."""
-        is_more = self._append(partition, first_offset, next_offset, encoded)
+        is_more = self._append(partition, first_offset, next_offset, taken)
         while is_more:
             await asyncio.sleep(0)
             is_more = self.ring.push_pending()
 
-    def _append(self, partition: int, first_offset: int, next_offset: int, encoded: JsonRecords) -> bool:
+    def _append(self, partition: int, first_offset: int, next_offset: int, taken: JsonRecords) -> bool:
         """Add records to the ring, from its position or, in a new partition, from `first_offset`.
 
         Returns:
@@ -288,15 +299,16 @@ class SharedFeed:
         """
         position = self.ring.positions.get(partition, first_offset)
         self._resume_tokens.move(partition, next_offset)
-        self._tokens.usual = self._protocol.batch_token(_SID, size_bytes=len(encoded.data))
-        entry = RingEntry(partition, position, next_offset, encoded.records, encoded.payload_bytes, encoded.data)
+        self._tokens.usual = self._protocol.batch_token(_SID, size_bytes=len(taken.data))
+        data, records, payload_bytes = taken
+        entry = _made(RingEntry, (partition, position, next_offset, records, payload_bytes, data))
         is_more = self.ring.append(entry)
         if not 0 <= self._ring_bytes - self.ring.held_bytes <= COUNTED_BYTES:
             self._count()
         return is_more
 
     def _count(self) -> None:
-        """Count the ring's memory in the budget, in steps of `COUNTED_BYTES`; drop the entries if there is no room."""
+        """Count the kept entries in the budget, in steps of `COUNTED_BYTES`; drop them if the budget has no room."""
         counted_bytes = -(-self.ring.held_bytes // COUNTED_BYTES) * COUNTED_BYTES
         more_bytes = counted_bytes - self._ring_bytes
         if more_bytes > 0 and not self._outlet.take(more_bytes):
@@ -307,13 +319,13 @@ class SharedFeed:
         self._ring_bytes = counted_bytes
 
     def _release_entries(self) -> int:
-        """Drop the ring's entries because another connection needs the budget; return the freed bytes."""
+        """Drop the entries because another connection needs the budget; return the freed bytes."""
         self.ring.drop_entries()
         freed_bytes = self._ring_bytes
         self._count()
         return freed_bytes
 
-    async def _await_demand(self) -> None:
+    async def _wanted(self) -> None:
         """Wait until a follower wants more records."""
         while not self.ring.is_wanted:
             self._stirred.clear()

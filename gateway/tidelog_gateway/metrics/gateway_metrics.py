@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 from tidelog_gateway.budget.request_budget import RequestBudget
 from tidelog_gateway.budget.response_budget import ResponseBudget
 from tidelog_gateway.metrics.request_metrics import RequestMetrics
+from tidelog_proto.process.hot_path_metrics import TallyCounter
 from tidelog_proto.process.standard_streams import dropped_writes
 from tidelog_proto.version import VERSION
 
@@ -35,19 +36,15 @@ class Metrics:
     def __init__(self, budget: RequestBudget, outgoing: ResponseBudget, *, has_parent: bool = False) -> None:
         self.registry = CollectorRegistry()
         self.answered = RequestMetrics(self.registry).answered
-        self.records_in = Counter(
-            "tidelog_gateway_records_published",
-            "Records acknowledged by the log.",
-            ("surface",),
-            registry=self.registry,
+        self.records_in = TallyCounter(
+            "tidelog_gateway_records_published", "Records acknowledged by the log.", self.registry, label="surface"
         )
-        self.records_out = Counter(
-            "tidelog_gateway_records_delivered", "Records sent to readers.", ("surface",), registry=self.registry
+        self.records_out = TallyCounter(
+            "tidelog_gateway_records_delivered", "Records sent to readers.", self.registry, label="surface"
         )
         # Cached, because finding a counter by its labels takes longer than counting.
-        self.http_records_in, self.http_records_out = (
-            counter.labels("http") for counter in (self.records_in, self.records_out)
-        )
+        self.http_records_in = self.records_in.tally("http")
+        self.http_records_out = self.records_out.tally("http")
         self.websockets = Gauge("tidelog_gateway_websockets", "Open WebSockets.", registry=self.registry)
         self.subscriptions = Gauge(
             "tidelog_gateway_subscriptions",

@@ -148,6 +148,7 @@ def _positions(data: bytes) -> dict[int, int]:
 
 
 def _varint(value: int) -> bytes:
+    """Return a number as LEB128."""
     encoded = bytearray()
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)

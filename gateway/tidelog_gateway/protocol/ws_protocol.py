@@ -191,6 +191,8 @@ class WsProtocol:
         self._settings = settings
         self._codec = codec
         self._always_token = always_token
+        self._short_token_chars = min(SHORT_TOKEN_CHARS, settings.ws_batch_bytes_max // 2)
+        """Tokens of up to this length are in every message of a client without a limit of its own."""
         self.subscriptions: dict[int, Subscription] = {}
 
     def receive(self, payload: str | bytes, *, now_us: int) -> Action:
@@ -317,7 +319,8 @@ class WsProtocol:
             return self.resume_token(sid)
         subscription = self.subscriptions[sid]
         chars_max = subscription.token_chars + TOKEN_GROWTH_CHARS
-        if subscription.tokens is None or not self._is_token_due(subscription):
+        is_short = subscription.message_bytes_max is None and subscription.token_chars <= self._short_token_chars
+        if subscription.tokens is None or not (is_short or self._is_token_due(subscription)):
             subscription.since_token_bytes += size_bytes
             return None
         token = subscription.tokens.token()
@@ -450,25 +453,6 @@ def batch_message(
     if resume_token is not None:
         batch["resume_token"] = resume_token
     return {"batch": batch}
-
-
-def batch_frame(sid: int, partition: int, records: bytes, next_offset: int, resume_token: str | None) -> bytes:
-    """Return a batch message as the bytes of a WebSocket frame; `records` is a JSON array."""
-    begin = b'{"batch":{"sid":%d,"partition":%d,"records":' % (sid, partition)
-    token = b"" if resume_token is None else b',"resume_token":"%b"' % resume_token.encode()
-    end = b',"next_offset":%d%b}}' % (next_offset, token)
-    size_bytes = len(begin) + len(records) + len(end)
-    if size_bytes < _LENGTH_16:
-        head = b"\x81%c" % size_bytes
-    elif size_bytes < 1 << 16:
-        head = b"\x81\x7e" + size_bytes.to_bytes(2, "big")
-    else:
-        head = b"\x81\x7f" + size_bytes.to_bytes(8, "big")
-    return b"".join((head, begin, records, end))
-
-
-_LENGTH_16: Final = 126
-"""Payload length in a frame header that announces 2 bytes of length; 127 announces 8 bytes (RFC 6455, 5.2)."""
 
 
 def gap_message(

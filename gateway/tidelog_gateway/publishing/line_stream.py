@@ -296,7 +296,7 @@ class LineStream(Response):
                     continue
                 fault = from_error(outcome)
             lines.append(orjson.dumps({"line": number, "error": fault.brief()}) + b"\n")
-        self._gateway.metrics.records_in.labels("http").inc(
+        self._gateway.metrics.records_in.tally("http").inc(
             sum(1 for outcome in outcomes if not isinstance(outcome, TidelogError))
         )
         return b"".join(lines)

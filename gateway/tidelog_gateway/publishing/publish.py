@@ -110,7 +110,7 @@ def judged(gateway: Gateway, outcomes: list[Outcome], *, surface: Literal["http"
         TidelogError: all records failed with the same error.
     """
     stored = sum(1 for outcome in outcomes if not isinstance(outcome, TidelogError))
-    gateway.metrics.records_in.labels(surface).inc(stored)
+    gateway.metrics.records_in.tally(surface).inc(stored)
     first = outcomes[0]
     if isinstance(first, TidelogError) and all(_same(first, outcome) for outcome in outcomes):
         raise first

@@ -110,7 +110,7 @@ async def records_response(
 ) -> Response:
     """Return the response; for formats other than JSON, the position of the next read is in headers."""
     data = await body.finish(members)
-    gateway.metrics.records_out.labels("http").inc(body.records)
+    gateway.metrics.records_out.tally("http").inc(body.records)
     own = {**VARY, "Content-Type": _CONTENT_TYPES.get(media_type, media_type)}
     return Response(data, headers=own if media_type == JSON else {**own, **headers})
 

@@ -358,5 +358,5 @@ class Delivery:
             sid, partition, records=encoded.records, payload_bytes=encoded.payload_bytes, next_offset=reader.next_offset
         )
         token = self._protocol.batch_token(sid, size_bytes=len(encoded.data))
-        self._gateway.metrics.records_out.labels(self._surface).inc(encoded.records)
+        self._gateway.metrics.records_out.tally(self._surface).inc(encoded.records)
         return batch_message(sid, partition, self._codec.records_member(encoded.data), reader.next_offset, token)

@@ -54,7 +54,7 @@ class FeedReader:
         self._sid = sid
         self._scope = scope
         self._sender = sender
-        self._records_out = gateway.metrics.records_out.labels(surface)
+        self._records_out = gateway.metrics.records_out.tally(surface)
         self._subscription = protocol.subscriptions[sid]
         self._has_own_tokens = True
         self._feed: SharedFeed | None = None

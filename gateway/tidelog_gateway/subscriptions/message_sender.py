@@ -1,4 +1,4 @@
-"""Sender of a WebSocket's messages, one at a time, each counted in the response budget.
+"""Sender of a WebSocket's messages, one at a time, each counted in the budget for outgoing data.
 
 A message is built only after most of the previous ones have left the transport, so a connection holds one message,
 regardless of the number of its subscriptions. The maximum size of a message is reserved before it is built; its actual
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
@@ -18,7 +18,9 @@ from tidelog_gateway.budget.connection_output import ConnectionOutput
 from tidelog_gateway.feed.ring import EntryEncoder, RingEntry
 from tidelog_gateway.protocol.codecs import Codec
 from tidelog_gateway.protocol.json_codec import JSON
-from tidelog_gateway.protocol.ws_protocol import batch_frame
+
+_LENGTH_16: Final = 126
+"""Payload length in a frame header that announces 2 bytes of length; 127 announces 8 bytes (RFC 6455, 5.2)."""
 
 
 class SlowClientError(Exception):
@@ -49,7 +51,7 @@ class MessageSender(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FrameEncoder:
-    """Encodes a message of a shared feed as a WebSocket frame, without masking and compression."""
+    """Encodes an entry as the WebSocket frame of a batch message, without masking and compression."""
 
     sid: int
     surface: str = "websocket"
@@ -57,7 +59,18 @@ class FrameEncoder:
 
     def encode(self, entry: RingEntry, token: str | None) -> bytes:
         """Return the frame."""
-        return batch_frame(self.sid, entry.partition, entry.data, entry.next_offset, token)
+        _, _, next_offset, _, _, records = entry
+        begin = b'{"batch":{"sid":%d,"partition":%d,"records":' % (self.sid, entry.partition)
+        member = b"" if token is None else b',"resume_token":"%b"' % token.encode()
+        end = b',"next_offset":%d%b}}' % (next_offset, member)
+        size_bytes = len(begin) + len(records) + len(end)
+        if size_bytes < _LENGTH_16:
+            head = b"\x81%c" % size_bytes
+        elif size_bytes < 1 << 16:
+            head = b"\x81\x7e" + size_bytes.to_bytes(2, "big")
+        else:
+            head = b"\x81\x7f" + size_bytes.to_bytes(8, "big")
+        return b"".join((head, begin, records, end))
 
 
 class Sender:

@@ -118,6 +118,10 @@ _CODEC_MASK: Final = 0xF << _CODEC_SHIFT
 _DERIVED_COLUMNS: Final = Flags.TIMESTAMP | Flags.VALUE
 _STORED_FLAGS: Final = COLUMN_FLAGS | Flags.TRANSACTIONAL | Flags.CONTROL | Flags.DERIVED | _CODEC_MASK
 _SENT_FLAGS: Final = _STORED_FLAGS | Flags.PROJECTED
+_COMMON_FLAGS: Final = COLUMN_FLAGS | Flags.TRANSACTIONAL | _CODEC_MASK
+_BODY_LENGTH_AT: Final = 5
+"""Index in the fields of `_LAYOUT`."""
+_COMMON_BEGIN: Final = (MAGIC, VERSION, int(BodyKind.ARROW), 0)
 _CODECS: Final = tuple(Codec)
 
 
@@ -285,6 +289,41 @@ def unpack_header(buffer: Buffer, at: int = 0, *, is_sent: bool = False) -> Batc
         raise _corrupt("reserved header bytes are not zero")
     header = _made(BatchHeader, (*fields[4:22], BodyKind.ARROW))
     _check(header, _SENT_FLAGS if is_sent else _STORED_FLAGS)
+    return header
+
+
+def whole_common_batch(buffer: Buffer) -> BatchHeader | None:
+    """Return the header of a buffer that is exactly one batch as producers send them; None for all other buffers.
+
+    Fast path in one call: the header and the body's CRC have passed all checks of `unpack_header` and of
+    `RecordBatch.parse`. None if a check fails, and for control, derived and projected batches and those without values:
+    `RecordBatch.parse` handles or refuses these.
+    """
+    size_bytes = len(buffer)
+    if size_bytes < HEADER_BYTES:
+        return None
+    fields = _LAYOUT.unpack_from(buffer)
+    if fields[:4] != _COMMON_BEGIN or HEADER_BYTES + fields[_BODY_LENGTH_AT] != size_bytes:
+        return None
+    view = memoryview(buffer)
+    if crc32c(view[:_CRC_AT]) != fields[-1] or view[_RESERVED_AT:_DIGEST_AT] != _RESERVED:
+        return None
+    header = _made(BatchHeader, (*fields[4:22], BodyKind.ARROW))
+    flags, _, uncompressed_length, count, body_crc, schema_id, _, _, _, delta, base_us, max_us, *_ = header
+    if (
+        flags & ~_COMMON_FLAGS
+        or not flags & Flags.VALUE
+        or (flags & _CODEC_MASK) >> _CODEC_SHIFT >= len(_CODECS)
+        or size_bytes > BATCH_BYTES_MAX
+        or uncompressed_length > BATCH_UNCOMPRESSED_BYTES_MAX
+        or not 0 < count <= BATCH_RECORDS_MAX
+        or delta != count - 1
+        or schema_id
+        or base_us > max_us
+        or header[_SPAN_INDEX]
+        or crc32c(view[HEADER_BYTES:]) != body_crc
+    ):
+        return None
     return header
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import struct
 from functools import lru_cache
-from itertools import pairwise
 from typing import Final, NamedTuple
 
 from tidelog_proto.batch.columns import columns_of
@@ -30,6 +29,10 @@ _VARIABLE: Final = (Flags.KEY, Flags.VALUE, Flags.TAG)
 _TIMESTAMPS: Final = -1
 
 
+_made: Final = tuple.__new__
+"""Creates a named tuple; its own constructor is a slower wrapper of this."""
+
+
 class PlainColumn(NamedTuple):
     """A column of bytes without nulls.
 
@@ -43,8 +46,8 @@ class PlainColumn(NamedTuple):
 
     def entries(self) -> list[bytes]:
         """Return one entry per record."""
-        data = self.data
-        return [data[begin:end] for begin, end in pairwise(self.offsets)]
+        offsets = self.offsets
+        return list(map(self.data.__getitem__, map(slice, offsets, offsets[1:])))
 
 
 class PlainColumns(NamedTuple):
@@ -99,8 +102,8 @@ def plain_columns(header: BatchHeader, body: Buffer) -> PlainColumns | None:
         offsets = _numbers("i", count + 1).unpack_from(body, numbers_at)
         if offsets[0] < 0 or offsets[-1] > data_bytes or sorted(offsets) != list(offsets):
             return None
-        columns[number] = PlainColumn(offsets, bytes(body[data_at : data_at + data_bytes]))
-    return PlainColumns(timestamps_us, *columns)
+        columns[number] = _made(PlainColumn, (offsets, bytes(body[data_at : data_at + data_bytes])))
+    return _made(PlainColumns, (timestamps_us, *columns))
 
 
 class _Place(NamedTuple):

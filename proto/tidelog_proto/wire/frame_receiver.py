@@ -14,10 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from google.protobuf.message import DecodeError
+
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.limits import ENVELOPE_BYTES_MAX, FRAME_PREFIX_BYTES
 from tidelog_proto.process.buffers import allocate
-from tidelog_proto.wire.frames import Frame, parse_envelope, parse_prefix
+from tidelog_proto.wire.frames import PREFIX, U32_BYTES, Frame, parse_envelope, parse_prefix
 
 SCRATCH_BYTES: Final = 64 * 1024
 FIRST_BYTES: Final = 4 * 1024
@@ -29,6 +31,12 @@ Admit = Callable[[pb.Envelope, int], bool]
 Gather = Callable[[int], None]
 """Called with the size of a large envelope before it is received; raises `ProtocolError` to end the stream."""
 
+
+assert SCRATCH_BYTES <= ENVELOPE_BYTES_MAX, "an envelope in the scratch buffer is within the limit"
+
+_envelope_of: Final = pb.Envelope.FromString
+_made: Final = tuple.__new__
+"""Creates a frame; the named tuple's own constructor is a slower wrapper of this."""
 
 DECLINED: Final = Frame(pb.Envelope(), memoryview(b""))
 """Yielded instead of a declined frame, so that the caller can stop after it as after any frame."""
@@ -43,9 +51,14 @@ class FrameReceiver:
 
     Receive into `buffer()`, then call `received(n)`, which yields the complete frames. For a declined frame it yields
     `DECLINED`: `admit` has seen its envelope and answers it.
+
+    Args:
+        frame_bytes_max: limit of a frame.
+        admit: see `Admit`; None: all frames are admitted.
+        gather: see `Gather`.
     """
 
-    def __init__(self, *, frame_bytes_max: int, admit: Admit, gather: Gather = _gather_any) -> None:
+    def __init__(self, *, frame_bytes_max: int, admit: Admit | None = None, gather: Gather = _gather_any) -> None:
         self.frame_bytes_max = frame_bytes_max
         self.envelope_bytes = 0
         """Length of the current frame's envelope, for `admit`."""
@@ -55,7 +68,8 @@ class FrameReceiver:
         self._gather = gather
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._filled = 0
-        self._envelope: pb.Envelope | None = None
+        self.incomplete: pb.Envelope | None = None
+        """Envelope of the frame whose attachment is being received into memory of its own; None between frames."""
         self._attachment = memoryview(b"")
         self._attachment_filled = 0
         self._discard_bytes = 0
@@ -64,21 +78,21 @@ class FrameReceiver:
     @property
     def arrived_bytes(self) -> int:
         """Received bytes of the current attachment, or else of the current envelope."""
-        return self._filled if self._envelope is None else self._attachment_filled
+        return self._filled if self.incomplete is None else self._attachment_filled
 
     @property
     def is_amid(self) -> bool:
         """Whether a frame is partly received and its attachment's memory is allocated."""
-        return self._envelope is not None
+        return self.incomplete is not None
 
     @property
     def discards(self) -> bool:
         """Whether the next bytes belong to a declined attachment."""
         return self._discard_bytes > 0
 
-    def buffer(self) -> memoryview:
+    def buffer(self, sizehint: int = -1) -> memoryview:  # noqa: ARG002 - so that it can serve as a protocol's `get_buffer`
         """Return the buffer for the next bytes; never empty."""
-        if self._envelope is not None:
+        if self.incomplete is not None:
             return self._attachment[self._attachment_filled :]
         if self._expects_large and self._filled < FIRST_BYTES:
             return self._scratch[self._filled : FIRST_BYTES]
@@ -90,7 +104,7 @@ class FrameReceiver:
         A fast path for callers that wait for the complete frame; `received` accepts these bytes as well.
         """
         filled = self._attachment_filled + size_bytes
-        if self._envelope is None or filled >= len(self._attachment):
+        if self.incomplete is None or filled >= len(self._attachment):
             return False
         self._attachment_filled = filled
         return True
@@ -98,23 +112,30 @@ class FrameReceiver:
     def whole(self, size_bytes: int) -> Frame | None:
         """Return the one small frame that `size_bytes` in `buffer()` consist of; None for other bytes: use `received`.
 
-        Raises:
-            ProtocolError: as `received`.
+        Fast path, which calls no other function of this module. `received` also reports the errors.
         """
-        if self._filled or self._envelope is not None or self._discard_bytes or size_bytes < FRAME_PREFIX_BYTES:
+        if self._filled or self.incomplete is not None or self._discard_bytes or size_bytes < FRAME_PREFIX_BYTES:
             return None
         scratch = self._scratch
-        envelope_bytes, attachment_bytes = parse_prefix(scratch, frame_bytes_max=self.frame_bytes_max)
+        frame_bytes, envelope_bytes = PREFIX.unpack_from(scratch)
         attachment = FRAME_PREFIX_BYTES + envelope_bytes
-        if attachment + attachment_bytes != size_bytes or len(scratch) != SCRATCH_BYTES:
+        if (
+            frame_bytes + U32_BYTES != size_bytes
+            or not FRAME_PREFIX_BYTES < attachment <= size_bytes
+            or frame_bytes > self.frame_bytes_max
+            or len(scratch) != SCRATCH_BYTES
+        ):
             return None
-        envelope = parse_envelope(scratch[FRAME_PREFIX_BYTES:attachment])
+        try:
+            envelope = _envelope_of(bytes(scratch[FRAME_PREFIX_BYTES:attachment]))
+        except DecodeError:
+            return None
         self.envelope_bytes = envelope_bytes
         self._expects_large = False
         self.left_bytes = 0
-        if not self._admit(envelope, attachment_bytes):
+        if self._admit is not None and not self._admit(envelope, size_bytes - attachment):
             return DECLINED
-        return Frame(envelope, memoryview(bytearray(scratch[attachment:size_bytes])))
+        return _made(Frame, (envelope, memoryview(bytearray(scratch[attachment:size_bytes]))))
 
     def received(self, size_bytes: int) -> Iterator[Frame]:
         """Parse `size_bytes` in `buffer()`; yield complete frames, and `DECLINED` for each declined one.
@@ -122,7 +143,7 @@ class FrameReceiver:
         Raises:
             ProtocolError: FRAME_TOO_LARGE or MALFORMED_FRAME; the stream is out of sync and must be closed.
         """
-        if self._envelope is not None:
+        if self.incomplete is not None:
             if not self.goes_on(size_bytes):
                 yield self._finish()
             return
@@ -139,7 +160,7 @@ class FrameReceiver:
             envelope = parse_envelope(self._scratch[body:attachment])
             at = attachment
             self.envelope_bytes = envelope_bytes
-            if not self._admit(envelope, attachment_bytes):
+            if self._admit is not None and not self._admit(envelope, attachment_bytes):
                 self._discard_bytes = attachment_bytes
                 at = self._discard(at)
                 self.left_bytes = filled - at
@@ -153,16 +174,16 @@ class FrameReceiver:
                 self._attachment = allocate(attachment_bytes)
                 self._attachment[:here] = part
                 self._attachment_filled = here
-                self._envelope = envelope
+                self.incomplete = envelope
                 break
             self.left_bytes = filled - at
             yield Frame(envelope, memoryview(bytearray(part)))
         self._shift(at, needed_bytes)
 
     def _finish(self) -> Frame:
-        assert self._envelope is not None
-        frame = Frame(self._envelope, self._attachment)
-        self._envelope = None
+        assert self.incomplete is not None
+        frame = Frame(self.incomplete, self._attachment)
+        self.incomplete = None
         self._attachment = memoryview(b"")
         self._attachment_filled = self.left_bytes = 0
         return frame

@@ -28,8 +28,8 @@ from tidelog_proto.limits import (
     FRAME_PREFIX_BYTES,
 )
 
-_PREFIX: Final = struct.Struct("<II")
-_U32_BYTES: Final = 4
+PREFIX: Final = struct.Struct("<II")
+U32_BYTES: Final = 4
 
 _OTHER_PROTOCOLS: Final = {
     int.from_bytes(
@@ -72,7 +72,7 @@ def parse_prefix(buffer: Buffer, at: int = 0, *, frame_bytes_max: int = FRAME_BY
     Raises:
         ProtocolError: FRAME_TOO_LARGE past a limit, MALFORMED_FRAME for lengths that contradict each other.
     """
-    frame_bytes, envelope_bytes = _PREFIX.unpack_from(buffer, at)
+    frame_bytes, envelope_bytes = PREFIX.unpack_from(buffer, at)
     if frame_bytes > frame_bytes_max:
         if (spoken := _OTHER_PROTOCOLS.get(frame_bytes)) is not None:
             raise ProtocolError(pb.MALFORMED_FRAME, spoken)
@@ -83,11 +83,11 @@ def parse_prefix(buffer: Buffer, at: int = 0, *, frame_bytes_max: int = FRAME_BY
         raise ProtocolError(
             pb.FRAME_TOO_LARGE, f"the envelope has {envelope_bytes} bytes; the limit is {ENVELOPE_BYTES_MAX}"
         )
-    if frame_bytes < _U32_BYTES or envelope_bytes == 0 or envelope_bytes > frame_bytes - _U32_BYTES:
+    if frame_bytes < U32_BYTES or envelope_bytes == 0 or envelope_bytes > frame_bytes - U32_BYTES:
         raise ProtocolError(
             pb.MALFORMED_FRAME, f"frame length {frame_bytes} does not fit envelope length {envelope_bytes}"
         )
-    return Prefix(envelope_bytes, frame_bytes - _U32_BYTES - envelope_bytes)
+    return Prefix(envelope_bytes, frame_bytes - U32_BYTES - envelope_bytes)
 
 
 def parse_envelope(data: Buffer) -> pb.Envelope:
@@ -110,12 +110,12 @@ def encode_frame(envelope: pb.Envelope, attachment_bytes: int = 0) -> bytes:
         ProtocolError: FRAME_TOO_LARGE if the frame exceeds a limit.
     """
     body = envelope.SerializeToString()
-    frame_bytes = _U32_BYTES + len(body) + attachment_bytes
+    frame_bytes = U32_BYTES + len(body) + attachment_bytes
     if len(body) > ENVELOPE_BYTES_MAX or frame_bytes > FRAME_BYTES_MAX:
         raise ProtocolError(
             pb.FRAME_TOO_LARGE, f"the frame has {frame_bytes} bytes, {len(body)} of them in the envelope"
         )
-    return _PREFIX.pack(frame_bytes, len(body)) + body
+    return PREFIX.pack(frame_bytes, len(body)) + body
 
 
 def split_attachment(attachment: memoryview, lengths: Sequence[int]) -> list[memoryview]:

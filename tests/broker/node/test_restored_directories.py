@@ -30,7 +30,13 @@ def no_withdrawal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def copy(founded: Founded, name: str, to: str) -> None:
-    shutil.copytree(founded.path / name, founded.path / to)
+    """Copy the directory of a node, which may run and rename files meanwhile."""
+
+    def copy_unless_renamed(source: str, target: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copy2(source, target)
+
+    shutil.copytree(founded.path / name, founded.path / to, copy_function=copy_unless_renamed)
 
 
 def put_back(founded: Founded, name: str, copied: str) -> None:

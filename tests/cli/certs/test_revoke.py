@@ -90,7 +90,7 @@ def test_a_list_without_a_reader_is_not_written(ca: Path, monkeypatch: pytest.Mo
     revoke_in(ca, (), ["1"])
     before = list_in(ca).read_bytes()
     monkeypatch.setattr(revoke, "PEM_BYTES_MAX", len(before))
-    with pytest.raises(CommandFailed, match=f"nodes and clients read at most {len(before)}: create another CA"):
+    with pytest.raises(CommandFailed, match=f"nodes and clients read at most {len(before)} bytes: create another CA"):
         revoke_in(ca, (), [f"{number:x}" for number in range(2, 60)])
     assert list_in(ca).read_bytes() == before
 

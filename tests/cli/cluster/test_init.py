@@ -207,7 +207,7 @@ def test_invalid_node_is_refused_with_the_expected_shape(text: str, what: str) -
         (("a=h1", "a=h2"), "duplicate id a"),
         (("a=h1", "b=h1"), "duplicate address h1:7400"),
         (("a=h1:1,gossip_port=3", "b=h1:2,gossip_port=3"), "duplicate gossip address h1:3"),
-        (("a=h1,role=ingestion",), "no node has the role persistence"),
+        (("a=h1,role=ingestion",), "no --node has the role persistence"),
     ],
 )
 def test_nodes_that_cannot_be_together_are_refused(

@@ -100,3 +100,24 @@ def test_last_received_record_sets_epoch_and_end() -> None:
     here.arrived(ID, [Prefetched(WHERE, batch(40, 50, 3), NoLender(), None)])
     here.forget(WHERE)
     assert here.at(WHERE) is None
+
+
+def test_batches_that_pass_one_by_one_extend_the_range_of_their_epoch() -> None:
+    ends, epochs = KnownEnds(), ReadEpochs()
+    here = ReceivedEpochs(ends, epochs)
+    for one in (batch(10, 20, 2), batch(20, 30, 2), batch(12, 15, 2)):
+        here.passed(WHERE, ID, one)
+    assert [epochs.at(ID, 0, offset) for offset in (10, 11, 20, 30, 31)] == [None, 2, 2, 2, None]
+    assert (here.at(WHERE), ends.newest(ID, 0)) == (2, 30)
+    here.passed(WHERE, ID, batch(25, 40, 3))
+    assert [epochs.at(ID, 0, offset) for offset in (25, 26, 40)] == [2, 3, 3], "the log was truncated"
+    here.passed(WHERE, ID, batch(5, 8, 3))
+    assert epochs.at(ID, 0, 7) == 3
+    here.passed(WHERE, ID, batch(40, 50, 0, records=0))
+    assert (here.at(WHERE), epochs.at(ID, 0, 50), ends.newest(ID, 0)) == (None, None, 50), "a filter left a gap"
+
+
+def test_a_part_of_a_batch_was_read_from_its_start_only() -> None:
+    epochs = ReadEpochs()
+    ReceivedEpochs(KnownEnds(), epochs).passed(WHERE, ID, batch(10, 20, 2, records=10).slice_from(15))
+    assert [epochs.at(ID, 0, offset) for offset in (15, 16, 20)] == [None, 2, 2]

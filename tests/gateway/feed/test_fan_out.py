@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pytest
-from prometheus_client import CollectorRegistry, Counter
 
 from tidelog_gateway.feed.fan_out import EntryTokens, FanOut
 from tidelog_gateway.feed.ring import EntryEncoder, Follower, RingEntry
+from tidelog_proto.process.hot_path_metrics import Tally
 
 
 class Transport:
@@ -38,8 +38,9 @@ class Stand:
     credit_bytes: int | None = None
     message_bytes_max: int | None = None
     direct: Transport | None = field(default_factory=Transport)
-    pushed_at: float = 0.0
+    settled_at: float = 0.0
     pushed_bytes: int = 0
+    sources: list[Any] = field(default_factory=list)
     may: bool = True
     pushes: int = 0
 
@@ -64,10 +65,14 @@ class PlainEncoder:
 
 def push(stand: Stand, *, records: int, data: bytes = b"[1]", watched: bool = False) -> bool:
     """Push an entry; return whether it was written."""
-    counter = Counter("records", "records", registry=CollectorRegistry())
-    fan_out = FanOut(PlainEncoder(), EntryTokens(cast(Any, None)), counter)
+    counter = Tally()
+    is_exact = watched or stand.credit_bytes is not None
+    fan_out = FanOut(PlainEncoder(), EntryTokens(cast(Any, None)), counter, is_exact=is_exact)
     follower = stand.follower(watched=watched)
+    fan_out.joined(follower)
     refused = fan_out.push(RingEntry(0, 0, max(1, records), records, 7 * records, data), [follower])
+    fan_out.left(follower)
+    assert counter.value == (0 if refused else records)
     assert refused in ([], [follower])
     assert stand.direct is None or stand.direct.written == ([] if refused else [data])
     return not refused
@@ -78,9 +83,13 @@ async def _loop() -> None:
     asyncio.get_running_loop()
 
 
-async def test_credit_is_spent_for_written_records() -> None:
+@pytest.mark.parametrize("watched", [False, True])
+async def test_credit_is_spent_for_written_records(watched: bool) -> None:
+    stand = Stand()
+    assert push(stand, records=3, watched=watched)
+    assert (stand.credit_records, stand.pushed_bytes, stand.sources) == (7, 3, [])
     stand = Stand(credit_bytes=100)
-    assert push(stand, records=3)
+    assert push(stand, records=3, watched=watched)
     assert (stand.credit_records, stand.credit_bytes, stand.pushed_bytes) == (7, 79, 3)
 
 
@@ -96,6 +105,7 @@ async def test_a_follower_without_credit_or_transport_falls_behind(stand: Stand)
     before = (stand.credit_records, stand.credit_bytes)
     assert not push(stand, records=3)
     assert (stand.credit_records, stand.credit_bytes) == before
+    assert (stand.pushed_bytes, stand.settled_at) == (0, 0.0)
 
 
 async def test_a_closing_transport_is_not_written_to() -> None:

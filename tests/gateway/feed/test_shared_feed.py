@@ -25,6 +25,7 @@ from tidelog_proto.batch.record_batch import RecordBatch, columns_of, encode_bat
 from tidelog_proto.limits import KIB, MIB
 
 SCOPE = Scope("t", bytes(16))
+CREDIT_RECORDS = 1_000_000
 
 
 class Sink:
@@ -64,10 +65,14 @@ class Listener:
     message_bytes_max: int | None = None
 
     def __init__(
-        self, outgoing: ResponseBudget, positions: dict[int, int], encoder: RecordingEncoder | None = None
+        self,
+        outgoing: ResponseBudget,
+        positions: dict[int, int],
+        encoder: RecordingEncoder | None = None,
+        credit_records: int = CREDIT_RECORDS,
     ) -> None:
         self.encoder = encoder or RecordingEncoder()
-        self.has_credit = True
+        self.credit_records = credit_records
         self.woken = asyncio.Event()
         self.feed: SharedFeed | None = None
         self.sink = Sink()
@@ -75,15 +80,10 @@ class Listener:
         self.outlet.connected(cast(asyncio.Transport, self.sink))
         self.outlet.direct_writes(allowed=True)
         self.follower = Follower(dict(positions), cast(Credit, self), self.outlet, self.encoder, self.woken.set)
-        self.spent = 0
 
     @property
-    def credit_records(self) -> int:
-        return 1_000_000 - self.spent if self.has_credit else 0
-
-    @credit_records.setter
-    def credit_records(self, records: int) -> None:
-        self.spent = 1_000_000 - records
+    def spent(self) -> int:
+        return CREDIT_RECORDS - self.credit_records
 
     @property
     def pushed(self) -> list[RingEntry]:
@@ -106,9 +106,14 @@ class Stand:
         self.feeds = Feeds(client, GatewaySettings(**settings), self.outgoing, self.metrics)
 
     def follow(
-        self, positions: dict[int, int], *, create: bool = True, encoder: RecordingEncoder | None = None
+        self,
+        positions: dict[int, int],
+        *,
+        create: bool = True,
+        encoder: RecordingEncoder | None = None,
+        credit_records: int = CREDIT_RECORDS,
     ) -> Listener:
-        listener = Listener(self.outgoing, positions, encoder)
+        listener = Listener(self.outgoing, positions, encoder, credit_records)
         listener.feed = self.feeds.attach(SCOPE, listener.follower, create=create)
         return listener
 
@@ -133,7 +138,6 @@ async def test_a_batch_is_read_and_encoded_once_for_all(stand: Stand) -> None:
     assert other.encoder.entries[0][0] is entry
     assert one.sink.written == same.sink.written == [entry.data]
     assert one.sink.written[0] is same.sink.written[0]
-    assert (one.spent, same.spent, one.outlet.pushed_bytes) == (2, 2, len(entry.data))
     assert (entry.records, entry.payload_bytes, entry.first_offset, entry.next_offset) == (2, 3, 0, 2)
     assert token is not None
     assert positions_in(token, SCOPE) == {0: 2, 1: 0}
@@ -143,6 +147,7 @@ async def test_a_batch_is_read_and_encoded_once_for_all(stand: Stand) -> None:
     feed.leave(one.follower)
     feed.leave(other.follower)
     assert (len(stand.feeds), stand.outgoing.used_bytes) == (0, 0)
+    assert (one.spent, same.spent, one.outlet.pushed_bytes) == (2, 2, len(entry.data))
 
 
 async def test_a_large_batch_is_cut_as_for_one_subscription(log: FakeLog) -> None:
@@ -160,21 +165,19 @@ async def test_a_large_batch_is_cut_as_for_one_subscription(log: FakeLog) -> Non
 
 
 async def test_a_feed_without_credit_reads_nothing(stand: Stand) -> None:
-    listener = stand.follow({0: 0, 1: 0})
+    listener = stand.follow({0: 0, 1: 0}, credit_records=0)
     assert listener.feed is not None
-    listener.has_credit = False
     for _ in range(5):
         await stand.log.append("t", 0, columns_of([b"x"]))
     await asyncio.sleep(0.05)
     assert stand.log.reads == 0
-    listener.has_credit = True
+    listener.credit_records = CREDIT_RECORDS
     listener.feed.stir()
     await listener.until(5)
 
 
-async def test_entries_are_kept_within_the_budget_and_dropped_for_others(stand: Stand) -> None:
-    fast, slow = stand.follow({0: 0, 1: 0}), stand.follow({0: 0, 1: 0})
-    slow.has_credit = False
+async def test_pieces_are_kept_within_the_budget_and_dropped_for_others(stand: Stand) -> None:
+    fast, slow = stand.follow({0: 0, 1: 0}), stand.follow({0: 0, 1: 0}, credit_records=0)
     for at in range(20):
         await stand.log.append("t", 0, columns_of([b"x" * 20_000]))
         await fast.until(at + 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +13,8 @@ from tests.gateway.conftest import OpenApi, Serve, process
 from tests.gateway.fake_log import FakeLog
 from websockets.asyncio.client import connect
 from websockets.typing import Subprotocol
+
+from tidelog_proto.batch.record_batch import columns_of
 
 
 def lines(out: str) -> list[dict[str, Any]]:
@@ -84,6 +87,24 @@ async def test_a_websocket_is_logged_when_it_is_closed(
     assert line["bytes_in"] == len('{"id":1,"nothing":{}}')
     assert line["bytes_out"] > 0
     assert line["close_code"] is not None
+
+
+async def test_the_bytes_that_a_feed_has_pushed_are_logged(
+    serve: Serve, logged: FakeLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    received = 0
+    async with serve(access_log=True) as served:
+        async with connect(served.ws, subprotocols=[Subprotocol("tidelog.v1.json")]) as socket:
+            await socket.send('{"id":1,"sub":{"sid":1,"topic":"t","from":"latest","credit":{"records":1000}}}')
+            received += len(await socket.recv())
+            for _ in range(5):
+                await logged.append("t", 0, columns_of([b"x" * 1000]))
+                async with asyncio.timeout(10):
+                    received += len(await socket.recv())
+        await served.stop()
+    (line,) = lines(capsys.readouterr().out)
+    heads = line["bytes_out"] - received
+    assert 0 <= heads <= 5 * 4, "pushed messages count with the heads of their frames"
 
 
 @pytest.fixture

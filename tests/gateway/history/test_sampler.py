@@ -64,9 +64,9 @@ async def test_a_slow_sample_is_followed_by_a_long_pause() -> None:
 
 def test_the_figures_of_a_gateway_equal_its_metrics() -> None:
     its = metrics()
-    its.records_in.labels("http").inc(5)
-    its.records_in.labels("websocket").inc(6)
-    its.records_out.labels("http").inc(7)
+    its.records_in.tally("http").inc(5)
+    its.records_in.tally("websocket").inc(6)
+    its.records_out.tally("http").inc(7)
     its.answered("POST", PUBLISH_ROUTE, 200, 0.002)
     its.answered("GET", "/livez", 200, 0.002)
     its.answered("GET", "/livez", 503, 0.002)

@@ -33,7 +33,7 @@ def values(families: Families) -> Mapping[str, float]:
 def test_a_page_of_families_equals_the_page_of_the_metrics() -> None:
     of = metrics()
     of.answered("GET", "/livez", 200, 0.003)
-    of.records_in.labels("http").inc(5)
+    of.records_in.tally("http").inc(5)
     stable = [line for line in of.page().decode().splitlines() if not line.startswith("process_")]
     given = [line for line in page_of(sent(of)).decode().splitlines() if not line.startswith("process_")]
     assert given == stable

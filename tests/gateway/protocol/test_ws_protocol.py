@@ -3,12 +3,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.json_texts import NOT_JSON, values
-from websockets.frames import Frame, Opcode
 
 from tidelog_gateway.protocol import ws_protocol
 from tidelog_gateway.protocol.messages import AtTime, Sub
@@ -23,8 +21,6 @@ from tidelog_gateway.protocol.ws_protocol import (
     Publish,
     Reply,
     WsProtocol,
-    batch_frame,
-    batch_message,
 )
 from tidelog_gateway.settings import GatewaySettings
 
@@ -312,11 +308,3 @@ def test_a_token_that_grows_by_many_partitions_waits_for_a_message_with_room() -
     token = on.batch_token(1)
     assert token is not None
     assert len(token) + before <= 1_000_000
-
-
-@pytest.mark.parametrize("length", [0, 30, 60, 65_400, 65_440, 70_000])
-@pytest.mark.parametrize("token", [None, "AQ-_"])
-def test_a_batch_frame_is_the_frame_of_the_batch_message(length: int, token: str | None) -> None:
-    records = orjson.dumps(["x" * length])
-    message = orjson.dumps(batch_message(7, 3, orjson.Fragment(records), 12, token))
-    assert batch_frame(7, 3, records, 12, token) == Frame(Opcode.TEXT, message).serialize(mask=False)

@@ -146,13 +146,25 @@ async def test_silence_is_broken_by_a_comment() -> None:
     running.cancel()
 
 
-async def test_an_event_that_a_feed_has_pushed_delays_the_comment() -> None:
+class Source:
+    """A feed that has pushed to the stream and has not settled yet."""
+
+    pushed_at = 0.0
+
+
+@pytest.mark.parametrize("is_settled", [False, True])
+async def test_an_event_that_a_feed_has_pushed_delays_the_comment(is_settled: bool) -> None:
     line = Line(heartbeat_s=0.2)
+    source = Source()
+    line.outlet.sources.append(source)
     running = asyncio.create_task(line.sender.run(line.write))
     loop = asyncio.get_running_loop()
     began = loop.time()
     await asyncio.sleep(0.1)
-    line.outlet.pushed_at = loop.time()
+    if is_settled:
+        line.outlet.settled_at = loop.time()
+    else:
+        source.pushed_at = loop.time()
     async with asyncio.timeout(10):
         assert await line.bodies.get() == HEARTBEAT
     assert loop.time() - began >= 0.29

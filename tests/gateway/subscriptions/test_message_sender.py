@@ -3,13 +3,17 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
+import orjson
 import pytest
 from starlette.types import Message
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+from websockets.frames import Frame, Opcode
 
 from tidelog_gateway.budget.connection_output import UNSENT_BYTES, ConnectionOutput
 from tidelog_gateway.budget.response_budget import ResponseBudget
-from tidelog_gateway.subscriptions.message_sender import Sender, SlowClientError
+from tidelog_gateway.feed.ring import RingEntry
+from tidelog_gateway.protocol.ws_protocol import batch_message
+from tidelog_gateway.subscriptions.message_sender import FrameEncoder, Sender, SlowClientError
 from tidelog_proto.limits import MIB
 
 
@@ -106,3 +110,12 @@ async def test_each_waiting_sender_gets_the_disconnect() -> None:
     with pytest.raises(WebSocketDisconnect):
         await sending.close(1001, "bye")
     assert outgoing.used_bytes == 0
+
+
+@pytest.mark.parametrize("length", [0, 30, 60, 65_400, 65_440, 70_000])
+@pytest.mark.parametrize("token", [None, "AQ-_"])
+def test_a_batch_frame_is_the_frame_of_the_batch_message(length: int, token: str | None) -> None:
+    records = orjson.dumps(["x" * length])
+    message = orjson.dumps(batch_message(7, 3, orjson.Fragment(records), 12, token))
+    frame = FrameEncoder(7).encode(RingEntry(3, 10, 12, 1, length, records), token)
+    assert frame == Frame(Opcode.TEXT, message).serialize(mask=False)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tidelog_gateway.feed.ring import RingEntry
 from tidelog_gateway.feed.whole_batch import whole_batch
-from tidelog_gateway.protocol.ws_protocol import batch_frame
+from tidelog_gateway.subscriptions.message_sender import FrameEncoder
 from tidelog_loadtest.gateway.bare_broadcast import TOKEN, Translator
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import stamp_owner
@@ -29,7 +30,8 @@ def frame_of(partition: int, batch: bytes) -> bytes:
     records = whole_batch(RecordBatch.parse(batch), MIB)
     assert records is not None
     next_offset = RecordBatch.parse(batch).end_offset
-    return batch_frame(1, partition, records.data, next_offset, TOKEN.decode())
+    entry = RingEntry(partition, 0, next_offset, records.records, records.payload_bytes, records.data)
+    return FrameEncoder(1).encode(entry, TOKEN.decode())
 
 
 @pytest.mark.parametrize("cut_bytes", [1, 100, MIB])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -11,7 +12,7 @@ from tests.proto.derived_batches import derived, nothing_left
 
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.columns import columns_of
-from tidelog_proto.batch.header import Codec, Flags, stamp_owner, unpack_header
+from tidelog_proto.batch.header import Codec, Flags, stamp_owner, unpack_header, whole_common_batch
 from tidelog_proto.batch.record_batch import RecordBatch, encode_batch, iter_batches
 from tidelog_proto.batch.verification import verify_batch
 from tidelog_proto.errors import ProtocolError
@@ -273,3 +274,40 @@ def test_offsets_of_other_batches() -> None:
     assert batch.slice_from(6).offsets().to_pylist() == [6, 7]
     assert batch.slice_from(99).offsets().to_pylist() == []
     assert not batch.derived
+
+
+_VARIED: st.SearchStrategy[dict[str, Any]] = st.one_of(
+    *(
+        st.fixed_dictionaries({name: values})
+        for name, values in {
+            "flags": st.integers(0, 2**20 - 1),
+            "body_length": st.integers(0, 1000),
+            "uncompressed_length": st.sampled_from([0, 2**32 - 1]),
+            "record_count": st.integers(0, 4),
+            "body_crc": st.just(1),
+            "schema_id": st.integers(0, 1),
+            "last_offset_delta": st.integers(0, 4),
+            "base_timestamp_us": st.just(2**62),
+            "base_offset": st.integers(0, 2**63 - 1),
+            "sequence_span": st.integers(0, 5),
+        }.items()
+    )
+)
+
+
+@given(records=given_records(max_size=3), codec=st.sampled_from(CODECS), changes=_VARIED, data=st.data())
+@settings(max_examples=300)
+def test_the_fast_path_of_common_batches_accepts_nothing_that_parsing_refuses(
+    records: Given, codec: Codec, changes: dict[str, Any], data: st.DataObject
+) -> None:
+    good = encode_batch(records.columns(), now_us=NOW_US, codec=codec).to_bytes()
+    has_values = bool(unpack_header(good).flags & Flags.VALUE)
+    assert whole_common_batch(memoryview(good)) == (unpack_header(good) if has_values else None)
+    changed = unpack_header(good)._replace(**changes).pack() + good[HEADER_BYTES:]
+    at = data.draw(st.integers(0, len(good) - 1))
+    damaged = good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :]
+    for raw in (changed, damaged, good + b"x", good[:-1], good[:HEADER_BYTES], b""):
+        header = whole_common_batch(raw)
+        if header is not None:
+            assert header == RecordBatch.parse(raw).header
+            assert not header.flags & (Flags.CONTROL | Flags.DERIVED | Flags.PROJECTED)

@@ -24,7 +24,7 @@ def test_errors_in_results_are_found() -> None:
     assert problems(found({UA: 1}, 1, {1: 1}), EVENTS) == []
     assert problems(found({UA: 1}, 2, {1: 1, 2: 1}), EVENTS) == []
     assert "is stored 2 times" in problems(found({UA: 2}, 1, {1: 1}), EVENTS)[0]
-    assert problems(found({UA: 1}, 1, {1: 2}), EVENTS) == ["trip 1 is stored 2 times"]
+    assert problems(found({UA: 1}, 1, {1: 2}), EVENTS) == ["trip 1 is stored 2 times, expected once"]
     assert "has 3 flights, not 1 to 2" in problems(found({UA: 1}, 3, {1: 1}), EVENTS)[0]
     assert "has 0 flights" in problems(found({}, 0, {1: 1}), EVENTS)[0]
     assert problems(found({UA: 1}, 1, {}), EVENTS) == ["1 landed flights are missing, for example 1"]
