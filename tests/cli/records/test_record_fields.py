@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -63,7 +64,7 @@ def test_headers_are_left_out_by_name(kind: pa.DataType, names: list[str], left:
     all_of_them = [["tidelog-topic", "a", "tidelog-error"], ["tidelog-error"], [], [], ["a", "a", "b"]]
     (kept,) = without_headers(iter([batch_of(kind)]), names)
     assert kept.column("value").to_pylist() == [b"1", b"2", b"3", b"4", b"5"]
-    read = kept.column("headers").to_pylist()
+    read: list[Any] = kept.column("headers").to_pylist()
     assert [[pair["key"] for pair in row] for row in read] == (left or all_of_them)
     assert all(pair["value"] == pair["key"].encode() for row in read for pair in row)
     (none,) = without_headers(iter([batch_of(kind)]), ["*"])
