@@ -90,7 +90,7 @@ def checked_names(patterns: Sequence[str]) -> list[str]:
 
 
 def without_headers(batches: Iterator[pa.RecordBatch], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the batches without headers of these names; a `*` at the end of a name stands for any rest.
+    """Yield the batches without headers of these names; a `*` at its end matches any rest.
 
     Raises:
         CommandFailed: a batch has no columns of records.
