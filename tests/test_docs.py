@@ -146,6 +146,19 @@ def created_topics() -> Iterator[tuple[str, str, str]]:
                 yield from ((page.name, *call) for call in re.findall(r"topic create (\S+) ?([^\n|&]*)", code))
 
 
+def named_partitions() -> Iterator[tuple[str, str]]:
+    """Yield name and number of partitions of each topic of an example for which both are given, run or not."""
+    forms = (
+        r"create_topic\(\"([^\"]+)\", partitions=(\d+)",
+        r"topic create (\S+) --partitions (\d+)",
+        r"\"name\": \"([^\"]+)\", \"partitions\": (\d+)",
+    )
+    for page in PAGES:
+        for _, code in FENCE.findall(page.read_text()):
+            for form in forms:
+                yield from re.findall(form, code)
+
+
 def test_topics_of_examples_may_exist() -> None:
     assert [each for each in created_topics() if "exist_ok=True" not in each[2] and "--exist-ok" not in each[2]] == []
 
@@ -156,6 +169,25 @@ def test_examples_that_create_one_topic_agree_on_its_settings() -> None:
         words = settings.replace("--exist-ok", "").replace("--", "").replace("exist_ok=True", "").replace("=", " ")
         wanted.setdefault(name, set()).add(" ".join(words.replace(",", " ").split()))
     assert {name: settings for name, settings in wanted.items() if len(settings) > 1} == {}
+
+
+def test_examples_agree_on_the_partitions_of_a_topic() -> None:
+    wanted: dict[str, set[str]] = {}
+    for name, count in named_partitions():
+        wanted.setdefault(name, set()).add(count)
+    assert wanted["orders"] == {"2"}
+    assert {name: counts for name, counts in wanted.items() if len(counts) > 1} == {}
+
+
+def test_each_group_of_the_examples_belongs_to_one_page() -> None:
+    used: dict[str, set[str]] = {}
+    for page in RUN_PAGES - {HTTP_PAGE, STREAMS_PAGE, WEBSOCKET_PAGE}:  # their tests start from an empty node
+        for language, code in FENCE.findall(page.read_text()):
+            if language in {"bash", "python"}:
+                for name in re.findall(r"(?:\bgroup=|\bGroup\(|--group )\"?([\w-]+)", code):
+                    used.setdefault(name, set()).add(page.name)
+    del used["group"]  # a variable
+    assert {name: pages for name, pages in used.items() if len(pages) > 1} == {}
 
 
 def test_every_page_is_in_an_index() -> None:

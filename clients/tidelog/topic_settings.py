@@ -49,10 +49,12 @@ def check_existing(topic: Topic, settings: Mapping[str, Any]) -> None:
         f"{name} is {has[name]}, not {value}" for name, value in settings.items() if value not in {None, has[name]}
     ]
     if different:
-        raise TopicExistsError(
-            f"topic {topic.name!r} exists with other settings ({'; '.join(different)}): change it with alter_topic, or "
-            "leave these settings out"
-        )
+        wanted = settings.get("partitions")
+        remedy = "change them with alter_topic, or leave them out"
+        if wanted is not None and wanted < topic.partition_count:
+            remedy = f"partitions can only be added, so leave the number out or give {topic.partition_count}"
+            remedy += "; change other settings with alter_topic, or leave them out" if len(different) > 1 else ""
+        raise TopicExistsError(f"topic {topic.name!r} exists with other settings ({'; '.join(different)}): {remedy}")
 
 
 def _put(message: pb.TopicConfig | pb.TopicAlter, values: Mapping[str, Any]) -> None:

@@ -14,6 +14,7 @@ from importlib.metadata import EntryPoint
 from typing import Annotated, Final
 
 import typer
+from typer.core import TyperGroup
 
 from tidelog.cluster.contexts import CONTEXT_VARIABLE
 from tidelog_cli import plugins
@@ -22,7 +23,7 @@ from tidelog_cli.base.failures import EXIT_CODES_HELP, EXIT_FAILED, EXIT_INTERRU
 from tidelog_cli.base.interrupts import interrupts_end_quietly
 from tidelog_cli.base.output import note
 from tidelog_cli.base.session import named_context
-from tidelog_cli.base.standard_output import output_lost
+from tidelog_cli.base.standard_output import changes, output_lost, track_runs
 from tidelog_cli.certs import command as certs
 from tidelog_cli.cluster import command as cluster
 from tidelog_cli.doctor import command as doctor
@@ -65,21 +66,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not __debug__:
         sys.stderr.write("tidelog: python -O is refused: assertions guard your data; run without -O\n")
         return EXIT_FAILED
+    changes.set(False)
     try:
         with interrupts_end_quietly():
             leave_pandas_out()
             if "--version" in itertools.takewhile(lambda word: word != "--", arguments):
                 sys.stdout.write(f"tidelog {VERSION}\n")  # accepted with any command
+                sys.stdout.flush()
                 return 0
-            app = build_app(parts_meant(arguments))
+            command = typer.main.get_command(build_app(parts_meant(arguments)))
+            assert isinstance(command, TyperGroup)
+            track_runs(command)
         try:
-            app(arguments, prog_name="tidelog")
+            command(arguments, prog_name="tidelog")
         except SystemExit as leaving:
             if leaving.code:
                 return leaving.code if isinstance(leaving.code, int) else EXIT_FAILED
         sys.stdout.flush()
     except OutputLostError as error:
-        return output_lost(_from_command(arguments), error)
+        return output_lost(_from_command(arguments), error, has_run=changes.get())
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except Exception as error:  # noqa: BLE001 - the outermost boundary: everything becomes one line

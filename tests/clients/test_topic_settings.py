@@ -67,3 +67,14 @@ def test_existing_topic_must_have_the_given_settings() -> None:
     check_existing(topic, {"partitions": None, "retention_ms": 5, "flush": None})
     with pytest.raises(TopicExistsError, match=r"partitions is 3, not 4; retention_ms is 5, not 0"):
         check_existing(topic, {"partitions": 4, "retention_ms": 0})
+
+
+def test_error_for_fewer_partitions_says_that_they_can_only_be_added() -> None:
+    topic = Topic("t", bytes(16), count=6, retention_ms=5)
+    remedy = "partitions can only be added, so leave the number out or give 6"
+    with pytest.raises(TopicExistsError, match=rf"\(partitions is 6, not 4\): {remedy}$"):
+        check_existing(topic, {"partitions": 4})
+    with pytest.raises(TopicExistsError, match=f"{remedy}; change other settings with alter_topic, or leave them out$"):
+        check_existing(topic, {"partitions": 4, "retention_ms": 0})
+    with pytest.raises(TopicExistsError, match=r"\(partitions is 6, not 7\): change them with alter_topic"):
+        check_existing(topic, {"partitions": 7})

@@ -166,7 +166,10 @@ def unknown_topic(name: str) -> ProtocolError:
 
 def unknown_topic_id(topic_id: bytes, reason: str = "does not exist") -> ProtocolError:
     """Return the error for a topic id that is unknown, or hidden from the caller."""
-    text = f"the topic with id {topic_id.hex()} {reason}; refresh the metadata"
+    text = (
+        f"the topic with id {topic_id.hex()} {reason}; create it again or use another topic, and open a new producer "
+        "or consumer"
+    )
     return ProtocolError(pb.UNKNOWN_TOPIC, text, topic_id=topic_id)
 
 

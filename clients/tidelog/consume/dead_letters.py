@@ -23,7 +23,7 @@ ERROR_CHARS_MAX: Final = 1024
 """Maximum length of the error in the header."""
 
 HEADERS: Final = ("tidelog-topic", "tidelog-partition", "tidelog-offset", "tidelog-error")
-"""Headers of a dead letter, after those of the record: its origin and the reason."""
+"""Headers of a dead letter, after those of the record: its origin and the reason. They replace earlier ones."""
 
 
 class DeadLetters:
@@ -120,7 +120,8 @@ class DeadLetters:
     async def _send(producer: Producer, record: Record, reason: str | Exception) -> None:
         why = reason if isinstance(reason, str) else repr(reason)
         values = (record.topic, str(record.partition), str(record.offset), why[:ERROR_CHARS_MAX])
-        headers = (*record.headers, *zip(HEADERS, (each.encode(errors="replace") for each in values), strict=True))
+        own = (header for header in record.headers if header[0] not in HEADERS)
+        headers = (*own, *zip(HEADERS, (each.encode(errors="replace") for each in values), strict=True))
         await producer.send(
             record.value, key=record.key, headers=headers, tag=record.tag, timestamp_us=record.timestamp_us
         )

@@ -21,6 +21,7 @@ from tidelog_cli.base.output import (
     time_text,
 )
 from tidelog_cli.base.session import with_client
+from tidelog_cli.base.standard_output import changes
 from tidelog_cli.records.consume import parse_start
 
 GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", show_default=False)]
@@ -107,6 +108,7 @@ def describe(
             ],
         )
     _print_lag(rows, {where: _short(member) for where, member in readers.items()})
+    _print_total(rows)
 
 
 def lag(
@@ -116,16 +118,20 @@ def lag(
     as_json: JsonOption = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Show the lag of a group by partition."""
+    """Show the lag of a group by partition, and its sum."""
 
     async def work(client: Client) -> Sequence[Lag]:
-        return await client.groups.lag(group, topic)
+        rows = await client.groups.lag(group, topic)
+        if all(row.next_offset is None for row in rows):
+            await client.groups.describe(group)  # raises UnknownGroupError unless the group has members
+        return rows
 
     rows = with_client(bootstrap, work)
     if as_json:
         print_json([_lag_json(row) for row in rows])
     else:
         _print_lag(rows, {})
+        _print_total(rows)
 
 
 def reset(
@@ -147,6 +153,7 @@ def reset(
 ) -> None:
     """Set a group's positions. Stop its members first: running members keep their own positions."""
     target: ResetTo = parse_start(to, "--to")
+    changes.set(not dry_run)
 
     async def work(client: Client) -> Sequence[Lag]:
         return await client.groups.reset(group, target, topic=topic, partitions=partition, dry_run=dry_run)
@@ -191,6 +198,11 @@ def _print_lag(rows: Sequence[Lag], readers: dict[Any, str]) -> None:
     )
 
 
+def _print_total(rows: Sequence[Lag]) -> None:
+    partitions = f"{len(rows):,} partition{'' if len(rows) == 1 else 's'}"
+    typer.echo(f"total lag: {sum(row.lag for row in rows):,} records in {partitions}")
+
+
 def _short(member: GroupMemberInfo) -> str:
     return member.member_id[:8]
 
@@ -218,6 +230,6 @@ def _lag_json(row: Lag) -> dict[str, Any]:
         "high_watermark": row.high_watermark,
         "lag": row.lag,
         "commit_timestamp_ms": None if row.commit_timestamp_us is None else row.commit_timestamp_us // 1000,
-        "note": row.note,
+        "note": row.note or None,
         "epoch": row.epoch,
     }

@@ -79,6 +79,13 @@ def note(line: str) -> None:
         sys.stderr.flush()
 
 
+def is_confirmed(question: str) -> bool:
+    """Ask a question on stderr and return whether the next line of stdin is `y` or `yes`."""
+    sys.stderr.write(f"{question} [y/N]: ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+
+
 def line_of(text: str, chars_max: int) -> str:
     """Return untrusted text as one printable line of at most `chars_max` characters; `…` marks a cut."""
     line = "".join(each if each.isprintable() else repr(each)[1:-1] for each in text[: chars_max + 1])

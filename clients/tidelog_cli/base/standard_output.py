@@ -6,8 +6,12 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from functools import wraps
 from typing import Any, Final, TextIO
+
+from typer.core import TyperCommand, TyperGroup
 
 from tidelog_cli.base.failures import EXIT_FAILED, EXIT_OK
 from tidelog_cli.base.output import note
@@ -45,6 +49,27 @@ PRINTS: Final = frozenset(
     }
 )
 """Commands that fail if their output is lost, because the output is their result."""
+
+changes: Final[ContextVar[bool]] = ContextVar("changes", default=False)
+"""Whether the command's function runs and its output confirms a change: not for `--help`, a question or a dry run."""
+
+
+def track_runs(group: TyperGroup) -> None:
+    """Make every command in a tree set `changes` when its function is called."""
+    for command in group.commands.values():
+        if isinstance(command, TyperGroup):
+            track_runs(command)
+        elif isinstance(command, TyperCommand) and command.callback is not None:
+            command.callback = _tracked(command.callback)
+
+
+def _tracked(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def run(*arguments: Any, **options: Any) -> Any:
+        changes.set(True)
+        return function(*arguments, **options)
+
+    return run
 
 
 def check_standard_output() -> None:
@@ -97,15 +122,16 @@ def leave_quietly() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def output_lost(words: Sequence[str], error: OutputLostError) -> int:
+def output_lost(words: Sequence[str], error: OutputLostError, *, has_run: bool) -> int:
     """Report lost standard output and return the command's exit code.
 
     Args:
         words: the command and its arguments.
         error: the cause.
+        has_run: whether the command's function was called and changes something (see `changes`).
     """
     name = next((name for name in (" ".join(words[:2]), *words[:1]) if name in CONFIRMS), None)
-    if name is None:
+    if name is None or not has_run:
         if not error.reader_gone:  # a reader such as `head` may stop early
             note(f"tidelog: standard output could not be written: {error.strerror}; the output is incomplete")
         return EXIT_FAILED

@@ -17,7 +17,7 @@ from tidelog_cli.base.times import timestamp_us_of
 from tidelog_cli.records.csv_rows import types_of
 from tidelog_cli.records.input_formats import NO_FIELDS, Fields, Format, format_of, read_file, read_stream
 from tidelog_cli.records.publishing import AcksChoice, AcksOption, Chunk, CompressionOption, publish_all
-from tidelog_cli.records.record_fields import Additions, with_tombstones
+from tidelog_cli.records.record_fields import Additions, checked_names, with_tombstones, without_headers
 
 
 def register(app: typer.Typer) -> None:
@@ -56,6 +56,13 @@ def produce(
     header: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="Header of every record; may be repeated.")
     ] = None,
+    drop_header: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Leave out headers of this name, or of all names with this beginning ('tidelog-*'); may be repeated.",
+        ),
+    ] = None,
     tag: Annotated[str | None, typer.Option(help="Tag of every record.")] = None,
     tombstones: Annotated[bool, typer.Option("--tombstones", help="Publish empty values as tombstones.")] = False,
     partition: Annotated[
@@ -69,7 +76,9 @@ def produce(
     """Publish standard input or files: one record per line (text, .ndjson) or per row (.csv, .parquet, .arrow).
 
     Rows of files without a `value` column become JSON objects. With --format records each line is a complete record, as
-    in the output of `tidelog consume --json` and in the HTTP API.
+    in the output of `tidelog consume --json` and in the HTTP API: its key, value, headers, tag and timestamp_ms are
+    published, and its topic, partition and offset are ignored. To publish a dead letter again, add --drop-header
+    'tidelog-*'.
     """
     _refuse_both({"--key": key, "--key-field": key_field, "--key-delimiter": key_delimiter})
     _refuse_both({"--timestamp": timestamp, "--timestamp-field": timestamp_field})
@@ -80,7 +89,9 @@ def produce(
     delimiter = None if key_delimiter is None else key_delimiter.encode()
     fields = Fields(key_field, timestamp_field, delimiter, types_of(column_type or []))
     additions = Additions.of(key=key, timestamp=_timestamp_us(timestamp), headers=header, tag=tag)
-    records = additions.to_all(_read_all(_formats(files or ["-"], file_format, fields), fields))
+    dropped = checked_names(drop_header or [])
+    read = _read_all(_formats(files or ["-"], file_format, fields), fields)
+    records = additions.to_all(without_headers(read, dropped) if dropped else read)
     batches = with_tombstones(records) if tombstones else records
     placed = (Chunk(batch, partition) for batch in batches)
 

@@ -1,4 +1,4 @@
-"""Fields that `produce` adds to every record (key, timestamp, headers, tag), and tombstones for empty values."""
+"""Fields that `produce` adds to every record or removes, and tombstones for empty values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
-from tidelog_proto.batch.columns import HEADERS_TYPE, TIMESTAMP_TYPE
+from tidelog_proto.batch.columns import HEADERS_TYPE, TIMESTAMP_TYPE, canonical
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,3 +72,57 @@ def _header(text: str) -> dict[str, Any]:
             f"--header {text!r} is not NAME=VALUE; write for example --header source=import", EXIT_USAGE
         )
     return {"key": name, "value": value.encode()}
+
+
+def checked_names(patterns: Sequence[str]) -> list[str]:
+    """Return the names for `without_headers`.
+
+    Raises:
+        CommandFailed: a name is empty, or has a `*` before its end.
+    """
+    for pattern in patterns:
+        if not pattern or "*" in pattern[:-1]:
+            raise CommandFailed(
+                f"--drop-header {pattern!r}: give a name, or the beginning of names and a *, as in 'tidelog-*'",
+                EXIT_USAGE,
+            )
+    return list(patterns)
+
+
+def without_headers(batches: Iterator[pa.RecordBatch], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the batches without headers of these names; a `*` at its end matches any rest.
+
+    Raises:
+        CommandFailed: a batch has no columns of records.
+    """
+    exact = pa.array([name for name in names if not name.endswith("*")], pa.string())
+    starts = [name[:-1] for name in names if name.endswith("*")]
+    for batch in batches:
+        if "headers" not in batch.schema.names:
+            yield batch
+            continue
+        try:
+            yield _without(canonical(batch), exact, starts)
+        except (TypeError, ValueError) as error:
+            raise CommandFailed(str(error)) from error
+
+
+def _without(batch: pa.RecordBatch, exact: pa.Array[Any], starts: Sequence[str]) -> pa.RecordBatch:
+    at = batch.schema.get_field_index("headers")
+    lists: Any = batch.column(at)
+    headers = lists.flatten()
+    keys = headers.field("key")
+    is_dropped: Any = pc.is_in(keys, exact)
+    for start in starts:
+        is_dropped = pc.or_(is_dropped, pc.starts_with(keys, start))
+    is_kept = pc.invert(is_dropped)
+    kept = headers.filter(is_kept)
+    if not len(kept):
+        return batch.remove_column(at)
+    ends = pc.take(_totals(is_kept), _totals(pc.list_value_length(lists)))
+    return batch.set_column(at, "headers", pa.ListArray.from_arrays(ends, kept).cast(HEADERS_TYPE))
+
+
+def _totals(counts: Any) -> Any:
+    """Return the running total of counts, from 0 on."""
+    return pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(counts.cast(pa.int32()))])

@@ -2,7 +2,7 @@
 
 The kind of the values is detected from a sample of records, unless `--values` sets it:
 
-    json    all are JSON objects; each field is a column, and the whole value is text
+    json    more than half are JSON objects; each field is a column, and the whole value is text
     text    all are UTF-8
     bytes   anything else
 
@@ -91,6 +91,8 @@ class Shape:
         fields: fields of JSON values that become columns, by name.
         hidden: fields that do not become columns, because a column has their name or there are too many fields.
         scales: digits after the decimal point of DECIMAL fields.
+        sampled: number of sampled values; 0 if none of them was parsed.
+        others: how many of them are not JSON objects.
     """
 
     values: ValueKind
@@ -98,12 +100,19 @@ class Shape:
     fields: dict[str, FieldKind]
     hidden: tuple[str, ...] = ()
     scales: Mapping[str, int] = field(default_factory=dict)
+    sampled: int = 0
+    others: int = 0
 
     def told(self) -> list[str]:
         """Return notes about columns that differ from the JSON values."""
         cast = [f"{name!r} ({kind})" for name, kind in self.fields.items() if kind in ISO_FORMS]
         digits = [repr(name) for name, kind in self.fields.items() if kind is FieldKind.DIGITS]
         lines = []
+        if self.values is ValueKind.JSON and self.others:
+            lines.append(
+                f"{self.others:,} of {self.sampled:,} sampled values are not JSON objects: all fields of such a record "
+                "are null, see column value"
+            )
         if cast:
             lines.append(
                 f"the fields {', '.join(cast)} are converted from ISO 8601; other text is null in them, see "
@@ -114,6 +123,15 @@ class Shape:
                 f"the fields {', '.join(digits)} have numbers that no type represents exactly, so they are text"
             )
         return lines
+
+    def missing_fields(self, topic: str) -> str:
+        """Return why fields of the topic's JSON objects are not columns, and the remedy; empty if they are."""
+        if self.values is ValueKind.JSON or self.others == self.sampled:
+            return ""
+        return (
+            f"fields are not columns of {topic}, because {self.others:,} of its {self.sampled:,} sampled values are "
+            f"not JSON objects; use --values {topic}=json, which reads the fields of such a record as null"
+        )
 
 
 @dataclass(slots=True)
@@ -212,6 +230,7 @@ def shape_of(batches: Iterable[tuple[Iterable[bytes | None], Iterable[bytes | No
         batches: the keys and the values of each batch of records.
         kind: kind of the values; None to detect it.
     """
+    is_parsed = kind in {ValueKind.JSON, None}
     non_null = objects = 0
     text_keys = text_values = True
     summaries: dict[str, _Seen] = {}
@@ -220,8 +239,7 @@ def shape_of(batches: Iterable[tuple[Iterable[bytes | None], Iterable[bytes | No
         for value in values:
             if value is None:
                 continue
-            # When detecting, JSON is possible while all values were objects.
-            one = _object(value) if kind is ValueKind.JSON or (kind is None and objects == non_null) else None
+            one = _object(value) if is_parsed else None
             non_null += 1
             text_values = text_values and (kind is not None or _is_text(value))
             if one is not None:
@@ -230,10 +248,11 @@ def shape_of(batches: Iterable[tuple[Iterable[bytes | None], Iterable[bytes | No
                     summaries.setdefault(name, _Seen()).add(part)
     if kind is None:
         other = ValueKind.TEXT if text_values else ValueKind.BYTES
-        kind = ValueKind.JSON if non_null and objects == non_null else other
+        kind = ValueKind.JSON if 2 * objects > non_null else other
     fields, hidden = _columns(summaries if kind is ValueKind.JSON else {})
     scales = {name: summaries[name].scale for name, field in fields.items() if field is FieldKind.DECIMAL}
-    return Shape(kind, text_keys, fields, tuple(hidden), scales)
+    sampled, others = (non_null, non_null - objects) if is_parsed else (0, 0)
+    return Shape(kind, text_keys, fields, tuple(hidden), scales, sampled, others)
 
 
 def _columns(summaries: Mapping[str, _Seen]) -> tuple[dict[str, FieldKind], list[str]]:

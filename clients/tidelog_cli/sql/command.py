@@ -144,9 +144,11 @@ def _answer(engine: Engine, statement: str, topics: Topics, show: Callable[[Answ
             task = progress.add_task("reading", total=None)
             answer = engine.answer(statement, topics.provide, partial(progress.advance, task))
             show(answer)
-    except CommandFailed:
+    except CommandFailed as failed:
         if topics.empty:
             note(f"{', '.join(sorted(topics.empty))}: no records yet from which to detect columns")
+        if isinstance(failed, StatementError) and topics.mixed:
+            raise StatementError("; ".join([str(failed), *topics.mixed.values()]), failed.excerpt) from failed
         raise
     return list(answer.names)
 

@@ -44,6 +44,8 @@ _NANOSECONDS: Final = "_NS"
 """Suffix of types with nanoseconds."""
 _STRICT: Final = "tidelog_strict_json"
 _PLACE: Final = re.compile(r"\n+(LINE (\d+): )(.*)\n( *)\^", re.DOTALL)
+_NEEDS_CAST: Final = re.compile("explicit (?:type )?cast")
+_CAST_HINT: Final = "; a JSON string is a text column: cast it, for instance total::DECIMAL(18, 2)"
 _LENIENT: Final = r",\s*[\]}]|[:\[,]\s*-?(?i:nan|inf)"
 """DuckDB's extensions of JSON: trailing commas, NaN and infinities; may also match inside strings."""
 _LOSSY: Final = r"[:\[,]\s*-?(?:[0-9.]+[eE]|[0-9]*[.](?:[0-9]+0(?:[^0-9]|$)|[0-9]{8}|0000)|[0-9]{8,}[.]|0[^.0-9])"
@@ -246,10 +248,11 @@ def named_in(parsed: object) -> Named:
 
 
 def explained(message: str, statement: str) -> StatementError:
-    """Return DuckDB's message as one line, with an excerpt at its position."""
+    """Return DuckDB's message as one line, with an excerpt at its position and the remedy for text columns."""
     position = _PLACE.search(message)
+    cast = _CAST_HINT if "VARCHAR" in message and _NEEDS_CAST.search(message) else ""
     if position is None:
-        return StatementError(message)
+        return StatementError(message + cast)
     line, excerpt, before = int(position[2]), position[3], len(position[4]) - len(position[1])
     column = before + 1
     reserved = _reserved_at(excerpt, before)
@@ -258,7 +261,7 @@ def explained(message: str, statement: str) -> StatementError:
     if excerpt.startswith("...") and line <= len(lines):  # DuckDB may have truncated a long line at both ends
         column += lines[line - 1].find(excerpt.strip(".")) - 3
     place = f"line {line}, column {column}"
-    return StatementError(f"{place}: {message[: position.start()]}{hint}", f"{excerpt}\n{' ' * before}^")
+    return StatementError(f"{place}: {message[: position.start()]}{hint}{cast}", f"{excerpt}\n{' ' * before}^")
 
 
 def _reserved_at(excerpt: str, at: int) -> str | None:

@@ -31,6 +31,7 @@ class Topics:
     Attributes:
         used: the offset ranges of the last result, by topic.
         empty: topics without records so far, whose columns are unknown.
+        mixed: why fields of a topic are not columns, by topic.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Topics:
     ) -> None:
         self.used: dict[str, Extent] = {}
         self.empty: set[str] = set()
+        self.mixed: dict[str, str] = {}
         self._bootstrap = bootstrap
         self._since: Since = since
         self._kinds = kinds
@@ -110,5 +112,7 @@ class Topics:
             self.empty.discard(name)
             for line in shape.told():
                 note(f"{name}: {line}")
+            if reason := shape.missing_fields(name):
+                self.mixed[name] = reason
             self._shapes[name] = shape
         return self._shapes[name]

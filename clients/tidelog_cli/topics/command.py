@@ -10,7 +10,16 @@ import typer
 
 from tidelog import Client, Topic
 from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
-from tidelog_cli.base.output import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, bytes_text, print_json, print_table
+from tidelog_cli.base.output import (
+    DEFAULT_BOOTSTRAP,
+    BootstrapOption,
+    JsonOption,
+    bytes_text,
+    is_confirmed,
+    note,
+    print_json,
+    print_table,
+)
 from tidelog_cli.base.session import with_client
 from tidelog_cli.base.times import ago, is_duration, moment_of
 from tidelog_cli.topics.description import (
@@ -145,19 +154,36 @@ def alter(
 
 
 def delete(
-    name: NameArgument,
+    names: Annotated[list[str], typer.Argument(metavar="TOPIC...", show_default=False)],
     *,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Delete a topic and all its records permanently."""
+    """Delete topics and all their records permanently; nothing is deleted if one of them does not exist."""
+    names = list(dict.fromkeys(names))
     if not yes:
         if not sys.stdin.isatty():
             raise CommandFailed("deletion is permanent: confirm with --yes", EXIT_USAGE)
-        if not typer.confirm(f"Delete topic {name} and all its records?"):
+        what = f"topic {names[0]} and all its" if len(names) == 1 else f"the topics {', '.join(names)} and all their"
+        if not is_confirmed(f"Delete {what} records?"):
             raise CommandFailed("nothing was deleted")
-    with_client(bootstrap, lambda client: client.delete_topic(name))
-    sys.stdout.write(f"deleted topic {name}\n")
+    deleted: list[str] = []
+
+    async def work(client: Client) -> None:
+        for name in names if len(names) > 1 else ():
+            await client.topic(name)
+        for name in names:
+            await client.delete_topic(name)
+            deleted.append(name)
+
+    try:
+        with_client(bootstrap, work)
+    except BaseException:
+        for name in deleted:
+            note(f"deleted topic {name}")
+        raise
+    for name in deleted:
+        sys.stdout.write(f"deleted topic {name}\n")
 
 
 def delete_records(

@@ -110,6 +110,7 @@ async def _until_told(
         nonlocal told
         if not told:
             told = True
+            sys.stderr.write("Tidelog is stopping.\n")
             task.cancel()
 
     loop = asyncio.get_running_loop()
@@ -120,6 +121,7 @@ async def _until_told(
     except asyncio.CancelledError:
         if not told:
             raise
+        sys.stderr.write(f"Tidelog has stopped. Its data stays in {data}; start it again with the same command.\n")
 
 
 async def _run(

@@ -71,6 +71,8 @@ def test_unknown_partition_may_exist_only_if_this_node_may_lag() -> None:
     assert refused.value.code == pb.EPOCH_CHANGING
     registry.apply(record(revision=2, deleted=True))
     assert not registry.may_exist(known, 2)
+    with pytest.raises(ProtocolError, match="was deleted; create it again or use another topic"):
+        registry.with_id(known)
 
 
 def test_denied_id_stays_unknown() -> None:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from tests.cli.base.test_standard_output import full_output
 from tests.cli.conftest import Cli
 
 from tidelog_cli.base.output import ABSENT
@@ -29,7 +30,22 @@ def test_the_lag_is_what_is_left_to_read(cli: Cli, topic: str) -> None:
         "high_watermark": 3,
         "lag": 1,
     }
-    assert "lag" in cli("group", "describe", "readers-of-lag", "--topic", topic).out
+    assert (unread["note"], row["note"]) == (None, None)
+    for command in ("describe", "lag"):
+        told = cli("group", command, "readers-of-lag", "--topic", topic).out
+        assert told.endswith("total lag: 3 records in 2 partitions\n")
+    other = cli("group", "lag", "readers-of-nothing", "--topic", topic)
+    assert (other.code, "group 'readers-of-nothing' does not exist" in other.err) == (1, True)
+
+
+def test_lost_output_of_a_dry_run_is_not_called_success(cli: Cli, topic: str) -> None:
+    reset = ("group", "reset", "dry", "--to", "earliest", "--topic", topic)
+    with full_output():
+        tried = cli(*reset, "--dry-run")
+    assert (tried.code, "succeeded" in tried.err) == (1, False)
+    with full_output():
+        done = cli(*reset)
+    assert (done.code, "group reset succeeded" in done.err) == (0, True)
 
 
 def test_a_partition_without_a_position_counts_with_all_it_holds(cli: Cli, topic: str) -> None:
@@ -42,8 +58,8 @@ def test_a_partition_without_a_position_counts_with_all_it_holds(cli: Cli, topic
 
 
 def test_a_group_that_never_committed_is_unknown(cli: Cli) -> None:
-    assert json.loads(cli("group", "lag", "never-seen", "--json").out) == []
-    for command in (("describe",), ("delete",), ("reset", "--to", "earliest")):
+    commands = (("describe",), ("lag",), ("lag", "--json"), ("delete",), ("reset", "--to", "earliest"))
+    for command in commands:
         refused = cli("group", command[0], "never-seen", *command[1:])
         assert refused.code != 0
         assert "group 'never-seen' does not exist" in refused.err

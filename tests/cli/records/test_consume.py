@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -79,6 +80,22 @@ def test_consumed_json_can_be_published_again(cli: Cli, topic: str) -> None:
     assert [record["value"] for record in again] == ['{"a": 1}', "plain", None]
     kept = ("key", "tag", "timestamp_ms", "headers", "partition")
     assert [[record[name] for name in kept] for record in again] == [[r[name] for name in kept] for r in records]
+
+
+def test_one_dead_letter_is_fixed_and_published_again(cli: Cli, topic: str, tmp_path: Path) -> None:
+    record = {"key": "k", "value": "bad", "headers": [["a", "1"], ["tidelog-topic", topic], ["tidelog-error", "no"]]}
+    sent = json.dumps(record | {"timestamp_ms": 1000, "topic": "other", "partition": 99, "offset": 5})
+    assert cli("produce", topic, "--format", "records", "--partition", 1, stdin=sent.encode()).code == 0
+    one = cli("consume", topic, "--partition", 1, "--from", 0, "--max", 1, "--json").out
+    letter = tmp_path / "letter.json"
+    letter.write_text(one.replace("bad", "good"))
+    options = ("--format", "records", "--drop-header", "tidelog-*", "--partition", 0)
+    assert cli("produce", topic, *options, letter).code == 0
+    (line,) = cli("consume", topic, "--partition", 0, "--json").out.splitlines()
+    expected = {"topic": topic, "partition": 0, "offset": 0, "key": "k", "value": "good", "timestamp_ms": 1000}
+    assert json.loads(line) == expected | {"headers": [["a", "1"]]}
+    refused = cli("produce", topic, "--drop-header", "a*b", stdin=b"x\n")
+    assert (refused.code, "--drop-header 'a*b': give a name" in refused.err) == (2, True)
 
 
 def test_how_values_are_printed_is_a_question_of_json(cli: Cli, filled: str) -> None:

@@ -42,11 +42,30 @@ def test_records_that_were_looked_at_are_not_kept() -> None:
 def test_kind_of_values_is_detected() -> None:
     assert shape_like([b"k"], [b'{"a":1}', None, b"{}"], None).values is ValueKind.JSON
     assert shape_like([], [b'{"a":1}', b"[1]"], None).values is ValueKind.TEXT
-    assert shape_like([], [b'{"a":1}', b"\xff"], None) == Shape(ValueKind.BYTES, text_keys=True, fields={})
+    assert shape_like([], [b'{"a":1}', b"\xff"], None) == Shape(
+        ValueKind.BYTES, text_keys=True, fields={}, sampled=2, others=1
+    )
     assert shape_like([], [], None) == Shape(ValueKind.TEXT, text_keys=True, fields={})
     assert not shape_like([b"k", None, b"\xff"], [], None).text_keys
     deep = b'{"a":' * 100_000
     assert shape_like([], [deep], None).values is ValueKind.TEXT
+
+
+@pytest.mark.parametrize("other", [b"no", b"\xff", b"[1]"])
+def test_a_minority_of_other_values_does_not_hide_the_fields(other: bytes) -> None:
+    shape = shape_like([], [other, b'{"a":1}', None, b'{"a":2}'], None)
+    assert (shape.values, shape.fields, shape.missing_fields("t")) == (ValueKind.JSON, {"a": FieldKind.WHOLE}, "")
+    assert shape.told() == [
+        "1 of 3 sampled values are not JSON objects: all fields of such a record are null, see column value"
+    ]
+    half = shape_like([], [other, b'{"a":1}'], None)
+    assert (half.fields, half.told()) == ({}, [])
+    assert half.missing_fields("t") == (
+        "fields are not columns of t, because 1 of its 2 sampled values are not JSON objects; use --values t=json, "
+        "which reads the fields of such a record as null"
+    )
+    assert shape_like([], [b"no"], None).missing_fields("t") == ""
+    assert shape_like([], [other, b'{"a":1}'], ValueKind.TEXT).missing_fields("t") == ""
 
 
 def test_given_kind_of_values_is_used() -> None:

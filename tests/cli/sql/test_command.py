@@ -81,6 +81,34 @@ def test_how_values_are_taken(cli: Cli, flights: str, topic: str) -> None:
     assert cli("sql", "SELECT 1", "--values", "xml").code == 2
 
 
+def test_one_value_that_is_not_json_hides_no_field(cli: Cli, topic: str) -> None:
+    lines = b'{"amount":-1}\n\xffgarbage\n{"amount":2}\n'
+    assert cli("produce", topic, "--partition", 0, stdin=lines).code == 0
+    ended = cli("sql", f'SELECT count(*) AS n, sum(amount) AS amount FROM "{topic}"', "--json")
+    assert (ended.code, json.loads(ended.out)) == (0, {"n": 3, "amount": 1})
+    assert f"{topic}: 1 of 3 sampled values are not JSON objects" in ended.err
+
+
+def test_error_names_why_a_field_is_not_a_column(cli: Cli, topic: str) -> None:
+    assert cli("produce", topic, "--partition", 0, stdin=b'{"amount":-1}\ngarbage\n').code == 0
+    statement = f'SELECT count(*) AS n FROM "{topic}" WHERE amount < 0'
+    ended = cli("sql", statement)
+    assert ended.code == 1
+    assert '"amount" not found' in ended.err
+    assert f"1 of its 2 sampled values are not JSON objects; use --values {topic}=json" in ended.err
+    assert rows(cli, statement, "--values", f"{topic}=json") == [{"n": 1}]
+
+
+def test_error_names_the_cast_of_a_json_string(cli: Cli, topic: str) -> None:
+    assert cli("produce", topic, stdin=b'{"total":"9.90"}\n').code == 0
+    for condition in ("total < 0", "abs(total) < 0"):
+        ended = cli("sql", f'SELECT * FROM "{topic}" WHERE {condition}')
+        assert ended.code == 1
+        assert "a JSON string is a text column: cast it, for instance total::DECIMAL(18, 2)" in ended.err
+    exact = rows(cli, f'SELECT sum(total::DECIMAL(18, 2)) AS total FROM "{topic}"')
+    assert exact == [{"total": 9.9}]
+
+
 @pytest.mark.parametrize("whole", [1, 2**53 + 1])
 def test_a_number_that_is_not_whole_is_never_rounded(cli: Cli, topic: str, whole: int) -> None:
     line = b'{"n":%d}\n' % whole

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
+import sys
 
 import pytest
 from tests.cli.conftest import Cli
 from tests.clients.compacted_topics import create_compacted
 
 from tidelog import Partition, Topic
+from tidelog_cli.main import main
 from tidelog_cli.topics.command import copy_count_text
 
 
@@ -31,6 +34,32 @@ def test_a_topic_s_life(cli: Cli) -> None:
     assert f"{described['partitions'][0]['owner']} (0)" in shown, "its only copy lacks nothing"
     assert cli("topic", "delete", "life", "--yes").out == "deleted topic life\n"
     assert "life" not in cli("topic", "list").out
+
+
+def test_several_topics_are_deleted_or_none(cli: Cli) -> None:
+    for name in ("one", "two"):
+        assert cli("topic", "create", name).code == 0
+    refused = cli("topic", "delete", "one", "missing", "two", "--yes")
+    assert (refused.code, refused.out, "'missing'" in refused.err) == (1, "", True)
+    assert cli("topic", "delete", "one", "two", "one", "--yes").out == "deleted topic one\ndeleted topic two\n"
+    assert {"one", "two"} & {topic["name"] for topic in json.loads(cli("topic", "list", "--json").out)} == set()
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_deletion_is_confirmed_on_a_terminal(
+    cli: Cli, topic: str, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    for answer, code in (("", 1), ("\n", 1), ("n\n", 1), ("yes, please\n", 1), ("Yes\n", 0)):
+        assert topic in cli("topic", "list").out
+        monkeypatch.setattr(sys, "stdin", _Terminal(answer))
+        assert main(["topic", "delete", topic]) == code
+        out, err = capsysbinary.readouterr()
+        assert out.decode() == ("" if code else f"deleted topic {topic}\n")
+        assert f"Delete topic {topic} and all its records? [y/N]:" in err.decode()
 
 
 def test_refusals_say_what_is_wrong(cli: Cli, topic: str) -> None:

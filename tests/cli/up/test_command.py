@@ -32,7 +32,10 @@ pytestmark = pytest.mark.e2e
 def test_it_starts_both_and_stops_both(tmp_path: Path) -> None:
     ports = ["--port", "0", "--management-port", "0", "--http-port", "0"]
     command = [sys.executable, "-m", "tidelog_cli", "up", "--data", str(tmp_path / "data"), *ports, "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with (
+        (tmp_path / "stderr").open("w") as stderr,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True) as process,
+    ):
         assert process.stdout is not None
         ready = json.loads(process.stdout.readline())
         for url in (f"{ready['http_url']}/livez", f"{ready['management_url']}/livez"):
@@ -41,6 +44,10 @@ def test_it_starts_both_and_stops_both(tmp_path: Path) -> None:
         assert main(["topic", "list", "--bootstrap", ready["bootstrap"]]) == failures.EXIT_OK
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == failures.EXIT_OK
+        assert process.stdout.read() == ""
+    told = (tmp_path / "stderr").read_text()
+    stopped = f"Tidelog has stopped. Its data stays in {tmp_path / 'data'}; start it again with the same command.\n"
+    assert ("Tidelog is stopping.\n" in told, told.endswith(stopped)) == (True, True)
     assert main(["topic", "list", "--bootstrap", ready["bootstrap"]]) == failures.EXIT_CANNOT_CONNECT
 
 

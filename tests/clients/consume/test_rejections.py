@@ -59,6 +59,25 @@ async def test_a_rejected_record_is_published_as_it_was_sent_with_its_origin(
     check_letter(letter, b"no such customer")
 
 
+@pytest.mark.parametrize("decoder", [None, "json"])
+async def test_dead_letter_that_fails_again_has_only_its_new_origin(
+    node: FakeNode, client: Client, dead: str, decoder: Any
+) -> None:
+    old = [("tidelog-topic", b"x"), ("a", b"1"), ("tidelog-error", b"old"), ("tidelog-offset", b"9"), ("a", b"2")]
+    await client.producer("t").send(b"not JSON", headers=[*old, ("tidelog-partition", b"7"), ("tidelog-error", b"")])
+    await client.producer("t").send(b"1")
+    async with client.consumer("t", dead_letter=dead, value_deserializer=decoder) as consumer:
+        record = await anext(consumer)
+        if decoder is None:
+            await consumer.reject(record, "again")
+    (letter,) = records_of(node, dead)
+    assert letter.headers[:-1] == (
+        *(("a", b"1"), ("a", b"2"), ("tidelog-topic", b"t"), ("tidelog-partition", b"0"), ("tidelog-offset", b"0")),
+    )
+    assert letter.headers[-1][0] == "tidelog-error"
+    assert letter.headers[-1][1] != b"old"
+
+
 async def test_an_exception_is_a_reason(node: FakeNode, client: Client, dead: str) -> None:
     await publish(node, b"x")
     async with client.consumer("t", dead_letter=dead) as consumer:
