@@ -232,8 +232,9 @@ class IncarnationRegistry:
                         await asyncio.sleep(WITHDRAW_AGAIN_S)
         if self.offered_to:
             log.warning(
-                "start %d of this node ended before it took part, and these nodes have not recorded that: %s; they "
-                "refuse the directory that this one is a copy of",
+                "start %d of this node ended before it took part in the cluster, and these nodes did "
+                "not confirm its withdrawal: %s; if this data directory is a copy, they refuse the "
+                "original directory until they have learned of the withdrawal",
                 boot_counter(self.own.now.incarnation),
                 ", ".join(sorted(self.offered_to)),
             )

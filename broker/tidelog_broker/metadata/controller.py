@@ -142,7 +142,9 @@ class Controller:
             record = pb.TopicRecord()
             record.CopyFrom(self._topics.named(name))
             if topic_id and record.topic_id != topic_id:
-                raise ProtocolError(pb.UNKNOWN_TOPIC, f"topic {name!r} was recreated with another id")
+                raise ProtocolError(
+                    pb.UNKNOWN_TOPIC, f"topic {name!r} was recreated with another id; refresh the metadata"
+                )
             record.revision += 1
             record.deleted = True
             record.ClearField("first_epochs")  # records of deleted topics are kept for ever

@@ -180,7 +180,10 @@ class ClusterMembership:
             await asyncio.sleep(REGISTER_LOOK_S)
         self._doubting.cancel()
         if missing:
-            log.info("this start is stored by %s; not reached: %s", *map(_comma_list, (others - missing, missing)))
+            log.info(
+                "the incarnation of this start is stored by %s; these nodes were not reached: %s",
+                *map(_comma_list, (others - missing, missing)),
+            )
 
     async def _watch_doubt(self) -> None:
         """Refuse this node if the start that puts it in doubt is not withdrawn in time.

@@ -337,10 +337,10 @@ class Node:
         """Compact due partitions, one after the other."""
         while True:
             for partition in self.broker.partitions.all():
-                if not partition.compaction.wants_to_look:
+                if not partition.compaction.wants_check:
                     continue
                 try:
-                    await partition.compaction.look()
+                    await partition.compaction.check()
                 except StorageFailedError as error:
                     self.lifecycle.storage_failed(partition.name, error)
                     return
@@ -354,7 +354,7 @@ class Node:
         while True:
             for number, partition in enumerate(self.broker.partitions.all(), 1):
                 try:
-                    await partition.retention.look()
+                    await partition.retention.check()
                 except StorageFailedError as error:
                     self.lifecycle.storage_failed(partition.name, error)
                     return

@@ -514,7 +514,7 @@ class Consumer:
         self._check_usable()
         if self._member is not None:
             for topic in self._options.topics:
-                await self._router.about_topic(topic, partial(self._router.topic_now, topic), repeatable=True)
+                await self._router.retry_for_topic(topic, partial(self._router.topic_now, topic), repeatable=True)
             if self._may_begin():
                 self._begin_parts()
                 self._member.begin()

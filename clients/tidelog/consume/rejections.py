@@ -45,7 +45,7 @@ class Rejections:
         The dead letter has the key, value, headers, tag and time that were sent, not the results of deserializers, and
         in addition the headers `tidelog-topic`, `tidelog-partition`, `tidelog-offset` and `tidelog-error` (the reason,
         at most 1,024 characters). If the process ends before the position is committed, the record is read again and
-        may be published twice; so may a call that was cancelled. Calls of one consumer publish one after the other.
+        may be published twice; so may a call that was cancelled. Calls of one consumer publish in turn.
 
         With deserializers, a record of a batch that is not the current one is read from the node again.
 

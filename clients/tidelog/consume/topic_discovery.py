@@ -31,7 +31,7 @@ NEW_PARTITIONS_S: Final = 30.0
 """How often a consumer looks for new partitions, and one with a pattern for new topics."""
 
 TOPICS_AT_ONCE: Final = 32
-"""How many topics are resolved concurrently."""
+"""Maximum number of topics that are resolved concurrently."""
 
 _log: Final = logging.getLogger("tidelog.consumer")
 

@@ -65,7 +65,7 @@ class TopicBinding:
 
         if instance is not None and not instance.epoch:
             await instance.begin()
-        route = await self._router.about_topic(self._topic, ask, repeatable=True)
+        route = await self._router.retry_for_topic(self._topic, ask, repeatable=True)
         expected = self.topic_id or (b"" if instance is None else instance.topic_id)
         if expected:
             self._check(route, expected)

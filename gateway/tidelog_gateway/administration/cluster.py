@@ -86,12 +86,12 @@ class HistoryView(BaseModel):
 
     times_ms: list[int]
     records_per_s: list[float | None]
-    size_bytes: Annotated[list[int | None], Field(description="Of one copy.")]
+    size_bytes: Annotated[list[int | None], Field(description="Bytes of one copy.")]
     requests_per_s: Annotated[
         list[float | None] | None, Field(description="HTTP requests to this gateway; null for a topic.")
     ]
-    published_per_s: Annotated[list[float | None] | None, Field(description="Records, through this gateway.")]
-    delivered_per_s: Annotated[list[float | None] | None, Field(description="Records, through this gateway.")]
+    published_per_s: Annotated[list[float | None] | None, Field(description="Records published through this gateway.")]
+    delivered_per_s: Annotated[list[float | None] | None, Field(description="Records delivered by this gateway.")]
     publish_p50_ms: Annotated[
         list[float | None] | None,
         Field(description="Upper bound of the time of 50 % of the HTTP publishes of this gateway."),

@@ -111,7 +111,7 @@ class FiguresView(BaseModel):
 
     records: Annotated[int, Field(description="High watermarks less log start offsets.")]
     end_offsets: Annotated[int, Field(description="Sum of the high watermarks.")]
-    size_bytes: Annotated[int, Field(description="Of one copy.")]
+    size_bytes: Annotated[int, Field(description="Bytes of one copy of each partition.")]
     idle: Annotated[int, Field(description="Partitions that are not open; the sums leave them out.")]
     unavailable: Annotated[int, Field(description="Partitions that accept no records.")]
     under_replicated: Annotated[int, Field(description="Partitions with an incomplete copy.")]
@@ -134,7 +134,9 @@ class TopicPage(BaseModel):
     """A page of topics in the order of their names."""
 
     topics: list[ListedTopicView]
-    next_cursor: Annotated[str | None, Field(description="Pass it as `cursor` for the next page; null at the end.")]
+    next_cursor: Annotated[
+        str | None, Field(description="Value of the parameter `cursor` for the next page; null on the last page.")
+    ]
     figures_ms: Annotated[
         int | None, Field(description="Time of the sample; null: not requested, or no sample yet.")
     ] = None

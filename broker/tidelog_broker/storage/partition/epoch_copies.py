@@ -38,7 +38,8 @@ class EpochCopies:
     def __init__(self, held: HeldEpochs, dormant: Sequence[int] = ()) -> None:
         self._held = held
         self._copies: dict[int, PartialCopy | None] = dict.fromkeys(dormant)
-        """By epoch; None for a copy that a former run or copy left and that has not been resumed."""
+        """Partial copies by epoch; None if an earlier process or an abandoned copy left files that have not been
+        resumed."""
 
     @property
     def partial_epochs(self) -> tuple[int, ...]:
@@ -263,7 +264,7 @@ class EpochCopies:
             self._add_copy(ready)
 
     def drop_below(self, offset: int) -> None:
-        """Remove copies outside the log all of whose records are below `offset`, as retention would inside the log."""
+        """Remove partial copies that contain only records below `offset`; retention deletes those of the log itself."""
         if self._held.limbo is not None:
             return
         for epoch, copy in list(self._copies.items()):
