@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from pyspark_tidelog.option_values import OptionError, per_partition
+from pyspark_tidelog.errors import OptionError
+from pyspark_tidelog.option_values import per_partition
 
 
 def test_number_out_of_range_is_refused_with_the_range_and_an_example() -> None:

@@ -388,8 +388,9 @@ class IncarnationRegistry:
         if not is_ours or not (in_use or self._refutes(known)):
             return ProtocolError(
                 pb.FORBIDDEN,
-                f"node {by!r} rejects this data directory as an older copy, but the incarnation that it names does not "
-                f"prove that: start {boot_counter(known.incarnation)} of node {known.node_id!r}, tick {known.tick}",
+                f"node {by!r} rejects this data directory as an older copy, but its proof is not valid: "
+                f"start {boot_counter(known.incarnation)} of node {known.node_id!r}, tick {known.tick}; "
+                f"check whether node {by!r} belongs to this cluster and runs a supported release",
             )
         is_final = in_use or known.tick > 0
         if not is_final:

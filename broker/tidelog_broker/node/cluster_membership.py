@@ -330,7 +330,9 @@ class ClusterMembership:
             )
             if broker.cluster.set_unreachable(cut_off):
                 log.warning(
-                    "nodes that are alive but not connected to this node: %s", ", ".join(sorted(cut_off)) or "none"
+                    "gossip reports nodes as alive to which no TCP connection exists in either "
+                    "direction: %s; allow the nodes' ports in firewalls",
+                    ", ".join(sorted(cut_off)) or "none",
                 )
                 self.look_soon()
             await asyncio.sleep(LOOK_S)

@@ -152,18 +152,18 @@ class Retention:
             self._no_space(error)
         else:
             self._logged_full_disk = False
-        self._see_to_space()
+        self._create_log_start_soon()
 
     def check_soon(self) -> None:
         """Delete in the background when a segment has begun, so that the bound holds and files are reused."""
-        self._see_to_space()
+        self._create_log_start_soon()
         if self._state.replica.state.owner is not None:
             self._decide(self.due())
             self._delete_soon(self.removable())
 
     def follow(self) -> None:
         """Delete in the background up to the log start in the owner's last append, so that files are reused."""
-        self._see_to_space()
+        self._create_log_start_soon()
         replica = self._state.replica
         offset = replica.state.log_start
         if offset > self._followed_offset and replica.state.owner is None and not self._is_held:
@@ -215,7 +215,7 @@ class Retention:
         elif self._driver.cut_offset is None and not self._is_over:
             await self._io.call(self._io_key, self._state.log.roll)
 
-    def _see_to_space(self) -> None:
+    def _create_log_start_soon(self) -> None:
         """Create the log-start file in the background once the log has a second segment."""
         state = self._state
         if self._has_space or self._is_over or state.is_alone:

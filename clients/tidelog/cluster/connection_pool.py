@@ -74,10 +74,10 @@ class ConnectionMetrics(Protocol):
     """Receives the events of connections, for metrics."""
 
     def reconnected(self, address: Address) -> None:
-        """A lost connection was reopened."""
+        """Count a lost connection that was reopened."""
 
     def throttled(self, address: Address, delay_s: float) -> None:
-        """A node delays this client by `delay_s` more."""
+        """Add `delay_s` to the time for which a node has delayed this client."""
 
 
 class ConnectionPool:

@@ -33,7 +33,7 @@ class Throttle:
     """The publish throttle of one connection.
 
     Args:
-        loop: the connection's.
+        loop: the connection's event loop.
         node: HOST:PORT.
         count: called with the seconds by which the delay has grown.
         principal: the principal whose quota it is, for messages.

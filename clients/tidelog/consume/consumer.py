@@ -53,7 +53,7 @@ class Consumer:
     UnknownTopicError, even if the topic is recreated. With a pattern, and as a group member, reading continues.
 
     Args:
-        router: the client's.
+        router: the client's router.
         options: the arguments of `Client.consumer`.
         check: raises if the client cannot be used.
         make_producer: creates the producer for the dead-letter topic.

@@ -42,8 +42,8 @@ class PositionStore:
     """Stores a consumer's positions.
 
     Args:
-        router: the client's.
-        options: the consumer's.
+        router: the client's router.
+        options: the consumer's options.
         cursor: informed of stored positions.
     """
 

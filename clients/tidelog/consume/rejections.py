@@ -18,7 +18,7 @@ class Rejections:
     """Rejects records of one consumer.
 
     Args:
-        router: the client's.
+        router: the client's router.
         options: of the consumer.
         cursor: has the current batch.
         dead_letters: publishes.

@@ -40,8 +40,8 @@ class TopicDiscovery:
     """The topics of one consumer.
 
     Args:
-        router: the client's.
-        options: the consumer's.
+        router: the client's router.
+        options: the consumer's options.
         assignment: receives the partitions.
     """
 

@@ -30,7 +30,7 @@ class Groups:
     """The consumer groups of a cluster: `Client.groups`.
 
     Args:
-        router: the client's.
+        router: the client's router.
         check: raises if the client cannot be used.
     """
 

@@ -21,7 +21,7 @@ class TopicBinding:
     """The binding of one producer to a topic id.
 
     Args:
-        router: the client's.
+        router: the client's router.
         topic: the name.
         instance: the instance of a named producer, which determines the topic id itself; None for others.
 

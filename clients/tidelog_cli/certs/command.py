@@ -74,7 +74,9 @@ def init(
 
 def issue(
     directory: DirectoryArgument,
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="node, server or client.", show_default=False)],
+    kind: Annotated[
+        str, typer.Argument(metavar="KIND", help="Kind of the certificate: node, server or client.", show_default=False)
+    ],
     name: Annotated[
         str,
         typer.Argument(

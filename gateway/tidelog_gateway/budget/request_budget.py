@@ -62,7 +62,7 @@ class BodyReservation:
     Args:
         budget: of the application.
         give_way: called when load shedding has returned the reservation; closes the connection.
-        share: the caller's; None without authentication.
+        share: the caller's share; None without authentication.
     """
 
     __slots__ = (

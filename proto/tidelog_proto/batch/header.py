@@ -345,7 +345,9 @@ def _check_derived(header: BatchHeader) -> None:
         if header.flags & _DERIVED_COLUMNS != _DERIVED_COLUMNS and not header.flags & Flags.PROJECTED:
             raise _corrupt("a derived batch with records lacks the timestamp or the value column")
         if header.codec in {Codec.GZIP, Codec.SNAPPY}:
-            raise _corrupt("a derived batch may only use the codecs none, lz4 and zstd")
+            raise _corrupt(
+                f"a derived batch may only use the codecs none, lz4 and zstd, got {header.codec.name.lower()}"
+            )
         return
     if header.flags != Flags.DERIVED or any(_body_fields(header)):
         raise _corrupt("a batch without records must be derived and have no body")

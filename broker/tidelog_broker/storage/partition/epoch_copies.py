@@ -226,7 +226,9 @@ class EpochCopies:
             raise StorageFailedError(f"epoch {epoch} of {self._held.directory} cannot be set aside: {error}") from error
 
     def is_overtaken(self, offset: int) -> bool:
-        """Whether the log will never reach a complete copy, because only records below `offset` are missing in between.
+        """Whether only records below `offset` are missing between the end of the log and a complete copy.
+
+        These cannot be fetched any more, so the log never reaches the copy.
 
         Thread-safe.
         """

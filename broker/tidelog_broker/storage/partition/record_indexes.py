@@ -73,7 +73,7 @@ class RecordIndexes:
 
     @property
     def missing_bytes(self) -> int:
-        """About how much of the log is not indexed and has to be scanned."""
+        """The approximate size of the part of the log that is not indexed and has to be scanned."""
         if not self.columns:
             return 0
         return sum(self._missing_bytes_of(segment) for _, segment in self._segments())
