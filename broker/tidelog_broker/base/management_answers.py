@@ -28,7 +28,7 @@ HEARTBEAT_MS_MAX: Final = 5_000
 _SHOWN_CHARS: Final = 200
 
 NAMED_MAX: Final = 20
-"""Partitions without a quorum that `/readyz` names; it counts all."""
+"""Maximum number of partitions without a quorum that `/readyz` names; it counts all."""
 
 State = Literal["starting", "running", "stopping", "failed"]
 """A node's lifecycle state; see `base.lifecycle.NEXT`."""

@@ -45,7 +45,7 @@ SNAPSHOT_AFTER_BYTES: Final = 16 * MIB
 """A snapshot is written after the log has grown by this much, and by four times the size of the last snapshot."""
 
 _READ_BYTES: Final = 256 * KIB
-"""Bytes that are applied before the event loop serves other work."""
+"""Maximum bytes that are applied before the event loop serves other work."""
 WRITE_TIMEOUT_S: Final = 20.0
 _READY_TIMEOUT_S: Final = 5.0
 RECORDS_PER_BATCH: Final = 10_000

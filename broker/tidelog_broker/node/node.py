@@ -54,7 +54,7 @@ from tidelog_proto.limits import MIB
 log = logging.getLogger(__name__)
 
 RETENTION_LOOKS_MAX: Final = 500
-"""Partitions that retention checks per interval, since checking many thousands would permanently occupy a core."""
+"""Maximum number of partitions that retention checks per interval, since many thousands would occupy a core."""
 
 DISK_FREE_BYTES_MIN: Final = MIB
 """With less free space a node is not ready, since hardly any append would fit."""

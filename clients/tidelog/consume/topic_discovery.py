@@ -69,7 +69,7 @@ class TopicDiscovery:
         return await self._start_positions(await self._options.pattern.topics(self._router))
 
     def begin(self, starts: dict[str, StartPositions]) -> None:
-        """Add what `find` returned, and look for new partitions from now on."""
+        """Add the topics that `find` returned, and look for new partitions from now on."""
         for topic, start in starts.items():
             self._add_topic(topic, start)
         if self._options.pattern is not None or any(self._is_whole(topic) for topic in self._options.topics):

@@ -18,7 +18,7 @@ from tidelog.requests.paging import in_requests
 from tidelog_proto import broker_pb2 as pb
 
 OFFSETS_PER_REQUEST: Final = 256
-"""Partitions in one request: the node may have to open each of them first."""
+"""Maximum number of partitions in one request: the node may have to open each of them first."""
 END_CHECK_TIMEOUT_S: Final = 2.0
 """Timeout of the check of log ends before a commit; without an answer a position is committed unchecked."""
 

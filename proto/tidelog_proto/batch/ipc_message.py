@@ -236,7 +236,9 @@ def _compression(data: bytes, at: int) -> int:
     """Return the codec of a BodyCompression table."""
     codec, method, *_ = _fields(data, at)
     if method and data[at + method] != 0:
-        raise _corrupt("the Arrow message has an unknown compression method")
+        raise _corrupt(
+            f"the Arrow message has compression method {data[at + method]}; only 0 (per buffer) is supported"
+        )
     return int(_I8.unpack_from(data, at + codec)[0]) if codec else 0
 
 
