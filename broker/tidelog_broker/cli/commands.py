@@ -64,7 +64,9 @@ def node(
         int | None,
         typer.Option(help="The gossip port (UDP) that other nodes connect to, if NAT or a container maps it."),
     ] = None,
-    zone: Annotated[str | None, typer.Option(help="The failure zone of the machine; copies spread over zones.")] = None,
+    zone: Annotated[
+        str | None, typer.Option(help="The failure zone of the machine; copies are spread over zones.")
+    ] = None,
     role: Annotated[list[str] | None, typer.Option(help="ingestion or persistence; default: both.")] = None,
     weight: Annotated[int | None, typer.Option(help="The relative share of copies; default: 100.")] = None,
     insecure: Annotated[

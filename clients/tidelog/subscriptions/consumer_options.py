@@ -312,7 +312,9 @@ async def resolve_added(router: Router, topic: str, options: TopicOptions, parti
     since = replace(options, start="earliest", partitions=tuple(partitions))
     known = await _positions(router, topic, since, partitions)
     if known.search is not None:
-        raise NodeUnreachableError(f"no replica of {topic!r} partitions {known.search.missing} can be reached")
+        raise NodeUnreachableError(
+            f"no replica of {topic} partitions {known.search.missing} can be reached; start a node that stores them"
+        )
     return known.positions
 
 
