@@ -21,7 +21,7 @@ Fault = Literal["expired", "not yet valid", "self-signed", "wrong host", "revoke
 FAULTS: dict[Fault, tuple[str, str]] = {
     "expired": ("certificate has expired", "the certificate sent to the peer has expired"),
     "not yet valid": ("certificate is not yet valid", "does not accept the certificate it was sent"),
-    "self-signed": ("its CA is not trusted here", "does not trust the CA of the certificate it was sent"),
+    "self-signed": ("its CA is not one of the trusted CAs", "does not trust the CA of the certificate it was sent"),
     "wrong host": ("not valid for ", "does not accept the certificate it was sent"),
     "revoked": ("it is revoked", "the certificate sent to the peer has been revoked"),
 }

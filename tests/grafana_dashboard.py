@@ -242,7 +242,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                     ),
                 ),
                 unit="bytes",
-                text="Of one copy.",
+                text="Bytes of one copy.",
             ),
             Panel(
                 "Processor time",

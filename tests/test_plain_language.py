@@ -149,6 +149,32 @@ RULES = {
         "a piece of columns",
         _WITHOUT_WORK,
     ),
+    "defined by another": rule(
+        r"\AAs `x`, ",
+        "say what it does or holds: retry like `x`, the same limit for tokens",
+        "As `x`, for requests about one topic.",
+    ),
+    "no effect": rule(
+        r"\AProcess that\b",
+        "say what changes: record, schedule, raise, drop",
+        "Process that a replica has stored an offset.",
+    ),
+    "one after another": rule(
+        r"\b(?:with|at|by|in|from|of|,|request|requests) one [\w ]{1,20} after the other\b",
+        "in turn, topic by topic; hedged",
+        "requested one page, one page after the other",
+        ("broker/", "clients/", "gateway/", "proto/", "spark/"),
+    ),
+    "the own": rule(r"\b[Tt]he own\b", "name the owner: this process's, the node's", "the own certificate"),
+    "all of whose": rule(
+        r"\ball of whose\b", "that contains only, that is completely", "a file all of whose rows are read"
+    ),
+    "a revocation list by another name": rule(
+        r"\b[Ll]ists? of revoked certificates\b|(?<!certificate )\b[Rr]evocation lists?\b(?! \(CRL)",
+        "CRL",
+        "the list of revoked certificates",
+        ("broker/", "clients/", "gateway/", "proto/", "spark/"),
+    ),
     "life of a node": rule(
         r"\b(?:(?:[Oo]ld|[Nn]ew|[Ee]arlier|[Ll]ater|[Ff]ormer|[Nn]ext|[Pp]revious|node's|own|its|same) (?:life|lives)\b"
         r"|[Ll](?:ife|ives) of )",

@@ -50,7 +50,7 @@ from tidelog_broker.metadata.topic_descriptions import TopicDescriptions
 from tidelog_broker.metadata.topic_quotas import TopicQuotas
 from tidelog_broker.partition.background_opener import BackgroundOpener
 from tidelog_broker.partition.compaction_progress import ProgressClock
-from tidelog_broker.partition.full_disk import FullDiskRefusals
+from tidelog_broker.partition.full_disk_refusals import FullDiskRefusals
 from tidelog_broker.partition.partitions import Partitions
 from tidelog_broker.partition.tools import PartitionTools
 from tidelog_broker.rebalance import copy_progress
@@ -247,7 +247,11 @@ class Broker:
             try:
                 self.dir.mark_refused(why)
             except NodeDirError as error:
-                log.error("cannot store the refusal durably; the next start asks the cluster again: %s", error)  # noqa: TRY400
+                log.error(  # noqa: TRY400
+                    "cannot store on disk that the cluster refused this data directory, so the next start "
+                    "asks the cluster again: %s",
+                    error,
+                )
         self.lifecycle.give_up(why)
 
     def _make_idle_poll(self) -> IdlePoll:

@@ -41,9 +41,9 @@ class Tls:
         key_file: its private key; "": the key is in `cert_file`.
         ca_pem: the CA certificates themselves, instead of a file.
         cert_pem: the client certificate and private key themselves, instead of files.
-        crl_file: PEM certificate revocation lists, one for each CA; "": no revocation check. A node is refused if its
-            certificate is in a list, or if no valid list of its CA exists.
-        crl_pem: the lists themselves, instead of a file.
+        crl_file: certificate revocation lists (CRLs) in PEM, one for each CA; "": no revocation check. A node
+            is refused if its certificate is in a CRL, or if no valid CRL of its CA exists.
+        crl_pem: the CRLs themselves, instead of a file.
     """
 
     ca_file: str = ""
@@ -83,7 +83,7 @@ class Tls:
         ca, cert, crl = _path(self.ca_file), _path(self.cert_file), _path(self.crl_file)
         try:
             ca_pem = self.ca_pem if ca is None else _text(read_pem(ca, "the CA"))
-            crl_pem = self.crl_pem if crl is None else _text(read_pem(crl, "the list of revoked certificates"))
+            crl_pem = self.crl_pem if crl is None else _text(read_pem(crl, "the CRL"))
             cert_pem = self.cert_pem
             if cert is not None:
                 key = _path(self.key_file)

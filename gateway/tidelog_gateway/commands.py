@@ -173,7 +173,7 @@ def _check_secrets(context: Context | None) -> None:
 
 
 def _with_descriptor_limit(settings: GatewaySettings) -> GatewaySettings:
-    """Raise the limit of open files; return settings with at most as many connections, and warn if that is fewer."""
+    """Raise the soft limit of open files; if it is below what connections_max needs, lower that and log a warning."""
     limit = raise_descriptor_limit()
     fitting = settings.workers * max(1, limit - RESERVED_DESCRIPTORS)
     if fitting >= settings.connections_max:

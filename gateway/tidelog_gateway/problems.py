@@ -1,4 +1,4 @@
-"""Problem documents (RFC 9457): the form of every error that the gateway returns.
+"""Problem documents (RFC 9457), the format of every error that the gateway returns.
 
 Members: `type`, `title`, `status`, `detail`, and as extensions `code` (the protocol's name of the error, lower case),
 `retryable`, `request_id`; some have more: `errors` (faults with their JSON pointers), `log_start_offset` and
@@ -6,6 +6,10 @@ Members: `type`, `title`, `status`, `detail`, and as extensions `code` (the prot
 
 The status tells a client whether to retry: 503 means *not accepted*, so the same request may be sent again; 504 means
 *outcome unknown*, so only an idempotent request, or a publish that may be stored twice, should be sent again.
+
+A 429 that a node caused is converted here (`_STATUS`). The gateway's own limits raise it in `flow.body_limits`,
+`bodies.arrow_body`, `publishing.line_stream` and `websocket.connection` (request budget), `callers.caller_cache`
+(authentications), `sse.route` and `reading.topic_route` (open streams), and `protocol.ws_protocol` (subscriptions).
 """
 
 from __future__ import annotations

@@ -60,12 +60,16 @@ class GatewaySettings(BaseModel):
     wrong_credentials_max: int = Field(
         default=20,
         ge=0,
-        description="Failed authentications of an address in a burst, refilled at one a second; beyond them requests "
-        "get 429. 0: "
-        "unlimited, for a gateway behind a proxy, whose address all clients share.",
+        description="Maximum number of failed authentications of one address in a burst, refilled at one per "
+        "second; beyond it requests get 429. 0: unlimited, for a gateway behind a proxy, whose address "
+        "all clients share.",
     )
     request_timeout_s: float = Field(
-        default=30.0, gt=0, le=600, description="How long a request to a node may take before it answers 503 or 504."
+        default=30.0,
+        gt=0,
+        le=600,
+        description="How long the gateway waits for a node's answer before it answers the client 503 (not "
+        "accepted) or 504 (outcome unknown).",
     )
     head_timeout_s: float = Field(
         default=10.0, gt=0, le=600, description="How long the whole head of a request may take to arrive."
@@ -85,7 +89,7 @@ class GatewaySettings(BaseModel):
         description="How long the whole body of a request may take to arrive; of JSON lines, the longest pause.",
     )
     stop_timeout_s: int = Field(
-        default=10, ge=1, le=600, description="How long a stop waits for requests that are being answered."
+        default=10, ge=1, le=600, description="How long a graceful stop waits for requests that are being answered."
     )
     access_log: bool = Field(
         default=False,
@@ -106,9 +110,9 @@ class GatewaySettings(BaseModel):
     address_connections_max: int | None = Field(
         default=None,
         ge=0,
-        description="Open connections of one client address, or IPv6 /64; by default three quarters of "
-        "connections_max. 0: "
-        "unlimited, for a gateway behind a proxy, whose address all clients share.",
+        description="Maximum number of open connections of one client address, or IPv6 /64; by default three "
+        "quarters of connections_max. 0: unlimited, for a gateway behind a proxy, whose address all "
+        "clients share.",
     )
     body_bytes_max: int = Field(
         default=8 * MIB, ge=KIB, le=1024 * MIB, description="Maximum size of a request's body; larger bodies get 413."
@@ -128,7 +132,7 @@ class GatewaySettings(BaseModel):
     connection_out_bytes_max: int = Field(
         default=32 * MIB,
         ge=MIB,
-        description="Bytes of the response budget that one connection may use; a single answer may exceed them.",
+        description="Maximum bytes of the response budget that one connection may use; a single answer may exceed it.",
     )
     records_per_request_max: int = Field(
         default=10_000, ge=1, le=1_000_000, description="Maximum number of records in one publish and in one fetch."
@@ -192,8 +196,12 @@ class GatewaySettings(BaseModel):
         "accept "
         "messages of up to 1 MiB.",
     )
-    ws_ping_interval_s: float = Field(default=20.0, gt=0, le=3600, description="How often a WebSocket is pinged.")
-    ws_ping_timeout_s: float = Field(default=20.0, gt=0, le=3600, description="How long the answer to a ping may take.")
+    ws_ping_interval_s: float = Field(
+        default=20.0, gt=0, le=3600, description="Interval between two pings on a WebSocket."
+    )
+    ws_ping_timeout_s: float = Field(
+        default=20.0, gt=0, le=3600, description="How long the pong may take before the WebSocket is closed."
+    )
     ws_member_idle_s: float = Field(
         default=300.0,
         gt=0,

@@ -87,7 +87,7 @@ NODE_ID_BYTES_MAX: Final = 128
 PEER_NONCE_BYTES: Final = 32
 
 ENTRIES_PER_PEER_MESSAGE_MAX: Final = 4096
-"""Maximum number of entries in a message between nodes that has no answer."""
+"""Maximum number of entries in a one-way message between nodes."""
 
 PEER_GROUP_BYTES: Final = 256 * KIB
 """Maximum size of a peer message in which batches of different partitions are combined; a retained batch keeps the

@@ -86,7 +86,10 @@ def select(selection: Selection, topics: Mapping[str, int]) -> list[TopicPartiti
         pattern = re.compile(selection.pattern)
         names = [topic for topic in topics if pattern.fullmatch(topic)]
         if not names:
-            raise OptionError(f"option 'subscribePattern': {selection.pattern!r} matches no topic.")
+            raise OptionError(
+                f"option 'subscribePattern': {selection.pattern!r} matches none of the {len(topics)} topics "
+                "that the caller may read. Correct it, or create a topic first."
+            )
     return sorted(TopicPartition(topic, p) for topic in names for p in range(topics[topic]))
 
 

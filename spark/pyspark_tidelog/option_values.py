@@ -28,13 +28,16 @@ def per_partition(name: str, text: str, example: str, *, lowest: int) -> dict[st
     result: dict[str, dict[int, int]] = {}
     for topic, partitions in json_object(name, text, example).items():
         if not isinstance(partitions, dict):
-            raise OptionError(f"option {name!r}: {topic!r} has no object of partitions; give {example}.")
+            raise OptionError(f"option {name!r}: {topic!r} must be an object of partitions; give {example}.")
         numbers: dict[int, int] = {}
         for partition, number in partitions.items():
             if not partition.isdecimal() or len(partition) > len(str(NUMBER_MAX)):
                 raise OptionError(f"option {name!r}: {partition!r} is not a partition of {topic!r}; give {example}.")
             if not is_int(number) or not lowest <= number <= NUMBER_MAX:
-                raise OptionError(f"option {name!r}: {number!r} for {topic!r} {partition} is out of range.")
+                raise OptionError(
+                    f"option {name!r}: {number!r} for {topic!r} partition {partition} must be an "
+                    f"integer from {lowest} to {NUMBER_MAX}; give {example}."
+                )
             numbers[int(partition)] = number
         result[topic] = numbers
     return result

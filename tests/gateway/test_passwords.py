@@ -116,7 +116,7 @@ class Liar:
 
 async def test_a_node_without_a_proof_is_not_trusted_and_an_endless_login_is_abandoned() -> None:
     password = Password("ann", PASSWORD)
-    with pytest.raises(UnauthenticatedError, match="has not proven"):
+    with pytest.raises(UnauthenticatedError, match="did not prove"):
         await identify_by_password(Liar(again=False).ask, password)
     liar = Liar(again=True)
     with pytest.raises(TidelogError) as left:

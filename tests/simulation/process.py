@@ -34,7 +34,7 @@ from tidelog_broker.core.replication.producer_budget import ProducerBudget
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.node import reboot_mark
 from tidelog_broker.partition.compaction_progress import ProgressClock
-from tidelog_broker.partition.full_disk import FullDiskRefusals
+from tidelog_broker.partition.full_disk_refusals import FullDiskRefusals
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.scrubber import Scrubber
 from tidelog_broker.partition.tools import PartitionTools
@@ -437,8 +437,8 @@ class Process:
 
     async def _compact_all(self) -> None:
         for copy in list(self.partitions.values()):
-            if copy.partition.compaction.wants_to_look:
-                await copy.partition.compaction.look()
+            if copy.partition.compaction.wants_check:
+                await copy.partition.compaction.check()
 
     def _compacted(self, error: BaseException | None) -> None:
         if isinstance(error, StorageFailedError):
@@ -454,7 +454,7 @@ class Process:
 
     async def _retain(self) -> None:
         for copy in list(self.partitions.values()):
-            await copy.partition.retention.look()
+            await copy.partition.retention.check()
 
     def _retained(self, error: BaseException | None) -> None:
         if isinstance(error, StorageFailedError):

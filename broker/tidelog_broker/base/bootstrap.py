@@ -66,7 +66,7 @@ class Founder(BaseModel):
     @classmethod
     def _roles_stand_once(cls, value: tuple[RoleName, ...]) -> tuple[RoleName, ...]:
         if len(set(value)) != len(value):
-            raise ValueError("a role must be listed only once")
+            raise ValueError(f"a role must be listed only once, got {', '.join(value)}")
         return tuple(sorted(value))
 
     @property

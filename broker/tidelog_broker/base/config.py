@@ -34,21 +34,27 @@ class NodeSettings(BaseModel):
     port: int = Field(7400, ge=0, le=65535, description="The native protocol's port; 0 picks a free one.")
     advertise_host: str | None = Field(
         None,
-        description="The address that clients and nodes connect to; default: `host`, or 127.0.0.1 if that is 0.0.0.0. "
-        "Set it if other machines connect.",
+        description="The address that nodes report to clients and other nodes; default: `host`, or 127.0.0.1 if "
+        "that is 0.0.0.0. Set it if other machines connect.",
     )
     advertise_port: int | None = Field(
         None,
         ge=1,
         le=65535,
-        description="The port in metadata that clients and nodes connect to; default: the listening port. Set it if "
-        "that is mapped to another one.",
+        description="The port that nodes report to clients and other nodes; default: the listening port. Set it if "
+        "a NAT or container maps the listening port to another one.",
     )
     advertise_gossip_port: int | None = Field(
-        None, ge=1, le=65535, description="The same for gossip (UDP); default: the listening port."
+        None,
+        ge=1,
+        le=65535,
+        description="The gossip port (UDP) that nodes report to other nodes; default: the listening port. Set it "
+        "if a NAT or container maps the listening port to another one.",
     )
-    management_host: str = Field("127.0.0.1", description="The address on which health and metrics listen.")
-    management_port: int = Field(7401, ge=0, le=65535, description="Health and metrics (HTTP); 0 picks a free one.")
+    management_host: str = Field("127.0.0.1", description="The address on which health and metrics (HTTP) listen.")
+    management_port: int = Field(
+        7401, ge=0, le=65535, description="The port of health and metrics (HTTP); 0 picks a free one."
+    )
     otel: bool = Field(
         False,
         description="Whether OpenTelemetry traces and metrics are exported (OTLP over HTTP), configured by OTEL_* "
@@ -56,27 +62,29 @@ class NodeSettings(BaseModel):
     )
     management_token_file: Path | None = Field(
         None,
-        description="Holds tokens, one a line, not readable by all users: `/metrics` needs one of them as "
-        "`Authorization: Bearer TOKEN`. Default: no token on loopback or with `insecure`, otherwise `/metrics` is "
-        "closed. Health needs no token. The file is reloaded when it changes.",
+        description="File with tokens, one a line, not readable by all users: `/metrics` needs one of them as "
+        "`Authorization: Bearer TOKEN`. Default: no token on loopback or with `insecure`, otherwise "
+        "`/metrics` is closed. Health needs no token. The file is reloaded when it changes.",
     )
     metrics_partitions_max: int = Field(
         2000,
         ge=0,
-        description="Partitions with their own series in `/metrics`, four each, the first by topic and number; "
-        "`tidelog_metrics_omitted` counts the others. Figures of the whole node include all.",
+        description="Maximum number of partitions with time series of their own (four each) in `/metrics`, in "
+        "order of topic and partition number; `tidelog_metrics_omitted` counts the others. Metrics of "
+        "the whole node cover all partitions.",
     )
     metrics_positions_max: int = Field(
         5000,
         ge=0,
-        description="Group positions with their own series in `/metrics`, of the groups that this node coordinates, "
-        "the first by group; `tidelog_metrics_omitted` counts the others.",
+        description="Maximum number of committed positions with a time series of their own in `/metrics`, of the "
+        "groups that this node coordinates, in order of the groups' names; `tidelog_metrics_omitted` "
+        "counts the others.",
     )
     zone: str = Field(
         "default",
         min_length=1,
         max_length=200,
-        description="The failure zone of the machine; copies spread over zones.",
+        description="The failure zone of the machine; copies are spread over zones.",
     )
     node_id: str | None = Field(
         None,
@@ -94,18 +102,20 @@ class NodeSettings(BaseModel):
     )
     secret_file: Path | None = Field(
         None,
-        description="Holds the secret with which the nodes of a cluster authenticate each other; two, one a line, "
-        "during a replacement: the first signs, both verify. The file is reloaded when it changes.",
+        description="File with the secret with which the nodes of a cluster authenticate each other; two, one a "
+        "line, during a replacement: the node signs with the first and accepts both. The file is "
+        "reloaded when it changes.",
     )
     peer_auth: Literal["secret", "certificate"] = Field(
         "secret",
-        description="certificate: other nodes need a certificate of tls_ca_file with their node id, in addition to "
-        "the secret. The same on all nodes of a cluster.",
+        description="How nodes authenticate each other. secret: with the cluster's secret. certificate: also with "
+        "a certificate of tls_ca_file that contains the node id. The same on all nodes of a cluster.",
     )
     tls_cert_file: Path | None = Field(
         None,
         description="The node's certificate in PEM, with the chain to its CA: enables TLS on the native port, the "
-        "management port and connections to other nodes. The file is reloaded when it changes, as are the next two.",
+        "management port and connections to other nodes. This file, tls_key_file and tls_ca_file are "
+        "reloaded when they change.",
     )
     tls_key_file: Path | None = Field(
         None,
@@ -147,8 +157,8 @@ class NodeSettings(BaseModel):
     )
     admin_key_file: Path | None = Field(
         None,
-        description="Holds API keys of the principal `admin`, one a line, readable only by the node: for the time "
-        "before other keys exist, and if they are lost.",
+        description="File with API keys of the principal `admin`, one a line, readable only by the node: to "
+        "administer the cluster before other keys exist, or if they are lost.",
     )
     audit_topic: bool = Field(
         True, description="Whether the lines of the audit log are also written to the topic `__audit`."
@@ -157,13 +167,13 @@ class NodeSettings(BaseModel):
         30 * 24 * 3600 * 1000,
         ge=0,
         le=RETENTION_MS_MAX,
-        description="Older lines of `__audit` are deleted; 0: never. Used when the topic is created.",
+        description="How long lines of `__audit` are kept; 0: for ever. Used when the topic is created.",
     )
     audit_retention_bytes: int = Field(
         1024 * MIB,
         ge=0,
-        description="Approximate size limit of `__audit`, the oldest lines are deleted first; 0: none. Used when the "
-        "topic is created.",
+        description="Approximate size limit of `__audit`, the oldest lines are deleted first; 0: unlimited. Used "
+        "when the topic is created.",
     )
     jwt_jwks: str | None = Field(
         None,
@@ -177,11 +187,13 @@ class NodeSettings(BaseModel):
     jwt_leeway_s: int = Field(
         30, ge=0, le=600, description="The tolerated clock difference between the issuer of tokens and the node."
     )
-    jwt_principal_claim: str = Field("sub", min_length=1, description="The claim of a token with the caller's name.")
+    jwt_principal_claim: str = Field(
+        "sub", min_length=1, description="The claim of a token that contains the caller's name."
+    )
     jwt_roles_claim: str = Field(
         "roles",
         min_length=1,
-        description="The claim of a token with the caller's roles: a list, or text separated by spaces.",
+        description="The claim of a token that contains the caller's roles: a list, or text separated by spaces.",
     )
     gossip_port: int | None = Field(
         None,
@@ -193,8 +205,8 @@ class NodeSettings(BaseModel):
         ["ingestion", "persistence"],
         min_length=1,
         max_length=2,
-        description="persistence: stores copies. ingestion: owns partitions, of those that it stores; without "
-        "persistence it only forwards requests. A node without a cluster needs both.",
+        description="persistence: the node stores copies. ingestion: it owns partitions, of those that it stores; "
+        "without persistence it only forwards requests. A node without a cluster needs both.",
     )
     weight: int = Field(
         WEIGHT_ORDINARY,
@@ -203,9 +215,13 @@ class NodeSettings(BaseModel):
         description="The node's relative share of copies and ownership.",
     )
     replication_factor_default: int = Field(
-        3, ge=1, le=REPLICATION_FACTOR_MAX, description="Copies of a new topic; at most one on each registered node."
+        3,
+        ge=1,
+        le=REPLICATION_FACTOR_MAX,
+        description="Number of copies of each partition in new topics that do not set it; at most one copy is "
+        "stored on each registered node.",
     )
-    io_workers: int = Field(2, ge=1, le=64, description="Threads that read, write and sync.")
+    io_workers: int = Field(2, ge=1, le=64, description="Number of threads that read, write and sync log files.")
     segment_read: Literal["file", "mapped"] = Field(
         "mapped",
         description="How full segments are sent: mapped, from the page cache to the socket; file, with a copy. With a "
@@ -216,63 +232,85 @@ class NodeSettings(BaseModel):
         description="How records are written to segments: file, by writes; mapped, by copies into a mapping, which "
         "costs more CPU.",
     )
-    connections_max: int = Field(4096, ge=1, description="Client connections; more are refused.")
+    connections_max: int = Field(
+        4096, ge=1, description="Maximum number of client connections; further ones are refused."
+    )
     node_in_flight_bytes: int = Field(
         512 * MIB,
         ge=FRAME_BYTES_MAX,
-        description="Bytes of requests that are arriving or in progress, all connections together; beyond it slow "
-        "senders are closed.",
+        description="Maximum bytes of requests that are arriving or in progress, on all connections together; "
+        "beyond it connections of slow senders are closed.",
     )
     connection_in_flight_bytes: int = Field(
         128 * MIB,
         ge=FRAME_BYTES_MAX,
-        description="The same for one connection; beyond it the node stops reading from it.",
+        description="Maximum bytes of requests that are arriving or in progress on one connection; beyond it the "
+        "node stops reading from the connection.",
     )
     caller_in_flight_bytes: int = Field(
         32 * MIB,
         ge=MIB,
-        description="The same for all connections of one caller, a principal or an address, without a quota; beyond "
-        "it the node pauses reading from the last sender.",
+        description="Maximum bytes of requests that are arriving or in progress on all connections of one caller "
+        "without a quota (a principal or an address); beyond it the node pauses reading from the "
+        "connection that sent last.",
     )
     node_outgoing_bytes: int = Field(
         256 * MIB,
         ge=FRAME_BYTES_MAX,
-        description="Bytes of batches and answers that are waiting to be sent to clients, all connections together; "
-        "one connection gets at most an eighth of the remainder.",
+        description="Maximum bytes of batches and answers that wait to be sent to clients, on all connections "
+        "together; one connection gets at most an eighth of the remainder.",
     )
     connection_outgoing_bytes: int = Field(
-        8 * MIB, ge=MIB, description="With more unsent bytes, nothing more is read for a client, or from it."
+        8 * MIB,
+        ge=MIB,
+        description="Maximum bytes that wait to be sent on one client connection; beyond it the node reads no "
+        "further batches for the connection and no requests from it.",
     )
     partition_in_flight_bytes: int = Field(
-        64 * MIB, ge=FRAME_BYTES_MAX, description="Bytes waiting to be appended to one partition; more are refused."
+        64 * MIB,
+        ge=FRAME_BYTES_MAX,
+        description="Maximum bytes of batches that wait to be appended to one partition; further ones are refused.",
     )
     peers_in_flight_bytes: int = Field(
-        256 * MIB, ge=FRAME_BYTES_MAX, description="Bytes of batches from other nodes that wait to be processed."
+        256 * MIB,
+        ge=FRAME_BYTES_MAX,
+        description="Maximum bytes of batches from other nodes that wait to be processed; further ones are dropped "
+        "and requested again later.",
     )
     peer_queue_bytes: int = Field(
-        64 * MIB, ge=FRAME_BYTES_MAX, description="Bytes waiting to be sent to one other node; more are dropped."
+        64 * MIB,
+        ge=FRAME_BYTES_MAX,
+        description="Maximum bytes that wait to be sent to one other node; further messages are dropped.",
     )
     partitions_max: int = Field(
-        20_000, ge=1, description="Partitions of all topics of the cluster; a topic that would add more is refused."
+        20_000,
+        ge=1,
+        description="Maximum number of partitions in all topics of the cluster; a topic that would exceed it is "
+        "refused.",
     )
     offsets_partitions: int = Field(
         16,
         ge=1,
         le=OFFSETS_PARTITIONS_MAX,
-        description="Partitions of `__offsets`, whose owners coordinate groups; fixed when the cluster is founded.",
+        description="Number of partitions of `__offsets`, whose owners coordinate groups; fixed when the cluster "
+        "is founded.",
     )
     groups_max: int = Field(
         GROUPS_MAX,
         ge=1,
-        description="Consumer groups with positions that a node knows; a commit of one more is refused.",
+        description="Maximum number of consumer groups with positions that a node stores; the first commit of a "
+        "further group is refused.",
     )
     group_positions_max: int = Field(
-        GROUP_POSITIONS_MAX, ge=1, description="Positions of one group; a commit of one more is refused."
+        GROUP_POSITIONS_MAX,
+        ge=1,
+        description="Maximum number of positions of one group; a commit of a further one is refused.",
     )
     positions_bytes: int = Field(
         POSITIONS_BYTES,
         ge=MIB,
-        description="Approximate memory for the positions of all groups; beyond it no position is added.",
+        description="Approximate maximum memory for the positions of all groups; beyond it commits of new "
+        "positions are refused.",
     )
     group_retention_ms: int = Field(
         7 * 24 * 3600 * 1000,
@@ -281,65 +319,77 @@ class NodeSettings(BaseModel):
         description="A consumer group without members and without commits for this long is deleted with its "
         "positions; 0: never.",
     )
-    requests_in_flight: int = Field(1024, ge=1, description="Unanswered requests of one connection.")
-    subscriptions_max: int = Field(256, ge=1, description="Subscriptions of one connection.")
+    requests_in_flight: int = Field(1024, ge=1, description="Maximum number of unanswered requests of one connection.")
+    subscriptions_max: int = Field(256, ge=1, description="Maximum number of subscriptions of one connection.")
     followed_max: int = Field(
         100_000,
         ge=4,
-        description="Partitions that the subscriptions of all connections follow, those of one connection at "
-        "most a quarter; more are refused.",
+        description="Maximum number of partitions in the subscriptions of all connections; one connection may use "
+        "at most a quarter. Further subscriptions are refused.",
     )
     push_windows_bytes: int = Field(
         256 * MIB,
         ge=MIB,
-        description="Approximate memory for batches that replicas have not acknowledged, all partitions together; "
-        "at most 128 MiB for one.",
+        description="Approximate maximum memory for batches that replicas have not acknowledged, all partitions "
+        "together; at most 128 MiB for one.",
     )
-    ring_bytes: int = Field(16 * MIB, ge=0, description="The newest batches of a partition kept in memory.")
-    rings_bytes: int = Field(256 * MIB, ge=0, description="The same for all partitions together.")
+    ring_bytes: int = Field(
+        16 * MIB, ge=0, description="Maximum bytes of the newest batches of one partition that are cached in memory."
+    )
+    rings_bytes: int = Field(
+        256 * MIB, ge=0, description="Maximum bytes of the newest batches of all partitions that are cached in memory."
+    )
     indexes_bytes: int = Field(
         256 * MIB,
         ge=0,
-        description="Approximate memory for the key and tag indexes of growing segments; beyond it, records outside of "
-        "them are scanned until the segment is full.",
+        description="Approximate maximum memory for the key and tag indexes of growing segments; beyond it, "
+        "records that are not indexed are scanned until the segment is full.",
     )
     deduplication_bytes: int = Field(
         256 * MIB,
         ge=MIB,
-        description="Memory for the content hashes of recent records, over all partitions with deduplication, 48 "
-        "bytes a record; beyond it, records for further partitions are refused with a retry.",
+        description="Maximum memory for the content hashes of recent records, over all partitions with "
+        "deduplication, 48 bytes a record; beyond it, records for further partitions are refused with "
+        "a retryable error.",
     )
-    group_bytes: int = Field(8 * MIB, ge=1, description="The most that is appended and synced at once.")
+    group_bytes: int = Field(
+        8 * MIB, ge=1, description="Maximum bytes of batches of one partition that are appended and synced together."
+    )
     write_stall_ms: int = Field(
         30_000,
         ge=100,
-        description="A client that reads nothing for this long, with unsent replies, is closed; earlier if another "
-        "client needs the memory.",
+        description="How long a client may leave unsent replies unread before its connection is closed; less if "
+        "another client needs the memory.",
     )
     strangers_max: int = Field(
         1024,
         ge=1,
-        description="Connections that are not authenticated yet; beyond it the oldest of the address that has most "
-        "of them is closed.",
+        description="Maximum number of connections that are not authenticated yet; beyond it the node closes the "
+        "oldest one of the address that has most of them.",
     )
-    hello_timeout_ms: int = Field(10_000, ge=10, description="A new connection has to send HELLO within this time.")
-    retention_interval_ms: int = Field(5_000, ge=10, description="How often retention checks for old segments.")
+    hello_timeout_ms: int = Field(
+        10_000, ge=10, description="How long a new connection may take to send HELLO before it is closed."
+    )
+    retention_interval_ms: int = Field(
+        5_000, ge=10, description="Interval between two checks for segments that retention deletes."
+    )
     clock_settle_s: int = Field(
         SETTLE_S_DEFAULT,
         ge=0,
-        description="How long the wall clock must keep a new time after a jump before it is trusted; and after a "
-        "start, before the downtime counts as an age of records.",
+        description="How long the wall clock must run steadily after a jump before retention by time uses it; "
+        "after a start, also before the downtime counts towards the age of records.",
     )
     replica_lag_ms: int = Field(
         30_000,
         ge=1_000,
-        description="A replica that lags this far behind its owner is replaced if a spare node can store the copy.",
+        description="How long a replica may lag behind its owner before it is replaced, if a spare node can store "
+        "the copy.",
     )
     calm_ms: int = Field(
         300_000,
         ge=0,
-        description="After this long without a change in the cluster, ownership returns to the replicas that placement "
-        "prefers; 0 leaves that to `tidelog cluster rebalance`.",
+        description="How long the cluster must be unchanged before ownership returns to the replicas that "
+        "placement prefers; 0: ownership returns only by `tidelog cluster rebalance`.",
     )
     fill_bytes_per_s: int = Field(
         64 * MIB,
@@ -350,7 +400,8 @@ class NodeSettings(BaseModel):
     compaction_bytes: int = Field(
         64 * MIB,
         ge=MIB,
-        description="Approximate memory for keys in a compaction pass; a smaller value reads the log more often.",
+        description="Approximate maximum memory for keys in a compaction pass; a smaller value reads the log more "
+        "often.",
     )
     compaction_bytes_per_s: int = Field(
         64 * MIB, ge=0, description="The rate at which compaction passes read logs; 0: unlimited."
@@ -362,7 +413,10 @@ class NodeSettings(BaseModel):
         "data; 0: never.",
     )
     scrub_interval_s: int = Field(
-        7 * 24 * 3600, ge=1, description="How often a scrub begins; one scrub may take longer at that rate."
+        7 * 24 * 3600,
+        ge=1,
+        description="Interval between the starts of two scrubs, in seconds; a scrub that takes longer at "
+        "`scrub_bytes_per_s` delays the next one.",
     )
     idle_poll_us: int = Field(
         POLL_US_DEFAULT,
@@ -378,7 +432,8 @@ class NodeSettings(BaseModel):
     def _fill_pace_is_sensible(cls, value: int) -> int:
         if 0 < value < MIB:
             raise ValueError(
-                f"must be 0 (unlimited) or at least {MIB}, because a single range takes up to a second then"
+                f"must be 0 (unlimited) or at least {MIB}, got {value}: below that, fetching a single "
+                "range could take a second"
             )
         return value
 
@@ -418,7 +473,8 @@ class NodeSettings(BaseModel):
     def _tokens_are_for_somebody(self) -> Self:
         if self.jwt_jwks is not None and (self.jwt_issuer is None or self.jwt_audience is None):
             raise ValueError(
-                "jwt_jwks needs jwt_issuer and jwt_audience; otherwise tokens for other services would be valid"
+                "jwt_jwks needs jwt_issuer and jwt_audience, otherwise tokens for other services would "
+                "be accepted; set both"
             )
         return self
 
@@ -426,7 +482,7 @@ class NodeSettings(BaseModel):
     @classmethod
     def _roles_can_be(cls, value: list[str], info: ValidationInfo) -> list[str]:
         if len(set(value)) != len(value):
-            raise ValueError("a role must be listed only once")
+            raise ValueError(f"a role must be listed only once, got {', '.join(value)}")
         is_alone = info.data.get("bootstrap", ...) is None and info.data.get("seeds", ...) == []
         if len(value) == 1 and is_alone:
             raise ValueError(

@@ -28,7 +28,7 @@ HEARTBEAT_MS_MAX: Final = 5_000
 _SHOWN_CHARS: Final = 200
 
 NAMED_MAX: Final = 20
-"""Partitions without a quorum that `/readyz` names; it counts all."""
+"""Maximum number of partitions without a quorum that `/readyz` names; it counts all."""
 
 State = Literal["starting", "running", "stopping", "failed"]
 """A node's lifecycle state; see `base.lifecycle.NEXT`."""
@@ -114,11 +114,15 @@ class Answers:
         """
         request = _parse_request(head)
         if request is None:
-            return refusal("400 Bad Request", "not a valid HTTP/1 request")
+            return refusal("400 Bad Request", "the request line or a header is not valid HTTP/1.0 or HTTP/1.1")
         refused = self._guard.refusal(request.headers.get("authorization", "")) or self._misdirected(request)
         match request.path:
             case "/metrics" if request.method not in {"GET", "HEAD"}:
-                return refusal("405 Method Not Allowed", "use GET for /metrics", ("Allow", "GET, HEAD"))
+                return refusal(
+                    "405 Method Not Allowed",
+                    f"/metrics does not support {request.method}; use GET or HEAD",
+                    ("Allow", "GET, HEAD"),
+                )
             case "/metrics" if refused is not None:
                 return refusal(refused.status, refused.why, *refused.headers)
             case "/metrics":

@@ -43,12 +43,12 @@ class NodeMetrics:
         self.tls_failed = counter("tidelog_tls_failed", "Failed TLS handshakes")
         self.tls_ends = Gauge(
             "tidelog_tls_ends_timestamp_seconds",
-            "When the node's certificate, its CA, or its list of revoked certificates ends, in seconds since 1970",
+            "Expiry of the node's certificate, its CA or its CRL, in seconds since 1970",
             ["what"],
             registry=self.registry,
         )
         self.strangers_closed = counter(
-            "tidelog_strangers_closed", "Unauthenticated connections closed because there were too many"
+            "tidelog_strangers_closed", "Unauthenticated connections closed beyond strangers_max"
         )
         self.throttled_seconds = Counter(
             "tidelog_throttled_seconds",
@@ -57,7 +57,7 @@ class NodeMetrics:
             registry=self.registry,
         )
         self._throttled_callers: set[str] = set()
-        self.declined = counter("tidelog_declined", "Requests declined because the node was full")
+        self.declined = counter("tidelog_declined", "Requests refused because too many bytes were in flight")
         self.stalled = counter("tidelog_stalled_clients", "Clients closed because they stopped reading or sending")
         self.peer_bytes_in = self._peer_counter("tidelog_peer_batch_bytes_in", "Bytes of batches received from a node")
         self.peer_bytes_out = self._peer_counter("tidelog_peer_batch_bytes_out", "Bytes of batches sent to a node")
@@ -69,7 +69,7 @@ class NodeMetrics:
         )
         self.peer_connects = self._peer_counter("tidelog_peer_connects", "Connections established to a node")
         self.append_seconds = Durations(
-            "tidelog_append_seconds", "Append (and sync) of one group", self.registry, bounds_s=_SECONDS
+            "tidelog_append_seconds", "Time to write (and sync) a group of batches", self.registry, bounds_s=_SECONDS
         )
         self.connections = self._gauge("tidelog_connections", "Open client connections")
         self.in_flight_bytes = self._gauge(
@@ -93,7 +93,7 @@ class NodeMetrics:
         self.groups = self._gauge("tidelog_groups", "Consumer groups with members that this node coordinates")
         self.members = self._gauge("tidelog_group_members", "Members of the groups that this node coordinates")
         self.members_fenced = counter(
-            "tidelog_group_members_fenced", "Members of groups fenced after their session timed out, or by a successor"
+            "tidelog_group_members_fenced", "Members fenced: their session timed out, or another process joined"
         )
         self.group_generations = counter("tidelog_group_generations", "Rebalances of groups")
         self._add_computed()

@@ -46,7 +46,7 @@ class NodeTls:
         self.ends: dict[str, float] = {}
         """When the "certificate", the "ca" and the "crl" expire, in seconds since 1970, once the files were read."""
         self._streams: WeakSet[TlsStream] = WeakSet()
-        """Connections that have to be checked against the revocation list."""
+        """Connections that have to be checked against the CRL."""
         try:
             self._followed = None if files is None else FollowedTls(files, server_context, client_context)
         except TlsFilesError as error:
@@ -71,7 +71,7 @@ class NodeTls:
 
     def server(self) -> ssl.SSLContext:
         """Return the current context for incoming connections."""
-        assert self._followed is not None, "TLS is off at this node"
+        assert self._followed is not None, "TLS is not configured on this node"
         return self._followed.contexts[0]
 
     async def call(
@@ -141,7 +141,7 @@ class NodeTls:
         shown = [(stream, stream.shown) for stream in self._streams if not stream.is_closing()]
         proven = [(stream, der) for stream, der in shown if der]
         try:
-            content = await workers.call(0, partial(read_pem, crl, "the list of revoked certificates"))
+            content = await workers.call(0, partial(read_pem, crl, "the CRL"))
             revoked = await workers.call(0, partial(revoked_of, content, [der for _, der in proven]))
         except ValueError as error:  # the file is being replaced; the next check reads it again
             log.warning("cannot read %s, retrying: %s", crl, error)

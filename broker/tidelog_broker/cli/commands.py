@@ -57,10 +57,16 @@ def node(
     gossip_port: Annotated[int | None, typer.Option(help="UDP; default: the number of the native port.")] = None,
     advertise_host: Annotated[str | None, typer.Option(help="The address that clients and nodes connect to.")] = None,
     advertise_port: Annotated[
-        int | None, typer.Option(help="The native port that clients and nodes connect to, if mapped.")
+        int | None,
+        typer.Option(help="The native port that clients and nodes connect to, if NAT or a container maps it."),
     ] = None,
-    advertise_gossip_port: Annotated[int | None, typer.Option(help="The same for gossip (UDP).")] = None,
-    zone: Annotated[str | None, typer.Option(help="The failure zone of the machine; copies spread over zones.")] = None,
+    advertise_gossip_port: Annotated[
+        int | None,
+        typer.Option(help="The gossip port (UDP) that other nodes connect to, if NAT or a container maps it."),
+    ] = None,
+    zone: Annotated[
+        str | None, typer.Option(help="The failure zone of the machine; copies are spread over zones.")
+    ] = None,
     role: Annotated[list[str] | None, typer.Option(help="ingestion or persistence; default: both.")] = None,
     weight: Annotated[int | None, typer.Option(help="The relative share of copies; default: 100.")] = None,
     insecure: Annotated[

@@ -232,8 +232,9 @@ class IncarnationRegistry:
                         await asyncio.sleep(WITHDRAW_AGAIN_S)
         if self.offered_to:
             log.warning(
-                "start %d of this node ended before it took part, and these nodes have not recorded that: %s; they "
-                "refuse the directory that this one is a copy of",
+                "start %d of this node ended before it took part in the cluster, and these nodes did "
+                "not confirm its withdrawal: %s; if this data directory is a copy, they refuse the "
+                "original directory until they have learned of the withdrawal",
                 boot_counter(self.own.now.incarnation),
                 ", ".join(sorted(self.offered_to)),
             )
@@ -387,8 +388,9 @@ class IncarnationRegistry:
         if not is_ours or not (in_use or self._refutes(known)):
             return ProtocolError(
                 pb.FORBIDDEN,
-                f"node {by!r} rejects this data directory as an older copy, but the incarnation that it names does not "
-                f"prove that: start {boot_counter(known.incarnation)} of node {known.node_id!r}, tick {known.tick}",
+                f"node {by!r} rejects this data directory as an older copy, but its proof is not valid: "
+                f"start {boot_counter(known.incarnation)} of node {known.node_id!r}, tick {known.tick}; "
+                f"check whether node {by!r} belongs to this cluster and runs a supported release",
             )
         is_final = in_use or known.tick > 0
         if not is_final:

@@ -27,7 +27,7 @@ from tidelog_broker.core.rollback_detection import Claim, Directory, Incarnation
 from tidelog_proto import broker_pb2 as pb
 
 KNOWN_MAX: Final = 4096
-"""Directories whose starts a node keeps: those of all nodes that can be registered, and earlier ones."""
+"""Maximum number of directories whose starts a node keeps: those of all registered nodes, and earlier ones."""
 SHOWN_MAX: Final = 100
 """Directories of one node that are listed in a handshake, because handshake frames are small."""
 WITHDRAWN_MAX: Final = 4

@@ -163,7 +163,7 @@ class Coordinator:
     async def heartbeat(
         self, request: pb.GroupHeartbeat, reader: MemberAccess, *, creator: str = "", counted_in: int | None = None
     ) -> pb.GroupHeartbeatReply:
-        """Process a member's heartbeat; answer when its assignment differs from what it has seen, or after `wait_ms`.
+        """Renew a member's session; answer when its assignment differs from what it has seen, or after `wait_ms`.
 
         Args:
             request: the heartbeat of the member.
@@ -356,7 +356,7 @@ class Coordinator:
         if not self._ticking:
             self._ticking = True
             self._sessions.begin(self._tasks.loop.time())
-            self._tasks.spawn(self._tick_on(), "looking after groups")
+            self._tasks.spawn(self._tick_on(), "the periodic check of groups")
 
     @property
     def _is_coordinating(self) -> bool:

@@ -39,7 +39,7 @@ from tidelog_proto.names import AUDIT_TOPIC, OFFSETS_TOPIC, check_topic_name
 log = logging.getLogger(__name__)
 
 PLACED_AT_ONCE: Final = 256
-"""Partitions of a new topic that are placed in one turn of the event loop, within a few milliseconds."""
+"""Maximum number of partitions of a new topic that are placed in one turn of the event loop: a few milliseconds."""
 RECORD_BYTES_MAX: Final = BATCH_BYTES_MAX // 2
 """Limit of a topic's record, which grows with partitions, copies and the length of node names."""
 
@@ -142,7 +142,9 @@ class Controller:
             record = pb.TopicRecord()
             record.CopyFrom(self._topics.named(name))
             if topic_id and record.topic_id != topic_id:
-                raise ProtocolError(pb.UNKNOWN_TOPIC, f"topic {name!r} was recreated with another id")
+                raise ProtocolError(
+                    pb.UNKNOWN_TOPIC, f"topic {name!r} was recreated with another id; refresh the metadata"
+                )
             record.revision += 1
             record.deleted = True
             record.ClearField("first_epochs")  # records of deleted topics are kept for ever

@@ -24,11 +24,20 @@ EXPIRES_S_MAX: Final = 253_402_300_799
 """The end of the year 9999; a larger number is refused, since it is probably in milliseconds."""
 
 _PLAIN: Final[dict[type[Exception], str]] = {
-    jwt.ImmatureSignatureError: "the token is not valid yet: its nbf or iat is in the future",
-    jwt.InvalidIssuerError: "the token's issuer differs from jwt_issuer",
-    jwt.InvalidAudienceError: "the token's audience differs from jwt_audience",
+    jwt.ImmatureSignatureError: (
+        "the token is not valid yet: its nbf or iat is in the future; check the clocks of the issuer and "
+        "the node, or raise jwt_leeway_s"
+    ),
+    jwt.InvalidIssuerError: (
+        "the token's issuer (iss) is not the one in the setting jwt_issuer; get a token from that issuer, "
+        "or correct jwt_issuer"
+    ),
+    jwt.InvalidAudienceError: (
+        "the token's audience (aud) does not contain the value of the setting jwt_audience; request a "
+        "token for that audience, or correct jwt_audience"
+    ),
     jwt.InvalidAlgorithmError: "the token is signed with an algorithm that its key does not allow",
-    jwt.InvalidSignatureError: "the token's signature is wrong",
+    jwt.InvalidSignatureError: "the token's signature does not verify with the issuer's key; get a new token",
 }
 
 

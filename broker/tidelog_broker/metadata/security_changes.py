@@ -89,7 +89,11 @@ class SecurityChanges:
                 case "remove_quota":
                     return await self._remove_quota(canonical(change.remove_quota, is_new=False), epoch)
                 case _:
-                    raise ProtocolError(pb.INVALID_REQUEST, "the request contains no change")
+                    raise ProtocolError(
+                        pb.INVALID_REQUEST,
+                        "the security change is empty or of a kind that this node does not support; set "
+                        "one change, or upgrade the node",
+                    )
 
     async def _create_key(self, requested: pb.ApiKey, epoch: int) -> pb.SecurityChangeReply:
         check_principal(requested.principal)

@@ -45,7 +45,7 @@ SNAPSHOT_AFTER_BYTES: Final = 16 * MIB
 """A snapshot is written after the log has grown by this much, and by four times the size of the last snapshot."""
 
 _READ_BYTES: Final = 256 * KIB
-"""Bytes that are applied before the event loop serves other work."""
+"""Maximum bytes that are applied before the event loop serves other work."""
 WRITE_TIMEOUT_S: Final = 20.0
 _READY_TIMEOUT_S: Final = 5.0
 RECORDS_PER_BATCH: Final = 10_000
@@ -90,7 +90,7 @@ class StateLog:
         """Changes without an outcome, also if their callers have timed out; records of a snapshot do not count."""
         self._reading: asyncio.Future[Exception | None] | None = None
         """The read in progress. All callers wait for the same one and continue in the same turn of the event loop;
-        with one read after the other, each would wait for a turn of a node that is busy with takeovers.
+        with a read for each caller, each would wait for a turn of a node that is busy with takeovers.
         """
         self._barring = 0
         """Number of pending deletions. No snapshot begins meanwhile, because it would follow a deletion in the log and

@@ -15,7 +15,7 @@ from tidelog_broker.metadata.security_limits import check_roles
 from tidelog_broker.metadata.state_log import MetaLog
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.auth.api_key import new_id
-from tidelog_proto.auth.scram import Verifier, is_verifier, user_name
+from tidelog_proto.auth.scram import ITERATIONS_MIN, Verifier, is_verifier, user_name
 from tidelog_proto.errors import ProtocolError
 
 
@@ -116,5 +116,9 @@ def _check_user(requested: pb.ScramUser) -> None:
         )
     if not is_verifier(Verifier(requested.iterations, requested.salt, requested.stored_key, requested.server_key)):
         raise ProtocolError(
-            pb.INVALID_REQUEST, "the password verifier is not valid for SCRAM-SHA-256, or has too few iterations"
+            pb.INVALID_REQUEST,
+            f"the password verifier of user {requested.name!r} is not valid for SCRAM-SHA-256: it has "
+            f"{requested.iterations} iterations and keys of {len(requested.stored_key)} and "
+            f"{len(requested.server_key)} bytes; use at least {ITERATIONS_MIN} iterations and keys of "
+            "32 bytes",
         )

@@ -180,7 +180,10 @@ class ClusterMembership:
             await asyncio.sleep(REGISTER_LOOK_S)
         self._doubting.cancel()
         if missing:
-            log.info("this start is stored by %s; not reached: %s", *map(_comma_list, (others - missing, missing)))
+            log.info(
+                "the incarnation of this start is stored by %s; these nodes were not reached: %s",
+                *map(_comma_list, (others - missing, missing)),
+            )
 
     async def _watch_doubt(self) -> None:
         """Refuse this node if the start that puts it in doubt is not withdrawn in time.
@@ -327,7 +330,9 @@ class ClusterMembership:
             )
             if broker.cluster.set_unreachable(cut_off):
                 log.warning(
-                    "nodes that are alive but not connected to this node: %s", ", ".join(sorted(cut_off)) or "none"
+                    "gossip reports nodes as alive to which no TCP connection exists in either "
+                    "direction: %s; allow the nodes' ports in firewalls",
+                    ", ".join(sorted(cut_off)) or "none",
                 )
                 self.look_soon()
             await asyncio.sleep(LOOK_S)

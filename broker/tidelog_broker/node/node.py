@@ -54,7 +54,7 @@ from tidelog_proto.limits import MIB
 log = logging.getLogger(__name__)
 
 RETENTION_LOOKS_MAX: Final = 500
-"""Partitions that retention checks per interval, since checking many thousands would permanently occupy a core."""
+"""Maximum number of partitions that retention checks per interval, since many thousands would occupy a core."""
 
 DISK_FREE_BYTES_MIN: Final = MIB
 """With less free space a node is not ready, since hardly any append would fit."""
@@ -337,10 +337,10 @@ class Node:
         """Compact due partitions, one after the other."""
         while True:
             for partition in self.broker.partitions.all():
-                if not partition.compaction.wants_to_look:
+                if not partition.compaction.wants_check:
                     continue
                 try:
-                    await partition.compaction.look()
+                    await partition.compaction.check()
                 except StorageFailedError as error:
                     self.lifecycle.storage_failed(partition.name, error)
                     return
@@ -354,7 +354,7 @@ class Node:
         while True:
             for number, partition in enumerate(self.broker.partitions.all(), 1):
                 try:
-                    await partition.retention.look()
+                    await partition.retention.check()
                 except StorageFailedError as error:
                     self.lifecycle.storage_failed(partition.name, error)
                     return

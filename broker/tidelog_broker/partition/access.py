@@ -78,7 +78,7 @@ class Access:
         except TimeoutError:
             raise ProtocolError(
                 pb.QUORUM_LOST,
-                f"{self._state.name}: too few replicas answer to confirm the owner; start the nodes that are away",
+                f"{self._state.name}: too few replicas answer to confirm the owner; start the nodes that are down",
                 retry_after_ms=RETRY_AFTER_MS,
             ) from None
         finally:

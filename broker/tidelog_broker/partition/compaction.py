@@ -97,7 +97,7 @@ class Compaction:
         return self.versions.is_behind
 
     @property
-    def wants_to_look(self) -> bool:
+    def wants_check(self) -> bool:
         """Whether there may be work. Cheap, because it is called for every partition."""
         return self.is_configured or bool(self._state.replica.state.chain.compactions)
 
@@ -106,7 +106,7 @@ class Compaction:
         """Whether the topic is compacted."""
         return self._state.topic.config.cleanup in {pb.COMPACT, pb.COMPACT_AND_DELETE}
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Converge copies to decided versions; as the owner, compact if enough is dirty.
 
         Raises:

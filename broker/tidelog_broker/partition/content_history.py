@@ -1,6 +1,6 @@
 """Reading back the content hashes of a log's newest records, to build the deduplication window.
 
-A new owner, or a changed setting, reads back from the end, one range of the log after the other, until the window has
+A new owner, or a changed setting, reads back from the end, in ranges of the log, until the window has
 enough records, a record is too old, or the log begins. Within a range it reads forwards, about a megabyte per step, so
 that each step is short and memory is bounded.
 """

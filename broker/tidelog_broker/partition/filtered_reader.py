@@ -22,7 +22,7 @@ from tidelog_proto.limits import MIB, TAG_BYTES_MAX
 T = TypeVar("T")
 
 HOT_BYTES: Final = 1 * MIB
-"""How many bytes in memory are filtered without the index; with more bytes and an index, the index is used."""
+"""Maximum bytes in memory that are filtered without the index; beyond it the index is used, if there is one."""
 
 
 class FilteredReader:

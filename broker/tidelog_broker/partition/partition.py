@@ -130,7 +130,7 @@ class Partition:
         self.pipeline.written(end_offset)
         if self.pipeline.has_rolled:
             self.pipeline.has_rolled = False
-            self.retention.look_soon()
+            self.retention.check_soon()
         elif group is None:
             self.retention.follow()
         if not self.state.is_alone:  # Otherwise the driver reports the moved watermark next.

@@ -32,14 +32,14 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.process.garbage_collection import LongLived
 
 OPEN_AHEAD: Final = 80
-"""How many partitions of a node are opened as soon as it learns of them."""
+"""Maximum number of partitions that a node opens as soon as it learns of them; later ones are opened on demand."""
 
 _WORKER: Final = 0
 
 FOLLOWED_AT_ONCE: Final = 1_024
-"""How many partitions of a topic are handled in one turn of the event loop: about 4 ms."""
+"""Maximum number of partitions of a topic that are handled in one turn of the event loop: about 4 ms."""
 AWAKENED_AT_ONCE: Final = 128
-"""How many partitions of one request wait to be opened at a time: each has a task."""
+"""Maximum number of partitions of one request that are being opened concurrently: each has a task."""
 
 
 class Partitions:

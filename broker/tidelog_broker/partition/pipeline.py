@@ -192,7 +192,7 @@ class Pipeline:
         self.group = None
         self.refuse(error)
 
-    # --- one group after the other ---------------------------------------------------------------------
+    # --- writing groups of batches in turn ----------------------------------------------------------------
 
     def go_on(self) -> None:
         """Start the next group if the partition may be written and the head of the queue is verified."""

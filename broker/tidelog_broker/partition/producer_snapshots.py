@@ -95,4 +95,8 @@ class SnapshotWriter:
     def _written(self, error: BaseException | None) -> None:
         if error is not None:
             # The log contains the same information; the next start scans more of it.
-            log.warning("%s: the producer snapshot was not written: %s", self._state.name, error)
+            log.warning(
+                "%s: the producer snapshot was not written, so the next start reads more of the log: %s",
+                self._state.name,
+                error,
+            )

@@ -46,7 +46,7 @@ class RecordAges:
         self.expired_below = 0
         """The offset below which all records have expired; 0 if none has."""
         self.long_expired_below = 0
-        """As `expired_below`, for `LONG` times the retention time."""
+        """The offset below which all records are older than `LONG` times the retention time; 0 if none is."""
 
     @property
     def _time_us(self) -> int:
@@ -64,12 +64,12 @@ class RecordAges:
     def forget_expired(self) -> None:
         """Forget the expired offsets: the epoch has ended, and the log may be truncated before them.
 
-        New records may get those offsets; the next `look` examines them (ADR 0123).
+        New records may get those offsets; the next `update_expired` examines them (ADR 0123).
         """
         self.expired_below = self.long_expired_below = 0
         self._examined_shape = ()
 
-    async def look(self) -> None:
+    async def update_expired(self) -> None:
         """Determine the expired offsets, if the topic has a retention time."""
         epoch = self._state.epoch
         had_expired, self.expired_below, self.long_expired_below = self.expired_below > 0, 0, 0

@@ -49,7 +49,7 @@ END_AGAIN_S: Final = 1.0
 """How long to wait for an epoch to end for a lagging replica before trying again."""
 
 ENDS_MAX: Final = 3
-"""How often that is tried on a full disk before the missing records are deleted."""
+"""Maximum number of attempts to end the epoch on a full disk, before the records that replicas lack are deleted."""
 
 
 class Retention:
@@ -85,7 +85,7 @@ class Retention:
         self._failed = failed
         self._loop, self._disk, self._io, self._notes = tools.loop, tools.disk, tools.io, tools.notes
         self._io_key = io_key
-        self._told_of_full_disk = False
+        self._logged_full_disk = False
         self._has_space = False
         """Whether the log-start file exists, or is being created."""
         self.ages = RecordAges(state, tools, io_key)
@@ -123,7 +123,7 @@ class Retention:
         if self._state.replica.state.owner is not None:
             self._delete_soon(self.removable())
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Delete expired segments, and ensure that the log-start file exists.
 
         Raises:
@@ -137,7 +137,7 @@ class Retention:
             if self._driver.cut_offset is None and state.log.copies.is_overtaken(replica.state.log_start):
                 await self._delete(replica.state.log_start)
                 self._changes.wake()
-            await self.ages.look()
+            await self.ages.update_expired()
             if self.ages.is_to_roll:
                 await self._roll()
             if replica.state.owner is None:
@@ -151,19 +151,19 @@ class Retention:
         except DiskFullError as error:
             self._no_space(error)
         else:
-            self._told_of_full_disk = False
-        self._see_to_space()
+            self._logged_full_disk = False
+        self._create_log_start_soon()
 
-    def look_soon(self) -> None:
+    def check_soon(self) -> None:
         """Delete in the background when a segment has begun, so that the bound holds and files are reused."""
-        self._see_to_space()
+        self._create_log_start_soon()
         if self._state.replica.state.owner is not None:
             self._decide(self.due())
             self._delete_soon(self.removable())
 
     def follow(self) -> None:
         """Delete in the background up to the log start in the owner's last append, so that files are reused."""
-        self._see_to_space()
+        self._create_log_start_soon()
         replica = self._state.replica
         offset = replica.state.log_start
         if offset > self._followed_offset and replica.state.owner is None and not self._is_held:
@@ -215,7 +215,7 @@ class Retention:
         elif self._driver.cut_offset is None and not self._is_over:
             await self._io.call(self._io_key, self._state.log.roll)
 
-    def _see_to_space(self) -> None:
+    def _create_log_start_soon(self) -> None:
         """Create the log-start file in the background once the log has a second segment."""
         state = self._state
         if self._has_space or self._is_over or state.is_alone:
@@ -329,10 +329,12 @@ class Retention:
 
     def _prepared(self, offset: int, error: BaseException | None) -> None:
         if error is not None or self._is_over:
-            self._looked(offset, error)
+            self._log_start_stored(offset, error)
         else:
             self._io.start(
-                self._io_key, lambda: self.delete_files_below(offset), lambda _, failure: self._looked(offset, failure)
+                self._io_key,
+                lambda: self.delete_files_below(offset),
+                lambda _, failure: self._log_start_stored(offset, failure),
             )
 
     def delete_files_below(self, offset: int) -> None:
@@ -395,7 +397,7 @@ class Retention:
             # Until it is stored, a start treats deleted records as missing, and asks the owner.
             log.warning("%s: the log start could not be stored: %s", self._state.name, error)
 
-    def _looked(self, offset: int, error: BaseException | None) -> None:
+    def _log_start_stored(self, offset: int, error: BaseException | None) -> None:
         after, self._soon, self._soon_after = self._soon_after, 0, 0
         if self._is_over:
             return
@@ -412,6 +414,6 @@ class Retention:
         self._driver.raise_log_start(min(deleted, self._state.log.start_offset))
 
     def _no_space(self, error: DiskFullError) -> None:
-        if not self._told_of_full_disk:
-            self._told_of_full_disk = True
+        if not self._logged_full_disk:
+            self._logged_full_disk = True
             log.warning("%s: old segments cannot be deleted, retrying later: %s", self._state.name, error.message)

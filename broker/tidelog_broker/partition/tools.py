@@ -14,7 +14,7 @@ from tidelog_broker.cluster.route_watch import RouteNews
 from tidelog_broker.core.hot_ring import RingBudget
 from tidelog_broker.core.replication.producer_budget import ProducerBudget
 from tidelog_broker.partition.compaction_progress import ProgressClock
-from tidelog_broker.partition.full_disk import FullDiskRefusals
+from tidelog_broker.partition.full_disk_refusals import FullDiskRefusals
 from tidelog_broker.replication.driver_ports import Neighbours
 from tidelog_broker.replication.takeover_log import TakeoverLog
 from tidelog_broker.storage.segment.disk import Disk

@@ -108,7 +108,7 @@ def _awaited_node(node_id: str, info: pb.PartitionInfo | None) -> str:
 
 
 def _about(partition: int, reports: Mapping[str, pb.TopicInfo]) -> dict[str, pb.PartitionInfo]:
-    """Return the reports on a partition by node; each topic's partitions are in order."""
+    """Return the reports on a partition by node; the partitions of each `TopicInfo` must be sorted."""
     found: dict[str, pb.PartitionInfo] = {}
     for teller, topic in reports.items():
         at = bisect_left(topic.partitions, partition, key=_number_of)

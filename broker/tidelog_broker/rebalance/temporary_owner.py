@@ -20,7 +20,7 @@ from tidelog_broker.core.replication.ports import Plan
 from tidelog_broker.rebalance.ownership_advice import EpochTimes, Owned
 
 STEADY_S: Final = 10.0
-"""How long a replica with the role of an owner has to keep up before it gets the partition."""
+"""How long a replica with the role ingestion must keep up before it becomes the owner."""
 AGAIN_S: Final = 300.0
 
 

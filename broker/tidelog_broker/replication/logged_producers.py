@@ -64,7 +64,12 @@ class LoggedProducers:
             # A log that begins after a gap has no earlier batch with an append time: the snapshot has that time.
             return table, max(self._last_append_us(offset), table.last_append_timestamp_us) if table is not None else 0
         except ProtocolError as error:
-            log.warning("%s: the producer state cannot be read: %s", self.store.directory.name, error)
+            log.warning(
+                "%s: the producer state cannot be read from the log, and is fetched from other nodes when "
+                "it is needed: %s",
+                self.store.directory.name,
+                error,
+            )
             return None, 0
 
     def _last_append_us(self, offset: int) -> int:

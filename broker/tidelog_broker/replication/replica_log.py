@@ -85,7 +85,12 @@ class ReplicaLog:
         except StorageFailedError:
             raise
         except ProtocolError as error:  # Damage is reported elsewhere, and a new owner asks other nodes.
-            log.warning("%s: the producer state cannot be read: %s", self.store.directory.name, error)
+            log.warning(
+                "%s: the producer state cannot be read from the log, and is fetched from other nodes when "
+                "it is needed: %s",
+                self.store.directory.name,
+                error,
+            )
 
     # --- the chain, as this log needs it ---------------------------------------------------------------
 

@@ -31,7 +31,7 @@ from tidelog_proto import broker_pb2 as pb
 
 LOOK_MS: Final = 5
 PORTION: Final = 16
-"""How many replicas process changes or timers before the event loop handles messages again."""
+"""Maximum number of replicas that handle changes or timers before the event loop handles messages again."""
 RECENTLY_MS: Final = 10_000
 """A partition written within this time probably has waiting clients."""
 FIRST: Final = frozenset({META_TOPIC_ID, OFFSETS_TOPIC_ID})

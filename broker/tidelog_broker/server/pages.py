@@ -22,10 +22,10 @@ from tidelog_proto.limits import PAGE_BYTES
 from tidelog_proto.names import INTERNAL_PREFIX
 
 ROUTED_ENTRIES: Final = 512
-"""Entries of a METADATA page, and of a list without partitions."""
+"""Maximum number of entries in a METADATA page, and in a list without partitions."""
 
 DESCRIBED_ENTRIES: Final = 64
-"""Entries of a page with offsets, sizes and copies, which are larger: 64 partitions with the longest node ids and 9
+"""Maximum number of entries in a page with offsets, sizes and copies: 64 partitions with the longest node ids and 9
 copies each still fit an envelope."""
 
 Item = tuple[str, pb.TopicRecord | None]

@@ -17,7 +17,7 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.names import INTERNAL_PREFIX
 
 PARTITIONS_AT_ONCE: Final = 64
-"""Partitions of a request that are processed at a time."""
+"""Maximum number of partitions of one request that are processed concurrently."""
 
 
 class Entry(Protocol):

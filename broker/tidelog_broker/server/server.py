@@ -115,7 +115,7 @@ _UNANSWERED: Final = frozenset({"credit"})
 """Kinds of client requests that have no answer."""
 
 RESERVED_CONNECTIONS: Final = 64
-"""Connections beyond `connections_max`, which limits clients, so that other nodes can still connect."""
+"""Number of connections beyond `connections_max`, which limits clients, so that other nodes can still connect."""
 
 
 class Server:

@@ -26,7 +26,7 @@ class ConnectionBounds:
         self.turns = Turns()
         """The scheduler of requests that occupy the event loop for long."""
         self.followed = 0
-        """Partitions that the subscriptions of all connections follow."""
+        """Number of partitions that the subscriptions of all connections follow."""
         self.open_connections = 0
         self.open_clients = 0
         """Open connections that have completed HELLO."""

@@ -138,9 +138,10 @@ class Connection(asyncio.BufferedProtocol):
         self._held = False
         """Whether the account has paused this connection."""
         self._own_turn = ReadTurn()
-        """Read turn while it has no account; see `read_turns`."""
+        """Read turn of this connection while it has no account; see `read_turns`."""
         self._awaits_turn = self._has_begun = False
-        """Whether it waits for its caller's read turn; whether a frame has begun in the data that is being parsed."""
+        """Whether the connection waits for its caller's read turn; whether a frame has begun in the data that is being
+        parsed."""
         self._received: Iterator[Frame] | None = None
         """Frames of received data that are parsed when the connection continues."""
         self.rest = RemainingWork()  # work of the last request; the next one is not dispatched before it is done

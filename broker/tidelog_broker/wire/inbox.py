@@ -121,7 +121,7 @@ class Inbox:
         return True
 
     def take(self, frame: Frame) -> None:
-        """Process a complete message that was admitted.
+        """Queue a complete message that was admitted, for verification and delivery.
 
         Raises:
             ProtocolError: MALFORMED_FRAME or UNKNOWN_KIND; the connection cannot be used further.

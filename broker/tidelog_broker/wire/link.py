@@ -282,7 +282,7 @@ class Link(asyncio.BufferedProtocol):
         return self._receiver.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Process received bytes; anything but an answer ends the link."""
+        """Parse received bytes and resolve the pending requests; close the link on any frame that is not an answer."""
         try:
             for frame in self._receiver.received(nbytes):
                 if frame is not DECLINED:

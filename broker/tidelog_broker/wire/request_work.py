@@ -20,7 +20,7 @@ class Divided(Protocol):
     """A request that its connection processes in slices, in its caller's read turns."""
 
     def next_slice(self) -> bool:
-        """Process a slice, charge it to the turn, and return whether it was the last one."""
+        """Handle the next entries, charge their cost to the read turn, and return whether they were the last."""
         ...
 
     def drop(self) -> None:
@@ -41,7 +41,7 @@ class RemainingWork:
         self._request = request
 
     def is_done(self, turn: ReadTurn) -> bool:
-        """Process slices until the caller's turn is over; return whether nothing is left."""
+        """Run slices until the caller's turn is over; return whether nothing is left."""
         while self._request is not None:
             if turn.is_over:
                 return False

@@ -23,7 +23,7 @@ A node reports within 30 s that a pass makes no progress, and `wait_with_probes`
 async def compact(router: Router, topic: str, partitions: Iterable[int] | None) -> dict[int, Compacted]:
     """Compact partitions of a topic; None for all. See `Client.compact_topic`."""
     if partitions is None:
-        route = await router.about_topic(topic, lambda: router.topic_now(topic), repeatable=True)
+        route = await router.retry_for_topic(topic, lambda: router.topic_now(topic), repeatable=True)
         partitions = sorted(route.partitions)
     done: dict[int, Compacted] = {}
     try:
@@ -47,4 +47,4 @@ async def _one(router: Router, topic: str, partition: int) -> Compacted:
             raise error_of(result.error, connection.name)
         return Compacted(result.below, result.size_bytes)
 
-    return await router.about_topic(topic, attempt, repeatable=True, partition=partition)
+    return await router.retry_for_topic(topic, attempt, repeatable=True, partition=partition)

@@ -79,7 +79,7 @@ async def delete_records(
         return {number: starts[number] for number in numbers}
 
     try:
-        return await router.about_topic(topic, attempt, repeatable=True)
+        return await router.retry_for_topic(topic, attempt, repeatable=True)
     except TidelogError as error:
         attach_done(error, starts, "deleted")
         raise

@@ -78,6 +78,7 @@ class _ScramExchange:
 
     def __init__(self, source: Password, user: str, password: str) -> None:
         self._source = source
+        self._user = user
         self._password = password
         self._side = ClientSide(user, base64.b64encode(secrets.token_bytes(SCRAM_NONCE_BYTES)).decode())
         self.credentials = pb.Credentials(scram=self._side.first)
@@ -94,8 +95,9 @@ class _ScramExchange:
             self._side.check(reply.scram)
         except ScramError as error:
             raise UnauthenticatedError(
-                "the node has not proven that it knows the user: it does not belong to the cluster, or it has no "
-                "authentication (auth = none); then connect without a password"
+                f"the node did not prove that it has the password verifier of user {self._user!r} "
+                "(SCRAM server signature); check that the address belongs to your cluster. If the "
+                "cluster runs with auth = none, connect without a password"
             ) from error
 
 

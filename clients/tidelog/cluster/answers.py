@@ -65,7 +65,7 @@ def results_of(results: Iterable[R], count: int, connection: Connection) -> list
     received = list(results)
     if len(received) != count:
         bad = BadReplyError(
-            f"{connection.address[0]}:{connection.address[1]}: {len(received)} results for {count} entries"
+            f"{connection.address[0]}:{connection.address[1]} returned {len(received)} results for {count} entries"
         )
         connection.close(bad)
         raise bad

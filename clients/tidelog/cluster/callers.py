@@ -85,7 +85,7 @@ class CallerTickets:
         return [throttle for throttle in (connection.throttle, own) if throttle is not None]
 
     def note_throttle(self, envelope: pb.Envelope, connection: Connection) -> None:
-        """Process what an answer reports about the caller's quota."""
+        """Pause the caller's publishes for as long as an answer requires."""
         if envelope.caller_throttle_ms or connection in self._throttles:
             self._throttle(connection).heard(envelope, envelope.caller_throttle_ms)
 

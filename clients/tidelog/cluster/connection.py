@@ -70,7 +70,7 @@ class Subscriber(Protocol):
     """Receives the frames that the node pushes for one subscription."""
 
     def pushed(self, frame: Frame) -> None:
-        """Process a MESSAGE_EVENT or SUBSCRIPTION_ENDED."""
+        """Handle a MESSAGE_EVENT or SUBSCRIPTION_ENDED of the subscription."""
 
     def connection_lost(self, error: TidelogError) -> None:
         """End the subscription, because its connection is lost."""

@@ -57,10 +57,12 @@ def identity_of(
     Raises:
         InvalidRequestError: an argument is out of range.
     """
-    if request_timeout_s <= 0 or len(client_id.encode()) > CLIENT_ID_BYTES_MAX:
+    if request_timeout_s <= 0:
+        raise InvalidRequestError(f"request_timeout_s must be > 0, got {request_timeout_s:g}")
+    if len(client_id.encode()) > CLIENT_ID_BYTES_MAX:
         raise InvalidRequestError(
-            f"request_timeout_s must be > 0, got {request_timeout_s:g}, and client_id at most "
-            f"{CLIENT_ID_BYTES_MAX} bytes, got {len(client_id.encode())}"
+            f"client_id must have at most {CLIENT_ID_BYTES_MAX} bytes, got {len(client_id.encode())}: "
+            f"{client_id[:80]!r}"
         )
     if not 0 <= idle_poll_us <= POLL_US_MAX:
         raise InvalidRequestError(f"idle_poll_us must be 0 to {POLL_US_MAX}, got {idle_poll_us}")
@@ -72,10 +74,10 @@ class ConnectionMetrics(Protocol):
     """Receives the events of connections, for metrics."""
 
     def reconnected(self, address: Address) -> None:
-        """A lost connection was reopened."""
+        """Count a lost connection that was reopened."""
 
     def throttled(self, address: Address, delay_s: float) -> None:
-        """A node delays this client by `delay_s` more."""
+        """Add `delay_s` to the time for which a node has delayed this client."""
 
 
 class ConnectionPool:
@@ -248,7 +250,7 @@ async def join(task: asyncio.Task[T]) -> T:
     except asyncio.CancelledError:
         current = asyncio.current_task()
         if task.cancelled() and current is not None and not current.cancelling():
-            raise ClosedError("the client was closed") from None
+            raise ClosedError("the client is closed") from None
         raise
 
 

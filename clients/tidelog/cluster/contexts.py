@@ -184,7 +184,7 @@ def find_context(name: str | None = None) -> Context | None:
 
 
 def require_context(name: str | None = None) -> Context:
-    """Return the context as `find_context` does, where one is required.
+    """Return the context of a name, by default the current one.
 
     Raises:
         InvalidRequestError: none is named and none is current.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 PARTITIONS_MAX: Final = 65_536
-"""How many partitions are remembered; the oldest are evicted first."""
+"""Maximum number of partitions that are remembered; the oldest are evicted first."""
 
 
 class KnownEnds:

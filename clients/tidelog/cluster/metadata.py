@@ -24,7 +24,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 REMEMBERED_MAX: Final = 8_192
-"""How many deleted topic ids, and how many serials of names, are remembered; the oldest are evicted first."""
+"""Maximum number of deleted topic ids, and of serials of names, that are remembered; the oldest are evicted first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,7 +154,7 @@ class MetadataRefresher:
         self._task = None
         error = None if task.cancelled() else task.exception()
         if task.cancelled() or error is not None:
-            failure = ClosedError("the client was closed") if error is None else error
+            failure = ClosedError("the client is closed") if error is None else error
             self._fail(self._asking, failure)
             self._fail(self._waiting, failure)
         elif self._waiting:  # topics were requested between the last check and the end of the task

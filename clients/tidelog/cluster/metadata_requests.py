@@ -41,8 +41,8 @@ class MetadataRequests:
         metadata: the cache.
         call: sends a request.
         take: merges an answer into the cache.
-        first_of: runs an attempt with the connection of one node after the other, and returns the first success; the
-            number rotates the nodes.
+        first_of: hedges an attempt over the connections of the nodes and returns the first success; the number rotates
+            the nodes.
     """
 
     def __init__(

@@ -54,7 +54,7 @@ HEDGE_S: Final = 0.3
 """How long a node may take to connect or to answer from its metadata before another one is asked as well."""
 
 REQUEST_HEDGE_S: Final = 1.0
-"""As `HEDGE_S`, for requests that may need a quorum."""
+"""How long a node may take to answer a request that may need a quorum, before another one is asked as well."""
 
 _log: Final = logging.getLogger("tidelog.client")
 
@@ -86,9 +86,7 @@ class Router:
         """Producers with unreported failures; kept until the client is closed, which raises one of them."""
         self.caller_tickets = CallerTickets(caller)
         self._bootstrap = bootstrap
-        self._requests = MetadataRequests(
-            self.metadata, call=self.call, take=self.take_metadata, first_of=self._at_first
-        )
+        self._requests = MetadataRequests(self.metadata, call=self.call, take=self.take_metadata, first_of=self._hedged)
         self._refresher = MetadataRefresher(self._requests.ask)
         self._watchers: dict[str, set[Callable[[], None]]] = {}
 
@@ -127,7 +125,7 @@ class Router:
     async def call_reader(
         self, partitions: Sequence[TopicPartition], replica: ReadReplica, envelope: pb.Envelope, *, wait_s: float = 0
     ) -> Frame:
-        """As `call`, to the replica that serves reads; abandoned when that is silent and another replica can serve.
+        """Send a request to the replica that serves reads; abandon it if it is not answered and another one can serve.
 
         Raises:
             ConnectionLostError: the request was abandoned.
@@ -140,7 +138,7 @@ class Router:
     async def call_owner(
         self, partition: TopicPartition, connection: Connection, envelope: pb.Envelope, *, wait_s: float = 0
     ) -> Frame:
-        """As `call`, to a partition's owner; abandoned when it is silent and there is another owner.
+        """Send a request to a partition's owner; abandon it when the owner does not answer and another node took over.
 
         Raises:
             ConnectionLostError: the request was abandoned.
@@ -244,7 +242,7 @@ class Router:
                 else:
                     await self.news(topic, wait_s)
 
-    async def about_topic(
+    async def retry_for_topic(
         self,
         topic: str,
         attempt: Callable[[], Awaitable[T]],
@@ -252,7 +250,7 @@ class Router:
         repeatable: bool,
         partition: int | None = None,
     ) -> T:
-        """As `retrying`, for a request about one topic: errors update the cache, and a stale topic id is refreshed.
+        """Retry `attempt` like `retrying`, for one topic; update the cache from errors, refresh a stale topic id once.
 
         Args:
             topic: the topic's name.
@@ -371,7 +369,7 @@ class Router:
         return route
 
     async def confirmed_topic(self, name: str) -> TopicRoute:
-        """As `topic_now`; a cached route is confirmed without waiting for other requests, within `CONFIRM_S`.
+        """Return the current route of a topic; a cached one is confirmed within `CONFIRM_S`, ahead of other requests.
 
         Raises:
             UnknownTopicError: the topic does not exist.
@@ -503,8 +501,13 @@ class Router:
 
     # ------------------------------------------------------------------------------------------- internals
 
-    async def _at_first(self, attempt: Callable[[Connection], Awaitable[T]], rounds: int) -> T:
-        """Return the first success of an attempt at one node after the other; `rounds`: see `_candidates`."""
+    async def _hedged(self, attempt: Callable[[Connection], Awaitable[T]], rounds: int) -> T:
+        """Hedge `attempt` over the candidate nodes, started `HEDGE_S` apart; return the first success.
+
+        Args:
+            attempt: sends the request with a connection.
+            rounds: see `_candidates`.
+        """
 
         async def at(address: Address) -> T:
             return await attempt(await self.pool.get(address))
@@ -539,7 +542,7 @@ class Router:
     async def _call_unless_moved(
         self, connection: Connection, envelope: pb.Envelope, expect: Expect, *, wait_s: float
     ) -> Frame:
-        """As `call`, abandoned when one of the partitions has moved away from a silent node.
+        """Send a request; abandon it if the node does not answer and one of the partitions has moved away from it.
 
         Raises:
             ConnectionLostError: the request was abandoned.

@@ -33,7 +33,7 @@ class Throttle:
     """The publish throttle of one connection.
 
     Args:
-        loop: the connection's.
+        loop: the connection's event loop.
         node: HOST:PORT.
         count: called with the seconds by which the delay has grown.
         principal: the principal whose quota it is, for messages.
@@ -72,7 +72,7 @@ class Throttle:
         self._in_flight_bytes_max = produce_bytes * IN_FLIGHT_S
 
     def heard(self, envelope: pb.Envelope, throttle_ms: int) -> None:
-        """Process the pause that an answer reports."""
+        """Pause publishing for as long as an answer requires."""
         now = self._loop.time()
         until = now + throttle_ms / 1000
         if until > self._delayed_until:

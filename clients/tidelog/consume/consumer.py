@@ -53,7 +53,7 @@ class Consumer:
     UnknownTopicError, even if the topic is recreated. With a pattern, and as a group member, reading continues.
 
     Args:
-        router: the client's.
+        router: the client's router.
         options: the arguments of `Client.consumer`.
         check: raises if the client cannot be used.
         make_producer: creates the producer for the dead-letter topic.
@@ -514,7 +514,7 @@ class Consumer:
         self._check_usable()
         if self._member is not None:
             for topic in self._options.topics:
-                await self._router.about_topic(topic, partial(self._router.topic_now, topic), repeatable=True)
+                await self._router.retry_for_topic(topic, partial(self._router.topic_now, topic), repeatable=True)
             if self._may_begin():
                 self._begin_parts()
                 self._member.begin()

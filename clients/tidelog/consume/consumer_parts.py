@@ -42,8 +42,8 @@ class PositionStore:
     """Stores a consumer's positions.
 
     Args:
-        router: the client's.
-        options: the consumer's.
+        router: the client's router.
+        options: the consumer's options.
         cursor: informed of stored positions.
     """
 
@@ -54,7 +54,7 @@ class PositionStore:
         self._cursor = cursor
 
     async def store(self, positions: Mapping[TopicPartition, int], ids: Mapping[str, bytes], note: str = "") -> Commits:
-        """Store positions; without a group membership one topic after the other, until one fails.
+        """Store positions; without a group membership topic by topic, until one fails.
 
         Raises:
             TidelogError: nothing was stored.

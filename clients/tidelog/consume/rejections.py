@@ -18,7 +18,7 @@ class Rejections:
     """Rejects records of one consumer.
 
     Args:
-        router: the client's.
+        router: the client's router.
         options: of the consumer.
         cursor: has the current batch.
         dead_letters: publishes.
@@ -46,7 +46,7 @@ class Rejections:
         in addition the headers `tidelog-topic`, `tidelog-partition`, `tidelog-offset` and `tidelog-error` (the reason,
         at most 1,024 characters), which replace those of an earlier dead letter. If the process ends before the
         position is committed, the record is read again and may be published twice; so may a call that was cancelled.
-        Calls of one consumer publish one after the other.
+        Calls of one consumer publish in turn.
 
         With deserializers, a record of a batch that is not the current one is read from the node again.
 

@@ -31,7 +31,7 @@ NEW_PARTITIONS_S: Final = 30.0
 """How often a consumer looks for new partitions, and one with a pattern for new topics."""
 
 TOPICS_AT_ONCE: Final = 32
-"""How many topics are resolved concurrently."""
+"""Maximum number of topics that are resolved concurrently."""
 
 _log: Final = logging.getLogger("tidelog.consumer")
 
@@ -40,8 +40,8 @@ class TopicDiscovery:
     """The topics of one consumer.
 
     Args:
-        router: the client's.
-        options: the consumer's.
+        router: the client's router.
+        options: the consumer's options.
         assignment: receives the partitions.
     """
 
@@ -69,7 +69,7 @@ class TopicDiscovery:
         return await self._start_positions(await self._options.pattern.topics(self._router))
 
     def begin(self, starts: dict[str, StartPositions]) -> None:
-        """Add what `find` returned, and look for new partitions from now on."""
+        """Add the topics that `find` returned, and look for new partitions from now on."""
         for topic, start in starts.items():
             self._add_topic(topic, start)
         if self._options.pattern is not None or any(self._is_whole(topic) for topic in self._options.topics):

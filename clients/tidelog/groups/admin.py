@@ -21,7 +21,7 @@ from tidelog_proto import broker_pb2 as pb
 ResetTo = Literal["earliest", "latest"] | datetime | int
 
 ROWS_AT_ONCE: Final = 512
-"""How many rows are built before the event loop runs other tasks."""
+"""Maximum number of rows that are built before the event loop runs other tasks."""
 
 _NAMES: Final[dict[pb.Assignor, Assignor | None]] = {number: name for name, number in ASSIGNORS.items()}
 
@@ -30,7 +30,7 @@ class Groups:
     """The consumer groups of a cluster: `Client.groups`.
 
     Args:
-        router: the client's.
+        router: the client's router.
         check: raises if the client cannot be used.
     """
 

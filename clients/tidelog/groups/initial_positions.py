@@ -28,9 +28,9 @@ class InitialPositions:
     """The initial positions of one member.
 
     Args:
-        router: the client's.
-        options: the consumer's.
-        commits: the group's.
+        router: the client's router.
+        options: the consumer's options.
+        commits: the group's commits.
     """
 
     def __init__(self, router: Router, options: ConsumerOptions, commits: GroupCommits) -> None:

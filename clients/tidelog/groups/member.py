@@ -51,7 +51,7 @@ class GroupMember:
     """A consumer's membership of its group.
 
     Args:
-        router: the client's.
+        router: the client's router.
         options, group_options: the consumer's.
         assignment: the partitions that it reads.
         make_handover: creates the handover for this member's commits.

@@ -24,8 +24,8 @@ class BulkAppender:
 
     Args:
         options: of the partition queues; they limit the size of a batch.
-        preparation: the producer's; records are appended only if it leaves them unchanged.
-        accumulator: the producer's, with its open batch.
+        preparation: the producer's record preparation; records are appended only if it leaves them unchanged.
+        accumulator: the producer's accumulator, with its open batch.
         memory: the client's buffer memory.
         known_route: returns the topic's cached route or None; raises TidelogError if the producer is closed.
         add_columns: queues columns.

@@ -29,7 +29,7 @@ class EarlierAttempts:
     """The earlier attempts at the piece of work of one producer, which has begun.
 
     Args:
-        router: the client's.
+        router: the client's router.
         topic: the topic's name.
         instance: the current instance.
 

@@ -108,7 +108,7 @@ class IdempotentRequests:
     """Publishes requests with an idempotency key, for the gateway; created by `Client`.
 
     Args:
-        router: the client's.
+        router: the client's router.
         check: raises an error if the client is closed.
     """
 

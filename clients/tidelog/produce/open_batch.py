@@ -44,7 +44,7 @@ class RecordLists:
     """The `traceparent` of the request that publishes the records; see `trace_contexts`."""
 
     def size_bytes(self) -> int:
-        """Estimate their size in memory, as `record_size_bytes` does."""
+        """Estimate the size of the records in memory, as `record_size_bytes` does."""
         size_bytes = RECORD_OVERHEAD_BYTES * len(self.values) + sum(map(len, filter(None, self.values)))
         for column in (self.keys, self.tags):
             size_bytes += sum(map(len, filter(None, column or ())))

@@ -32,7 +32,7 @@ class PartitionSlicer:
 
     Args:
         options: of the partition queues; they limit the size of a batch.
-        preparation: the producer's, with its partitioner.
+        preparation: the producer's record preparation, with its partitioner.
         queues: one of them gets the rows without a key.
     """
 

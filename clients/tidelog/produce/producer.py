@@ -41,7 +41,7 @@ from tidelog.produce.topic_binding import TopicBinding
 from tidelog_proto.batch.columns import Headers, canonical, columns_of
 
 FAILED_MAX: Final = 1024
-"""Unreported failures that are kept until a caller awaits them or `flush` raises the first."""
+"""Maximum number of unreported failures that are kept until a caller awaits them or `flush` raises the first."""
 
 _new: Final = object.__new__
 """Creates a receipt without the call of `__init__`, which would add a tenth to the cost of a `put`."""

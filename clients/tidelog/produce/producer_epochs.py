@@ -19,8 +19,8 @@ from tidelog.requests.paging import in_requests
 from tidelog_proto import broker_pb2 as pb
 
 BEGUN_PER_REQUEST: Final = 256
-"""Partitions in one request. Bounded so that the node answers in time: each partition is synced to disk and may need
-new files, about 10 ms on a slow disk."""
+"""Maximum number of partitions in one request, so that the node answers in time: each partition is synced to disk and
+may need new files, about 10 ms on a slow disk."""
 
 
 class WrittenEpoch(NamedTuple):

@@ -63,7 +63,7 @@ class ProducerInstance:
             UnknownTopicError: the topic does not exist, or was deleted and created again.
             TidelogError: a partition could not be written to in time.
         """
-        await self._router.about_topic(self._topic, self._begin, repeatable=True)
+        await self._router.retry_for_topic(self._topic, self._begin, repeatable=True)
 
     async def fence(self, partition: int) -> None:
         """Fence older instances in a partition that was added later, if this instance is still the newest.

@@ -21,7 +21,7 @@ class TopicBinding:
     """The binding of one producer to a topic id.
 
     Args:
-        router: the client's.
+        router: the client's router.
         topic: the name.
         instance: the instance of a named producer, which determines the topic id itself; None for others.
 
@@ -65,7 +65,7 @@ class TopicBinding:
 
         if instance is not None and not instance.epoch:
             await instance.begin()
-        route = await self._router.about_topic(self._topic, ask, repeatable=True)
+        route = await self._router.retry_for_topic(self._topic, ask, repeatable=True)
         expected = self.topic_id or (b"" if instance is None else instance.topic_id)
         if expected:
             self._check(route, expected)

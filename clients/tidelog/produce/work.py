@@ -14,7 +14,7 @@ from tidelog.errors import InvalidRequestError
 from tidelog_proto.limits import EPOCHS_PER_INSTANCE, PRODUCER_EPOCH_MAX, PRODUCER_NAME_BYTES_MAX
 
 INSTANCES_PER_PIECE: Final = 256
-"""Instances that are reserved for one piece of work."""
+"""Number of instances that are reserved for one piece of work."""
 PARTS_MAX: Final = 2**24
 """Maximum number of parts of a piece."""
 _INSTANCES_MAX: Final = PRODUCER_EPOCH_MAX // EPOCHS_PER_INSTANCE

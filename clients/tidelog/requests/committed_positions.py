@@ -38,7 +38,7 @@ async def committed(router: Router, group: str, topic: str | None) -> list[Commi
 
     if topic is None:
         return await router.retrying(lambda: router.at_any(ask), repeatable=True, about=f"group {group!r}")
-    return await router.about_topic(topic, lambda: router.at_any(ask), repeatable=True)
+    return await router.retry_for_topic(topic, lambda: router.at_any(ask), repeatable=True)
 
 
 async def _names(router: Router, connection: Connection, results: Iterable[pb.CommittedResult]) -> dict[bytes, str]:

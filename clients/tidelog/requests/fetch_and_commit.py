@@ -87,7 +87,7 @@ async def fetch(
 
     while True:
         try:
-            return await router.about_topic(topic, attempt, repeatable=True, partition=partition)
+            return await router.retry_for_topic(topic, attempt, repeatable=True, partition=partition)
         except _QuotaExceeded as held:
             # A used up quota is not a failure, so it has no time limit: the read continues when the quota allows it.
             await asyncio.sleep(min(held.retry_after_s, QUOTA_RETRY_S))
@@ -222,7 +222,7 @@ async def commit(
     # Repeating a commit is safe, as positions only move forward. A late copy of a reset could undo a newer reset, so a
     # reset is sent to one node at a time.
     try:
-        return await router.about_topic(topic, lambda: router.at_any(ask, repeatable=not reset), repeatable=True)
+        return await router.retry_for_topic(topic, lambda: router.at_any(ask, repeatable=not reset), repeatable=True)
     except TidelogError as error:
         route = router.metadata.topic(topic)
         attach_done(error, done.get(topic_id or (route.topic_id if route is not None else b""), {}), "committed")
@@ -237,7 +237,7 @@ async def commit_topics(
     note: str,
     topic_ids: Mapping[str, bytes],
 ) -> Commits:
-    """Commit a group's positions, one topic after the other until one fails; `topic_ids`: see `commit`."""
+    """Commit a group's positions topic by topic, until one fails; `topic_ids`: see `commit`."""
     by_topic: dict[str, dict[int, int]] = {}
     for where, offset in positions.items():
         by_topic.setdefault(where.topic, {})[where.partition] = offset

@@ -18,7 +18,7 @@ _TRIES_MAX: Final = 8
 async def newest_of_key(router: Router, topic: str, key: bytes, partition: int | None) -> Record | None:
     """Return the newest committed record of a key, or None. See `Client.get`."""
     if partition is None:
-        route = await router.about_topic(topic, lambda: router.topic(topic), repeatable=True)
+        route = await router.retry_for_topic(topic, lambda: router.topic(topic), repeatable=True)
         partition = partition_for_key(key, len(route.partitions))
     for _ in range(_TRIES_MAX):
         place = (await list_offsets.list_offsets(router, topic, NewestOf(key), [partition]))[partition]

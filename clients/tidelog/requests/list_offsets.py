@@ -18,7 +18,7 @@ from tidelog.requests.paging import in_requests
 from tidelog_proto import broker_pb2 as pb
 
 OFFSETS_PER_REQUEST: Final = 256
-"""Partitions in one request: the node may have to open each of them first."""
+"""Maximum number of partitions in one request: the node may have to open each of them first."""
 END_CHECK_TIMEOUT_S: Final = 2.0
 """Timeout of the check of log ends before a commit; without an answer a position is committed unchecked."""
 
@@ -111,8 +111,10 @@ async def list_offsets(
     """Resolve a point in the log. See `Client.list_offsets`."""
     numbers = list(partitions or ())
     if partitions is None:  # all partitions, including those added since the last metadata refresh
-        numbers = sorted((await router.about_topic(topic, lambda: router.topic_now(topic), repeatable=True)).partitions)
-    return await router.about_topic(topic, OffsetSearch(router, topic, at, numbers).attempt, repeatable=True)
+        numbers = sorted(
+            (await router.retry_for_topic(topic, lambda: router.topic_now(topic), repeatable=True)).partitions
+        )
+    return await router.retry_for_topic(topic, OffsetSearch(router, topic, at, numbers).attempt, repeatable=True)
 
 
 async def ends_of(router: Router, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Offset]:

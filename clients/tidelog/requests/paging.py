@@ -1,4 +1,4 @@
-"""Paged answers, requested one page after the other and merged, and requests with many entries.
+"""Paged answers, requested page by page and merged, and requests with many entries.
 
 A topic may be spread over several pages. A later page with the same topic id extends the topic; with another id the
 topic was created again in between, and the earlier part is dropped. A node that repeats a page raises an error.

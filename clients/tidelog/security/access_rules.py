@@ -114,7 +114,7 @@ class Security:
     """Administration of API keys, users, access rules and quotas: `Client.security`.
 
     Args:
-        router: the client's.
+        router: the client's router.
         check: raises if the client cannot be used.
     """
 

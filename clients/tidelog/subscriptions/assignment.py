@@ -29,7 +29,7 @@ class Assignment:
     """The partitions of one consumer, with the position in each.
 
     Args:
-        router: the client's.
+        router: the client's router.
         options: the arguments of the consumer.
         meter: counts received and taken batches; None without metrics.
 
@@ -305,7 +305,7 @@ class Assignment:
                 await self._router.confirmed_topic(topic)
             return await self._router.topic_with(topic, partitions)
 
-        return (await self._router.about_topic(topic, attempt, repeatable=True)).topic_id
+        return (await self._router.retry_for_topic(topic, attempt, repeatable=True)).topic_id
 
     def _stop_delivery(self, partitions: Collection[TopicPartition], reason: set[TopicPartition]) -> None:
         """Stop delivery of partitions for a reason: the set of paused or of held-back partitions.

@@ -300,7 +300,7 @@ async def resolve_start(router: Router, topic: str, options: TopicOptions) -> St
             raise EpochChangingError(f"topic {topic!r} was recreated while a consumer of it started; try again")
         return StartPositions(route.topic_id, *known)
 
-    return await router.about_topic(topic, attempt, repeatable=True)
+    return await router.retry_for_topic(topic, attempt, repeatable=True)
 
 
 async def resolve_added(router: Router, topic: str, options: TopicOptions, partitions: list[int]) -> dict[int, int]:
@@ -312,7 +312,9 @@ async def resolve_added(router: Router, topic: str, options: TopicOptions, parti
     since = replace(options, start="earliest", partitions=tuple(partitions))
     known = await _positions(router, topic, since, partitions)
     if known.search is not None:
-        raise NodeUnreachableError(f"no replica of {topic!r} partitions {known.search.missing} can be reached")
+        raise NodeUnreachableError(
+            f"no replica of {topic} partitions {known.search.missing} can be reached; start a node that stores them"
+        )
     return known.positions
 
 

@@ -23,7 +23,7 @@ previous member is more accurate."""
 REPORT_INTERVAL_S: Final = 5.0
 """Minimum interval between reports, even with a short session time-out."""
 REPORTED_MAX: Final = 1_000
-"""Partitions per report, about 35 kB; members with more partitions report them in turn."""
+"""Maximum number of partitions per report, about 35 kB; members with more partitions report them in turn."""
 
 
 @dataclass(slots=True)

@@ -48,10 +48,10 @@ class Listener(Protocol):
     """The consumer, as its subscriptions use it."""
 
     def prefetched(self, items: list[Prefetched]) -> None:
-        """Process batches that arrived."""
+        """Queue batches that arrived."""
 
     def take_at_once(self, where: TopicPartition, batch: RecordBatch) -> bool:
-        """Process a batch synchronously if nothing precedes it; False to queue it."""
+        """Deliver a batch at once if no other one is queued; return False if the caller has to queue it."""
         ...
 
     def detached(self, subscription: Subscription, partitions: Collection[TopicPartition], error: TidelogError) -> None:
@@ -90,7 +90,7 @@ class Subscription:
         self._filtered = filtered
 
     def pushed(self, frame: Frame) -> None:
-        """Process a MESSAGE_EVENT or SUBSCRIPTION_ENDED."""
+        """Decode the batches of a MESSAGE_EVENT, or end the partition of a SUBSCRIPTION_ENDED."""
         if frame.envelope.WhichOneof("kind") == "subscription_ended":
             ended = frame.envelope.subscription_ended
             self.end(TopicPartition(self._topics.get(ended.topic_id, ""), ended.partition), error_of(ended.error))

@@ -60,7 +60,7 @@ class Reader(Protocol):
     """The consumer, as the keeper uses it."""
 
     def prefetched(self, items: list[Prefetched]) -> None:
-        """Process batches that arrived."""
+        """Queue batches that arrived."""
 
     def take_at_once(self, where: TopicPartition, batch: RecordBatch) -> bool: ...  # noqa: D102 - see `Listener`
 
@@ -78,7 +78,7 @@ class SubscriptionKeeper:
     """The subscriptions of one consumer.
 
     Args:
-        router: the client's.
+        router: the client's router.
         prefetch: limits what is received ahead.
         reader: receives the batches.
         on_out_of_range: reaction to a position that retention has deleted.
@@ -216,7 +216,7 @@ class SubscriptionKeeper:
     # ----------------------------------------------------------------------------- subscription events
 
     def prefetched(self, items: list[Prefetched]) -> None:
-        """Process batches that arrived."""
+        """Queue batches that arrived."""
         for item in items:
             self._backoff.arrived(item.where)
         self._epochs.arrived(self.topic_ids[items[-1].where.topic], items)

@@ -119,7 +119,10 @@ class Consumer:
                 return
 
     def _records_of_member(self) -> Iterator[Record]:
-        """As `_records`, but check the session before each record, because another member may own it afterwards."""
+        """Yield records as long as the group session is valid.
+
+        It is checked before each record, because afterwards another member may own the partition.
+        """
         cursor, valid_until = self._cursor, 0.0
         while True:
             if session_time() >= valid_until:

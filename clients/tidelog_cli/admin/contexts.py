@@ -70,11 +70,16 @@ def add(
     crl_file: Annotated[
         str,
         typer.Option(
-            metavar="FILE", help="Certificate revocation lists; nodes with a revoked certificate are refused."
+            metavar="FILE",
+            help="File with certificate revocation lists (CRLs); nodes with a revoked certificate are refused.",
         ),
     ] = "",
     use_it: Annotated[
-        bool, typer.Option("--use", help="Make it the current context; the first context becomes current without it.")
+        bool,
+        typer.Option(
+            "--use",
+            help="Select this context for later commands; the first context that is stored is selected without it.",
+        ),
     ] = False,
     instead: Annotated[bool, typer.Option("--replace", help="Replace an existing context of that name.")] = False,
 ) -> None:

@@ -51,28 +51,34 @@ def set_quota(
     subject: SubjectArgument,
     *,
     produce_bytes: Annotated[
-        float | None, typer.Option(parser=_size, metavar="SIZE", help="Bytes written per second and node.")
+        float | None, typer.Option(parser=_size, metavar="SIZE", help="Maximum bytes written per second on each node.")
     ] = None,
     consume_bytes: Annotated[
-        float | None, typer.Option(parser=_size, metavar="SIZE", help="Bytes read per second and node.")
+        float | None, typer.Option(parser=_size, metavar="SIZE", help="Maximum bytes read per second on each node.")
     ] = None,
     requests: Annotated[
-        float | None, typer.Option(parser=_number, metavar="N", help="Requests per second and node.")
+        float | None, typer.Option(parser=_number, metavar="N", help="Maximum requests per second on each node.")
     ] = None,
     connections: Annotated[
-        float | None, typer.Option(parser=_number, metavar="N", help="Connections per node.")
+        float | None, typer.Option(parser=_number, metavar="N", help="Maximum number of connections to each node.")
     ] = None,
     in_flight: Annotated[
-        float | None, typer.Option(parser=_size, metavar="SIZE", help="Bytes of requests in flight per node.")
+        float | None,
+        typer.Option(parser=_size, metavar="SIZE", help="Maximum bytes of requests in flight on each node."),
     ] = None,
     topics: Annotated[
-        float | None, typer.Option(parser=_number, metavar="N", help="Topics that the subject created.")
+        float | None,
+        typer.Option(parser=_number, metavar="N", help="Maximum number of topics that the subject has created."),
     ] = None,
     partitions: Annotated[
-        float | None, typer.Option(parser=_number, metavar="N", help="Partitions of these topics.")
+        float | None,
+        typer.Option(
+            parser=_number, metavar="N", help="Maximum number of partitions in topics that the subject has created."
+        ),
     ] = None,
     groups: Annotated[
-        float | None, typer.Option(parser=_number, metavar="N", help="Groups that the subject created.")
+        float | None,
+        typer.Option(parser=_number, metavar="N", help="Maximum number of groups that the subject has created."),
     ] = None,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
@@ -111,7 +117,7 @@ def remove(subject: SubjectArgument, *, bootstrap: BootstrapOption = DEFAULT_BOO
 
 def list_quotas(
     *,
-    usage: Annotated[bool, typer.Option("--usage", help="Show the usage of each node by callers with quotas.")] = False,
+    usage: Annotated[bool, typer.Option("--usage", help="Show what callers with quotas use on each node.")] = False,
     as_json: JsonOption = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:

@@ -94,7 +94,9 @@ def create(
     principal: PrincipalArgument,
     *,
     role: Annotated[list[str] | None, typer.Option(help="A role of the principal; may be repeated.")] = None,
-    days: Annotated[int | None, typer.Option(min=1, help="Days until it expires; never by default.")] = None,
+    days: Annotated[
+        int | None, typer.Option(min=1, help="Days until the key expires; by default it never does.")
+    ] = None,
     note: Annotated[str, typer.Option(help="Description of the key, such as its purpose.")] = "",
     out: OutOption = None,
     as_json: JsonOption = False,

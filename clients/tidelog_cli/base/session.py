@@ -64,7 +64,9 @@ def place_of(bootstrap: str) -> dict[str, str]:
     if context is None:
         return {"bootstrap": bootstrap or LOCAL_BOOTSTRAP}
     if bootstrap:
-        raise CommandFailed("give Spark either --bootstrap or a context, not both", EXIT_USAGE)
+        raise CommandFailed(
+            "--bootstrap and a context both name a cluster for Spark; give only one of them", EXIT_USAGE
+        )
     return {"context": named_context.get() or read_contexts().current or ""}
 
 

@@ -85,7 +85,7 @@ def issue(authority: Issued, kind: Kind, name: str, hosts: Sequence[str], *, day
 
 
 def revoke(authority: Issued, before: bytes | None, serials: Iterable[int], now: dt.datetime) -> bytes:
-    """Return the CA's revocation list in PEM with certificates added, valid as long as the CA.
+    """Return the CA's CRL in PEM with certificates added, valid as long as the CA.
 
     Args:
         authority: the CA.
@@ -105,7 +105,7 @@ def revoke(authority: Issued, before: bytes | None, serials: Iterable[int], now:
     if before is not None:
         earlier = x509.load_pem_x509_crl(before)
         if not earlier.is_signature_valid(ca_key.public_key()):
-            raise ValueError("the existing list was signed by another CA; move crl.pem away to begin a new list")
+            raise ValueError("the existing CRL was signed by another CA; move crl.pem away to begin a new one")
         number = earlier.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
         entries = {entry.serial_number: entry for entry in earlier}
     for serial in serials:

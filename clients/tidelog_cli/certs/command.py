@@ -74,7 +74,9 @@ def init(
 
 def issue(
     directory: DirectoryArgument,
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="node, server or client.", show_default=False)],
+    kind: Annotated[
+        str, typer.Argument(metavar="KIND", help="Kind of the certificate: node, server or client.", show_default=False)
+    ],
     name: Annotated[
         str,
         typer.Argument(
@@ -150,7 +152,7 @@ def new_certificate(directory: Path, kind: str, name: str, hosts: Sequence[str],
         what = (
             "a client certificate has no hosts: omit --host"
             if hosts
-            else f"give the host names of the {kind} with --host"
+            else f"a {kind} certificate needs the host names under which clients connect; give them with --host"
         )
         raise CommandFailed(what, EXIT_USAGE)
     for host in hosts:

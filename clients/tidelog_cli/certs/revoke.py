@@ -1,6 +1,6 @@
 """`tidelog certs revoke`: revoke certificates of the CA in a directory.
 
-DIR/crl.pem    the certificate revocation list, signed by the CA: nodes reload a copy of it (`tls_crl_file`)
+DIR/crl.pem    the certificate revocation list (CRL), signed by the CA: nodes reload a copy of it (`tls_crl_file`)
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def revoke(
 
 
 def revoke_in(directory: Path, names: Iterable[str], serials: Iterable[str]) -> list[int]:
-    """Add certificates to the revocation list in a directory; return their serial numbers.
+    """Add certificates to the CRL in a directory; return their serial numbers.
 
     Raises:
         CommandFailed: the CA or a certificate is missing, or the list cannot be read or written.
@@ -101,7 +101,7 @@ def revoke_in(directory: Path, names: Iterable[str], serials: Iterable[str]) -> 
 
 
 def list_in(directory: Path) -> Path:
-    """Return the path of the revocation list."""
+    """Return the path of the CRL."""
     return directory / f"{LIST}.pem"
 
 

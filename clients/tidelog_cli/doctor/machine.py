@@ -40,7 +40,7 @@ def check_machine() -> Iterator[Finding]:
         remedy = "use two processors: a node's event loop and its syncs share one otherwise"
         yield Finding("processors", "warning", "this process may use 1 processor", remedy)
     else:
-        yield Finding("processors", "ok", f"this process may use {cpus}")
+        yield Finding("processors", "ok", f"this process may use {cpus} processors")
 
 
 def files_finding(soft: int, hard: int) -> Finding:

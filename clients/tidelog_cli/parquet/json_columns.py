@@ -15,7 +15,7 @@ from tidelog_cli.base.offset_extents import Since
 from tidelog_cli.parquet.files import sync
 
 SAMPLE_RECORDS: Final = 10_000
-"""Records from which columns and types are inferred, by default."""
+"""Default number of records from which columns and types are inferred."""
 MEMORY_MB: Final = 1024
 _CODECS: Final = {"none": "uncompressed", "lz4": "lz4_raw"}
 """Codecs that DuckDB names differently."""

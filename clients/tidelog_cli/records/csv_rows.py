@@ -23,7 +23,7 @@ from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
 from tidelog_proto.text.json_text import BYTE_ORDER_MARK
 
 BLOCK_BYTES: Final = 1 << 20
-"""Bytes of text that are parsed at once; also the maximum length of a row."""
+"""Maximum bytes of text that are parsed at once, and of one row."""
 HEADER_BYTES_MAX: Final = 64 << 10
 _RECORD_COLUMNS: Final = frozenset({"value", "key", "tag"})
 _INTEGER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)")

@@ -76,17 +76,23 @@ def sql(
         ),
     ] = None,
     sample: Annotated[
-        int, typer.Option(min=1, max=1_000_000, help="Records of each topic that are sampled to detect columns.")
+        int,
+        typer.Option(min=1, max=1_000_000, help="Number of records of each topic that are sampled to detect columns."),
     ] = 1000,
     since: Annotated[
         str, typer.Option(metavar="WHERE", help="Start: earliest, a time, or a duration before now (7d).")
     ] = "earliest",
     limit: Annotated[
-        int | None, typer.Option(min=1, help="Rows to print.", show_default=f"{TABLE_ROWS} in a table")
+        int | None,
+        typer.Option(min=1, help="Maximum number of rows to print.", show_default=f"{TABLE_ROWS} in a table"),
     ] = None,
     follow: Annotated[
         bool,
-        typer.Option("--follow", "-f", help="Run again whenever there are new records, on these only if possible."),
+        typer.Option(
+            "--follow",
+            "-f",
+            help="Run the statement again whenever there are new records; if possible, on the new ones only.",
+        ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per row instead of a table.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="CSV instead of a table.")] = False,

@@ -193,7 +193,11 @@ class DuckDbEngine:
         ((text,),) = self._connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [statement]).fetchall()
         parsed = json.loads(text)
         if parsed.get("error", True) or len(parsed["statements"]) != 1:
-            raise CommandFailed("give a single statement: SELECT, DESCRIBE, SUMMARIZE or SHOW TABLES", EXIT_USAGE)
+            raise CommandFailed(
+                f"statement {statement.strip()[:40]!r} is not a single query; give one SELECT, DESCRIBE, "
+                "SUMMARIZE or SHOW TABLES",
+                EXIT_USAGE,
+            )
         statements: list[object] = parsed["statements"]
         return statements
 

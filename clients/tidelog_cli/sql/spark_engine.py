@@ -109,7 +109,11 @@ class SparkEngine:
         """
         del on_read
         if not _READS.match(statement):
-            raise CommandFailed("give a single statement: SELECT, DESCRIBE, EXPLAIN or SHOW TABLES", EXIT_USAGE)
+            raise CommandFailed(
+                f"statement {statement.strip()[:40]!r} is not a query; give one SELECT, DESCRIBE, EXPLAIN "
+                "or SHOW TABLES",
+                EXIT_USAGE,
+            )
         frame = self._planned(statement, provide)
         kinds = [field.dataType for field in frame.schema.fields]
         return Answer(frame.columns, self._rows(frame, kinds))

@@ -48,7 +48,7 @@ class Cluster:
         """Detect a topic's columns from the first and the last records of an extent.
 
         Args:
-            extent: the topic's.
+            extent: the topic's extent.
             kind: kind of the values; None to detect it.
             sample: approximate number of records to sample.
         """

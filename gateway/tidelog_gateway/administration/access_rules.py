@@ -85,7 +85,9 @@ class KeyPage(BaseModel):
     """A page of keys."""
 
     api_keys: list[KeyView]
-    next_cursor: Annotated[str | None, Field(description="Pass it as `cursor` for the next page; null at the end.")]
+    next_cursor: Annotated[
+        str | None, Field(description="Value of the parameter `cursor` for the next page; null on the last page.")
+    ]
 
 
 class RuleCreate(BaseModel):
@@ -115,7 +117,9 @@ class RulePage(BaseModel):
     """A page of rules."""
 
     rules: list[RuleView]
-    next_cursor: Annotated[str | None, Field(description="Pass it as `cursor` for the next page; null at the end.")]
+    next_cursor: Annotated[
+        str | None, Field(description="Value of the parameter `cursor` for the next page; null on the last page.")
+    ]
 
 
 @router.post("/api-keys", status_code=201, response_model=NewKeyView, summary="Create an API key")

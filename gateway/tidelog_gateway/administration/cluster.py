@@ -39,7 +39,7 @@ class NodeView(BaseModel):
     in_flight_bytes: int
     data_bytes: int
     disk_free_bytes: int
-    no_quorum: Annotated[int, Field(description="Partitions with a copy on this node that lack a quorum.")]
+    no_quorum: Annotated[int, Field(description="Number of partitions with a copy on this node that lack a quorum.")]
     certificate_ends_ms: int | None
     ca_ends_ms: int | None
     level: Annotated[int | None, Field(description="Highest feature level that its build supports; null if unknown.")]
@@ -90,19 +90,22 @@ class HistoryView(BaseModel):
 
     times_ms: list[int]
     records_per_s: list[float | None]
-    size_bytes: Annotated[list[int | None], Field(description="Of one copy.")]
+    size_bytes: Annotated[list[int | None], Field(description="Bytes of one copy.")]
     requests_per_s: Annotated[
         list[float | None] | None, Field(description="HTTP requests to this gateway; null for a topic.")
     ]
-    published_per_s: Annotated[list[float | None] | None, Field(description="Records, through this gateway.")]
-    delivered_per_s: Annotated[list[float | None] | None, Field(description="Records, through this gateway.")]
+    published_per_s: Annotated[list[float | None] | None, Field(description="Records published through this gateway.")]
+    delivered_per_s: Annotated[list[float | None] | None, Field(description="Records delivered by this gateway.")]
     publish_p50_ms: Annotated[
         list[float | None] | None,
-        Field(description="Upper bound of the time of 50 % of the HTTP publishes of this gateway."),
+        Field(description="Median duration of HTTP publishes of this gateway, rounded up to a histogram bound."),
     ]
     publish_p99_ms: Annotated[
         list[float | None] | None,
-        Field(description="Upper bound of the time of 99 % of the HTTP publishes of this gateway."),
+        Field(
+            description="99th percentile of the duration of HTTP publishes of this gateway, rounded up to a histogram "
+            "bound."
+        ),
     ]
     fault: Annotated[
         str | None, Field(description="The reason why there are no newer samples; null if sampling works.")

@@ -55,7 +55,7 @@ class GroupSummaryView(BaseModel):
     members: int
     positions: int
     assignor: str | None
-    coordinator: Annotated[str, Field(description="The node that coordinates it.")]
+    coordinator: Annotated[str, Field(description="Id of the node that coordinates the group.")]
     last_commit_ms: int | None
 
 
@@ -69,7 +69,9 @@ class GroupsView(BaseModel):
     """A page of groups, by name."""
 
     groups: list[GroupSummaryView]
-    next_cursor: Annotated[str | None, Field(description="Pass it as `cursor` for the next page; null at the end.")]
+    next_cursor: Annotated[
+        str | None, Field(description="Value of the parameter `cursor` for the next page; null on the last page.")
+    ]
 
 
 class LagView(BaseModel):
@@ -104,14 +106,23 @@ class ResetBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    to: Annotated[Literal["earliest", "latest"] | None, Field(description="The start or end of each log.")] = None
+    to: Annotated[
+        Literal["earliest", "latest"] | None,
+        Field(description="earliest: move the offsets to the start of each log; latest: to its end."),
+    ] = None
     offset: Annotated[
-        int | None, Field(ge=0, lt=2**63, description="An offset, limited to the bounds of each log.")
+        int | None,
+        Field(ge=0, lt=2**63, description="The new offset in each partition, limited to the bounds of its log."),
     ] = None
     timestamp: Annotated[
-        str | None, Field(max_length=40, description="Milliseconds since 1970, or ISO 8601 with a time zone.")
+        str | None,
+        Field(
+            max_length=40,
+            description="Move the offsets to the first record at or after this time: milliseconds since 1970, or ISO "
+            "8601 with a time zone.",
+        ),
     ] = None
-    topic: Annotated[TopicName | None, Field(description="Only this topic.")] = None
+    topic: Annotated[TopicName | None, Field(description="Move only the offsets of this topic.")] = None
     partitions: (
         Annotated[
             list[_PartitionNumber], Field(max_length=PARTITIONS_MAX, fail_fast=True), first_faults(_PartitionNumber)

@@ -85,10 +85,13 @@ class PartitionView(BaseModel):
     size_bytes: int
     state: str
     oldest_append_ms: Annotated[
-        int | None, Field(description="Append time of the oldest record; null: the partition is empty.")
+        int | None, Field(description="Append time of the oldest record; null if the partition is empty.")
     ]
     newest_append_ms: int | None
-    next_deletion: Annotated[NextDeletionView | None, Field(description="null: retention deletes nothing.")]
+    next_deletion: Annotated[
+        NextDeletionView | None,
+        Field(description="The segment that retention deletes next; null if retention deletes nothing."),
+    ]
     unindexed_bytes: Annotated[int, Field(description="Bytes that are not indexed yet, which searches scan.")]
 
 
@@ -109,13 +112,13 @@ class TopicDetail(TopicView):
 class FiguresView(BaseModel):
     """Sums over the partitions of a topic, from the last sample."""
 
-    records: Annotated[int, Field(description="High watermarks less log start offsets.")]
+    records: Annotated[int, Field(description="Number of offsets from log start to high watermark, of all partitions.")]
     end_offsets: Annotated[int, Field(description="Sum of the high watermarks.")]
-    size_bytes: Annotated[int, Field(description="Of one copy.")]
-    idle: Annotated[int, Field(description="Partitions that are not open; the sums leave them out.")]
-    unavailable: Annotated[int, Field(description="Partitions that accept no records.")]
-    under_replicated: Annotated[int, Field(description="Partitions with an incomplete copy.")]
-    records_per_s: Annotated[float | None, Field(description="Rate over the last 30 s; null: unknown.")]
+    size_bytes: Annotated[int, Field(description="Bytes of one copy of each partition.")]
+    idle: Annotated[int, Field(description="Number of partitions that are not open; the sums leave them out.")]
+    unavailable: Annotated[int, Field(description="Number of partitions that accept no records.")]
+    under_replicated: Annotated[int, Field(description="Number of partitions with an incomplete copy.")]
+    records_per_s: Annotated[float | None, Field(description="Records per second over the last 30 s; null: unknown.")]
     bytes_per_s: Annotated[
         float | None, Field(description="Growth rate of the size; negative if more is deleted than appended.")
     ]
@@ -134,7 +137,9 @@ class TopicPage(BaseModel):
     """A page of topics in the order of their names."""
 
     topics: list[ListedTopicView]
-    next_cursor: Annotated[str | None, Field(description="Pass it as `cursor` for the next page; null at the end.")]
+    next_cursor: Annotated[
+        str | None, Field(description="Value of the parameter `cursor` for the next page; null on the last page.")
+    ]
     figures_ms: Annotated[
         int | None, Field(description="Time of the sample; null: not requested, or no sample yet.")
     ] = None

@@ -20,9 +20,10 @@ KEY_SLOTS: Final = 32
 """Concurrent requests to nodes that verify API keys of new callers; there are as many slots for renewals of known
 callers."""
 TOKEN_SLOTS: Final = 16
-"""As `KEY_SLOTS`, for tokens; a node holds back at most 64 while it fetches the issuers' keys."""
+"""Concurrent requests that verify tokens of new callers; a node holds back at most 64 while it fetches the issuers'
+keys."""
 PASSWORD_SLOTS: Final = 4
-"""As `KEY_SLOTS`, for passwords: each takes some 20 ms of CPU time."""
+"""Concurrent requests that verify passwords of new callers: each takes some 20 ms of CPU time."""
 WAITING_MAX: Final = 1024
 """Maximum number of waiting new callers, for each kind of credentials."""
 PASSWORDS_WAITING_MAX: Final = 256

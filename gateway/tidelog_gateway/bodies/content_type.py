@@ -1,4 +1,4 @@
-"""The media type of a request body: checks of `Content-Type`, and the form of the body of a publish."""
+"""The media type of a request body: checks of `Content-Type`, and the format of the body of a publish."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
     "PROTOBUF_REGISTERED",
     "RAW",
     "TAKEN",
-    "form_of",
+    "format_of",
     "media_type_of",
     "require_json",
     "unsupported_media_type",
@@ -38,7 +38,7 @@ CLOUDEVENTS: Final = "application/cloudevents-batch+json"
 TAKEN: Final = (JSON, RAW, JSON_LINES, CSV, ARROW, PROTOBUF, PROTOBUF_REGISTERED, CLOUDEVENT, CLOUDEVENTS)
 """Accepted media types, in the order in which a 415 lists them."""
 BINARY_CLOUDEVENT: Final = "a CloudEvent in binary mode"
-"""The form of a body of any media type with a header `ce-specversion`."""
+"""The format of a body of any media type with a header `ce-specversion`."""
 
 _TEXT: Final = frozenset({JSON, JSON_LINES, CSV, CLOUDEVENT, CLOUDEVENTS})
 
@@ -102,18 +102,18 @@ def unsupported_media_type(given: str, *accepted: str) -> Problem:
     )
 
 
-def form_of(scope: Scope) -> str:
-    """Return the form of a request's body: one of `TAKEN` or `BINARY_CLOUDEVENT`.
+def format_of(scope: Scope) -> str:
+    """Return the format of a request's body: one of `TAKEN` or `BINARY_CLOUDEVENT`.
 
     Media types in their usual spelling are found without the framework's headers, which decode every field.
 
     Raises:
         Problem: 415, the media type is unknown, the body is compressed, or its text is not UTF-8; 422, a header that
-            determines the form is repeated.
+            determines the format is repeated.
     """
     deciding = [field for field in scope["headers"] if field[0] in _DECIDING_FIELDS]
-    if len(deciding) == 1 and (form := _USUAL.get(deciding[0])) is not None:
-        return form
+    if len(deciding) == 1 and (body_format := _USUAL.get(deciding[0])) is not None:
+        return body_format
     request = Request(scope)
     headers = request.headers
     for name in _DECIDING:

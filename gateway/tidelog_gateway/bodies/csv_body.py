@@ -162,7 +162,8 @@ class _Lists:
                     headers.append((name, value))
         self._header_count += sum(map(len, lists))
         if self._header_count > HEADERS_PER_REQUEST_MAX:
-            raise invalid([{"pointer": "", "detail": f"at most {HEADERS_PER_REQUEST_MAX} headers in one request"}])
+            detail = f"the body has more than {HEADERS_PER_REQUEST_MAX} headers; send fewer rows per request"
+            raise invalid([{"pointer": "", "detail": detail}])
         return lists
 
 

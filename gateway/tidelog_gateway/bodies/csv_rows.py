@@ -67,7 +67,7 @@ def row_fault(row: int, detail: str) -> Problem:
 
 def too_many_rows(rows_max: int) -> Problem:
     """Return the 422 for a body of too many rows."""
-    detail = f"at most {rows_max} records, got more; send fewer rows at a time"
+    detail = f"the body has more than {rows_max} records; send fewer records per request"
     return invalid([{"pointer": "", "detail": detail}])
 
 

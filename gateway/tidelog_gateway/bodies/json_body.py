@@ -120,7 +120,14 @@ async def check_values(text: bytes, pace: Pace) -> None:
     for stretch in marks(text):
         count += int(np.count_nonzero(stretch.kinds != CLOSE))
         if count > VALUES_MAX:
-            raise invalid([{"pointer": "", "detail": f"at most {VALUES_MAX} JSON values in one request"}])
+            raise invalid(
+                [
+                    {
+                        "pointer": "",
+                        "detail": f"the body has more than {VALUES_MAX} JSON values; send fewer records per request",
+                    }
+                ]
+            )
         await pace()
 
 
@@ -172,7 +179,14 @@ async def _elements(  # noqa: PLR0917 - see `list_parts`
         count += len(divides)
         if count > records_max:
             # Not the exact number, which needs a scan of the rest.
-            raise invalid([{"pointer": pointer(path), "detail": f"at most {records_max} records, got more"}])
+            raise invalid(
+                [
+                    {
+                        "pointer": pointer(path),
+                        "detail": f"the body has more than {records_max} records; send fewer records per request",
+                    }
+                ]
+            )
         if len(closing):
             if end.match(body, int(stretch.places[stop - 1]) + 1) is None:
                 raise invalid(
@@ -182,10 +196,10 @@ async def _elements(  # noqa: PLR0917 - see `list_parts`
     else:
         raise invalid([{"pointer": "", "detail": "the body is not JSON: its list of records has no closing bracket"}])
     elements = _Elements(np.concatenate(ends), np.concatenate(values), np.concatenate(members))
-    many = f"at most {VALUES_MAX} JSON values in one record; send a larger document as a string"
+    many = f"a record has more than {VALUES_MAX} JSON values; send a larger document as a string"
     _check_each(elements.values, VALUES_MAX, many, path)
     # An object has one comma less than members.
-    _check_each(elements.commas, MEMBERS_MAX - 1, f"a record has at most {MEMBERS_MAX} members", path)
+    _check_each(elements.commas, MEMBERS_MAX - 1, f"a record has more than {MEMBERS_MAX} members; leave some out", path)
     return elements
 
 

@@ -72,7 +72,7 @@ def plain_records(body: bytes, *, records_max: int, now_us: Callable[[], int]) -
     for read in (_value_records, _keyed_records):
         try:
             records = read(body)
-        except ValueError:  # decoding stops at the first record of another form
+        except ValueError:  # decoding stops at the first record with other members
             continue
         return records if records is not None and len(records) <= records_max else None
     try:
@@ -88,7 +88,7 @@ def _value_records(body: bytes) -> Records | None:
     """Return records with a value only; None if a member may be repeated.
 
     Raises:
-        ValueError: the body is of another form.
+        ValueError: a record has other members, or the body is not JSON.
     """
     decoded = _VALUE_BODIES.decode(body)
     # The strings are the name "records", and a name and a value in each record.

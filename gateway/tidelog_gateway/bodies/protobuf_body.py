@@ -48,7 +48,7 @@ async def protobuf_records(
         await pace()
         cut = _cut(body, at, len(lists.values))
         if len(lists.values) + cut.records > records_max:
-            raise _fault("/records", f"at most {records_max} records, got more")
+            raise _fault("/records", f"the body has more than {records_max} records; send fewer records per request")
         lists.add(_parsed(body[at : cut.end], len(lists.values)))
         at = cut.end
     if not lists.values:
@@ -93,7 +93,7 @@ def _check_fields(body: bytes, at: int, end: int, number: int) -> None:
         else:
             raise _fault(where, "is not protobuf")
     if at < end:
-        raise _fault(where, f"a record has at most {HEADERS_PER_RECORD_MAX} headers")
+        raise _fault(where, f"has more than {HEADERS_PER_RECORD_MAX} headers; send fewer headers")
 
 
 def _varint(body: bytes, at: int) -> tuple[int, int]:
@@ -153,7 +153,9 @@ class _Lists:
             self._headers.append(headers)
             self._header_count += len(headers)
         if self._header_count > HEADERS_PER_REQUEST_MAX:
-            raise _fault("/records", f"at most {HEADERS_PER_REQUEST_MAX} headers in one request")
+            raise _fault(
+                "/records", f"the body has more than {HEADERS_PER_REQUEST_MAX} headers; send fewer records per request"
+            )
 
     def records(self) -> Records:
         """Return all records; columns that no record uses are left out."""
@@ -178,13 +180,13 @@ def _fault_of(record: PublishRecord) -> tuple[str, str] | None:
     if not record.HasField("value") and not record.tombstone:
         return "/value", "is missing; set value, which may be empty, or tombstone"
     if record.HasField("tag") and len(record.tag.encode()) > TAG_BYTES_MAX:
-        return "/tag", f"a tag has at most {TAG_BYTES_MAX} bytes"
+        return "/tag", f"must have at most {TAG_BYTES_MAX} bytes, got {len(record.tag.encode())}"
     if record.partition >= PARTITIONS_MAX:
         return "/partition", f"must be less than {PARTITIONS_MAX}, got {record.partition}"
     if record.timestamp_ms > TIMESTAMP_MS_MAX:
         return "/timestamp_ms", f"must be at most {TIMESTAMP_MS_MAX}, got {record.timestamp_ms}"
     if len(record.headers) > HEADERS_PER_RECORD_MAX:
-        return "/headers", f"a record has at most {HEADERS_PER_RECORD_MAX} headers"
+        return "/headers", f"has {len(record.headers)} headers, the maximum is {HEADERS_PER_RECORD_MAX}"
     return None
 
 

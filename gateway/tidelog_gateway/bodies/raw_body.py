@@ -51,7 +51,14 @@ def raw_record(
 def _header(text: str) -> tuple[str, bytes | None]:
     name, colon, value = text.partition(":")
     if not colon or not name:
-        raise invalid([{"parameter": "header", "detail": "must be NAME:VALUE, or NAME:base64:VALUE for bytes"}])
+        raise invalid(
+            [
+                {
+                    "parameter": "header",
+                    "detail": f"must be NAME:VALUE, or NAME:base64:VALUE for bytes, got {text[:40]!r}",
+                }
+            ]
+        )
     if not value.startswith("base64:"):
         return name, value.encode()
     try:

@@ -16,7 +16,7 @@ from starlette.types import Receive
 from tidelog_gateway.budget.connection_output import ConnectionOutput
 
 ROOM_WAIT_S: Final = 5.0
-"""How long a request waits for room before it is answered with 503."""
+"""How long a request waits for memory of the response budget before it is answered with 503."""
 
 
 class ResponseReservation:

@@ -7,7 +7,7 @@ from typing import Final
 from tidelog_proto.limits import KIB
 
 STALL_TIMEOUT_S: Final = 1.0
-"""How long a connection may send or read nothing while others wait for room."""
+"""How long a connection may send or read nothing while others wait for memory."""
 
 PROGRESS_BYTES: Final = 64 * KIB
 """An unfinished connection that has transferred fewer bytes than this in `STALL_TIMEOUT_S` makes no progress."""

@@ -19,7 +19,7 @@ def no_room(gateway: Gateway, known: Gateway) -> str:
 
     Args:
         gateway: the application's.
-        known: the caller's.
+        known: the gateway's state for the caller.
     """
     most = gateway.settings.ws_connections_max
     free = most - gateway.open_websockets

@@ -29,7 +29,8 @@ from typing import Final, NamedTuple, Protocol
 from tidelog_gateway.budget.connection_output import ConnectionOutput
 
 AHEAD_RECORDS_MAX: Final = 1_000
-"""How far a new follower may be ahead of the ring in a partition; it receives nothing until the ring catches up."""
+"""Maximum number of offsets by which a new follower may be ahead of the ring in a partition; it receives nothing until
+the ring catches up."""
 
 
 PUSHES_MAX: Final = 1_000

@@ -40,7 +40,7 @@ class BodyLimits:
         )
 
     def take_whole(self, body: bytes, arrival: BodyReservation) -> None:
-        """Reserve room for a body that has arrived completely.
+        """Reserve memory for a body that has arrived completely.
 
         Raises:
             Problem: 413 or 429.

@@ -88,7 +88,7 @@ def _faults(record: pb.PubRecord) -> list[tuple[str, str]]:
     if record.timestamp_ms > TIMESTAMP_MS_MAX:
         faults.append(("timestamp_ms", f"must be <= {TIMESTAMP_MS_MAX}, got {record.timestamp_ms}"))
     if len(record.headers) > HEADERS_PER_RECORD_MAX:
-        faults.append(("headers", f"must be at most {HEADERS_PER_RECORD_MAX}, got {len(record.headers)}"))
+        faults.append(("headers", f"has {len(record.headers)} headers, the maximum is {HEADERS_PER_RECORD_MAX}"))
     return faults
 
 

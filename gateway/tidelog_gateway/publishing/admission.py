@@ -7,7 +7,7 @@ from typing import Final
 
 from starlette.types import Scope
 
-from tidelog_gateway.bodies.content_type import JSON_LINES, form_of
+from tidelog_gateway.bodies.content_type import JSON_LINES, format_of
 from tidelog_gateway.context import Gateway
 from tidelog_proto.names import check_topic_name
 
@@ -31,9 +31,9 @@ async def admit_publish(scope: Scope, topic: str, gateway: Gateway) -> bool:
         TidelogError: the caller may not write to the topic, or no node answers.
         ProtocolError: the topic's name is invalid.
     """
-    form = form_of(scope)
+    body_format = format_of(scope)
     await check_may_publish(scope, gateway, topic)
-    return form == JSON_LINES
+    return body_format == JSON_LINES
 
 
 async def check_may_publish(scope: Scope, gateway: Gateway, topic: str) -> None:

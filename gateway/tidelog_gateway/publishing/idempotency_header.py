@@ -50,13 +50,13 @@ def key_in(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
     return key
 
 
-def refuse_key(form: str) -> Problem:
-    """Return the 400 for a key with a form of body whose records are published as they arrive."""
+def refuse_key(media_type: str) -> Problem:
+    """Return the 400 for a key with a body format whose records are published as they arrive."""
     return Problem(
         400,
         "idempotency_key_unsupported",
-        f"a body of {form} does not support Idempotency-Key: a retry would store its records again; leave the header "
-        "out, or send the records in another form, such as JSON",
+        f"a body of {media_type} does not support Idempotency-Key: a retry would store its records "
+        "again; leave the header out, or send the records in another format, such as JSON",
     )
 
 

@@ -36,7 +36,7 @@ GROUPS_MAX: Final = 8
 ROOM_LOOK_S: Final = 0.05
 FAULTS_MAX: Final = 1_000
 """Number of invalid lines after which a stream ends: reporting one costs more than storing a record, and a body in
-another form has only invalid lines."""
+another format has only invalid lines."""
 
 Receipts = Literal["all", "errors"]
 _SendBody = Callable[[bytes], Awaitable[None]]
@@ -214,7 +214,7 @@ class LineStream(Response):
         """Reserve room for the received part of the body; wait while earlier lines are being stored.
 
         Raises:
-            Problem: 429, no room for `ROOM_WAIT_S`.
+            Problem: 429, the request budget was exhausted for `ROOM_WAIT_S`.
         """
         size_bytes = self._group_bytes + self._lines.held_bytes
         if self._arrival.hold(size_bytes):

@@ -1,4 +1,4 @@
-"""`POST /v1/topics/{topic}/records`: publish records in any of the forms of `content_type`.
+"""`POST /v1/topics/{topic}/records`: publish records in any of the formats of `content_type`.
 
 A body is validated as a whole before any record is sent, except for JSON lines, which are published as they arrive.
 """
@@ -12,10 +12,10 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tidelog_gateway.bodies import content_type as forms
+from tidelog_gateway.bodies import content_type as formats
 from tidelog_gateway.bodies.arrow_body import arrow_records, room_of
 from tidelog_gateway.bodies.cloudevents import binary_event, event_batch, structured_event
-from tidelog_gateway.bodies.content_type import form_of
+from tidelog_gateway.bodies.content_type import format_of
 from tidelog_gateway.bodies.csv_body import EmptyValue, csv_records
 from tidelog_gateway.bodies.json_body import AT_ONCE_BYTES, records_in
 from tidelog_gateway.bodies.protobuf_body import protobuf_records
@@ -41,14 +41,14 @@ KEY_CHARS_MAX: Final = 4096
 HEADER_CHARS_MAX: Final = 32_768
 
 PARAMETERS: Final[dict[str, frozenset[str]]] = {
-    forms.RAW: frozenset({"key", "key_encoding", "tag", "partition", "timestamp_ms", "header"}),
-    forms.ARROW: frozenset({"partition"}),
-    forms.CSV: frozenset({"empty_value"}),
-    forms.JSON_LINES: frozenset({"receipts"}),
+    formats.RAW: frozenset({"key", "key_encoding", "tag", "partition", "timestamp_ms", "header"}),
+    formats.ARROW: frozenset({"partition"}),
+    formats.CSV: frozenset({"empty_value"}),
+    formats.JSON_LINES: frozenset({"receipts"}),
 }
-"""The query parameters of each form; other forms have none."""
+"""The query parameters of each body format; other formats have none."""
 
-_WITHOUT_KEYS: Final = frozenset({forms.JSON_LINES, forms.ARROW})
+_WITHOUT_KEYS: Final = frozenset({formats.JSON_LINES, formats.ARROW})
 
 _STRING: Final = {"type": "string"}
 _BINARY: Final = {"type": "string", "format": "binary"}
@@ -77,19 +77,19 @@ _REQUEST: Final[dict[str, Any]] = {
         "required": True,
         "description": "With a header `ce-specversion` a body of any type is the data of a CloudEvent in binary mode.",
         "content": {
-            forms.JSON: {
+            formats.JSON: {
                 "schema": {"$ref": "#/components/schemas/JsonBody"},
                 "example": {"records": [{"key": "UA", "value": {"flight": 1545}, "value_encoding": "json"}]},
             },
-            forms.RAW: {"schema": _BINARY},
-            forms.JSON_LINES: {
+            formats.RAW: {"schema": _BINARY},
+            formats.JSON_LINES: {
                 "schema": {
                     "type": "string",
                     "description": "A `JsonRecord` on each line; the body may have any length.",
                 },
                 "example": '{"key": "UA", "value": "1545"}\n{"key": "AA", "value": "1141"}\n',
             },
-            forms.CSV: {
+            formats.CSV: {
                 "schema": {
                     "type": "string",
                     "description": "RFC 4180 in UTF-8 with a header row: value, and any of key, tag, partition, "
@@ -97,11 +97,11 @@ _REQUEST: Final[dict[str, Any]] = {
                 },
                 "example": "key,value,header:source\nUA,1545,radar\n",
             },
-            forms.ARROW: {"schema": _BINARY},
-            forms.PROTOBUF: {"schema": _BINARY},
-            forms.PROTOBUF_REGISTERED: {"schema": _BINARY},
-            forms.CLOUDEVENT: {"schema": _EVENT},
-            forms.CLOUDEVENTS: {"schema": {"type": "array", "minItems": 1, "items": _EVENT}},
+            formats.ARROW: {"schema": _BINARY},
+            formats.PROTOBUF: {"schema": _BINARY},
+            formats.PROTOBUF_REGISTERED: {"schema": _BINARY},
+            formats.CLOUDEVENT: {"schema": _EVENT},
+            formats.CLOUDEVENTS: {"schema": {"type": "array", "minItems": 1, "items": _EVENT}},
         },
     },
 }
@@ -119,7 +119,7 @@ _LINES_ANSWER: Final[dict[str, Any]] = {
     response_model=PublishView | ColumnsView,
     response_model_exclude_none=True,
     responses={
-        200: {"description": "Every record is stored.", "content": {forms.JSON_LINES: _LINES_ANSWER}},
+        200: {"description": "Every record is stored.", "content": {formats.JSON_LINES: _LINES_ANSWER}},
         207: {"model": PublishView | ColumnsView, "description": "Some records were not stored; see each result."},
     },
     openapi_extra=_REQUEST,
@@ -161,19 +161,19 @@ async def publish_records(  # noqa: PLR0917 # query parameters are parameters
 
     With an `Idempotency-Key` a retry stores nothing twice and returns the first answer, also through another gateway.
     """
-    form, idempotency_key = form_of(request.scope), key_in(request.scope["headers"])
-    if idempotency_key is not None and form in _WITHOUT_KEYS:
-        raise refuse_key(form)
-    _refuse_parameters(request, form)
-    require_accepted(request, (forms.JSON_LINES if form == forms.JSON_LINES else forms.JSON,))
-    if form == forms.JSON_LINES:
+    body_format, idempotency_key = format_of(request.scope), key_in(request.scope["headers"])
+    if idempotency_key is not None and body_format in _WITHOUT_KEYS:
+        raise refuse_key(body_format)
+    _refuse_parameters(request, body_format)
+    require_accepted(request, (formats.JSON_LINES if body_format == formats.JSON_LINES else formats.JSON,))
+    if body_format == formats.JSON_LINES:
         await check_may_publish(request.scope, gateway, topic)
         await find_topic(gateway, topic)
         return LineStream(gateway, request, topic, receipts=receipts, arrival=request.scope["state"]["arrival"])
     body = await _whole_body(request)
     if len(body) > AT_ONCE_BYTES:
         await check_may_publish(request.scope, gateway, topic)
-    if form == forms.ARROW:
+    if body_format == formats.ARROW:
         columns = await arrow_records(
             body,
             records_max=gateway.settings.records_per_request_max,
@@ -182,7 +182,7 @@ async def publish_records(  # noqa: PLR0917 # query parameters are parameters
             pace=pace_of(gateway, request),
         )
         return json_response(*await publish_columns(gateway, topic, columns, partition))
-    if form == forms.RAW:
+    if body_format == formats.RAW:
         records = raw_record(
             body,
             key=key,
@@ -193,7 +193,7 @@ async def publish_records(  # noqa: PLR0917 # query parameters are parameters
             headers=header or (),
         )
     else:
-        records = await _parsed(gateway, request, form, body, empty_value)
+        records = await _parsed(gateway, request, body_format, body, empty_value)
     add_trace(records, request.scope["state"].get("trace"))
     if idempotency_key is None:
         outcomes = await publish(gateway, topic, records, surface="http")
@@ -203,7 +203,7 @@ async def publish_records(  # noqa: PLR0917 # query parameters are parameters
     return json_response(answer, status)
 
 
-setattr(publish_records, ANSWERS, (forms.JSON, forms.JSON_LINES))
+setattr(publish_records, ANSWERS, (formats.JSON, formats.JSON_LINES))
 
 
 async def _whole_body(request: Request) -> bytes:
@@ -214,30 +214,32 @@ async def _whole_body(request: Request) -> bytes:
     return body
 
 
-async def _parsed(gateway: Gateway, request: Request, form: str, body: bytes, empty_value: EmptyValue) -> Records:
-    """Return the records of a body in a form for several records, or for CloudEvents."""
+async def _parsed(
+    gateway: Gateway, request: Request, body_format: str, body: bytes, empty_value: EmptyValue
+) -> Records:
+    """Return the records of a body in a format for several records, or for CloudEvents."""
     records_max, pace = gateway.settings.records_per_request_max, pace_of(gateway, request)
-    if form == forms.JSON:
+    if body_format == formats.JSON:
         return await records_in(body, records_max=records_max, now_us=now_us(), pace=pace)
-    if form == forms.CSV:
+    if body_format == formats.CSV:
         return await csv_records(body, records_max=records_max, now_us=now_us(), empty_value=empty_value, pace=pace)
-    if form in {forms.PROTOBUF, forms.PROTOBUF_REGISTERED}:
+    if body_format in {formats.PROTOBUF, formats.PROTOBUF_REGISTERED}:
         return await protobuf_records(body, records_max=records_max, now_us=now_us(), pace=pace)
-    if form == forms.CLOUDEVENT:
+    if body_format == formats.CLOUDEVENT:
         return await structured_event(body, pace=pace)
-    if form == forms.CLOUDEVENTS:
+    if body_format == formats.CLOUDEVENTS:
         return await event_batch(body, records_max=records_max, pace=pace)
-    assert form == forms.BINARY_CLOUDEVENT
+    assert body_format == formats.BINARY_CLOUDEVENT
     return binary_event(request.headers.items(), body)
 
 
-def _refuse_parameters(request: Request, form: str) -> None:
-    """Refuse query parameters of other forms than the body's.
+def _refuse_parameters(request: Request, body_format: str) -> None:
+    """Refuse query parameters that do not apply to the body's format.
 
     Raises:
         Problem: 422.
     """
-    allowed = PARAMETERS.get(form, frozenset())
+    allowed = PARAMETERS.get(body_format, frozenset())
     wrong = [name for name in dict.fromkeys(request.query_params.keys()) if name not in allowed]
     if not wrong:
         return
@@ -246,4 +248,6 @@ def _refuse_parameters(request: Request, form: str) -> None:
         if allowed
         else "takes no query parameters; set these fields in its records"
     )
-    raise invalid([{"parameter": name, "detail": f"does not belong to {form}, which {takes}"} for name in wrong])
+    raise invalid(
+        [{"parameter": name, "detail": f"does not apply to a body of {body_format}, which {takes}"} for name in wrong]
+    )

@@ -3,7 +3,7 @@
 The answer has the offset to continue at (`next_offset`), so a reader needs no other state. With `wait_ms` the node
 waits for records (long polling); the gateway does not poll.
 
-The most frequent form, JSON with the value encoding chosen for each value, is built here; all other forms are built
+The most frequent format, JSON with the value encoding chosen for each value, is built here; all other formats are built
 from columns (`reading`).
 
 The records of a fetch are counted in the response budget before the node is asked. A waiting request reserves little,

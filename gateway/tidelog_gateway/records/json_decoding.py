@@ -150,7 +150,17 @@ def parse_body(body: bytes, *, records_max: int, now_us: int, members: int | Non
         raise invalid(_body_faults(body, error)) from error
     records = validated["records"]
     if len(records) > records_max:
-        raise invalid([{"pointer": "/records", "detail": f"at most {records_max} records, got {len(records)}"}])
+        raise invalid(
+            [
+                {
+                    "pointer": "/records",
+                    "detail": (
+                        f"the body has {len(records)} records, the maximum is {records_max}; send fewer records per "
+                        "request"
+                    ),
+                }
+            ]
+        )
     if members is None:
         refuse_repeats_in(body, validated, opaque=VALUES_OF_RECORDS)
     elif members > sum(map(len, records)):

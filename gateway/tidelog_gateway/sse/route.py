@@ -79,7 +79,8 @@ async def stream(  # noqa: PLR0917 # query parameters are parameters
         str | None,
         Query(
             max_length=TOKEN_CHARS_MAX,
-            description="As the header Last-Event-ID, for clients that cannot set headers; `offsets` take precedence.",
+            description="The value of the header Last-Event-ID, for clients that cannot set headers; `offsets` "
+            "take precedence.",
         ),
     ] = None,
     last_event_id_header: Annotated[

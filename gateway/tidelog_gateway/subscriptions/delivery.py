@@ -48,7 +48,7 @@ QUIET_S: Final = 0.02
 """A subscription that receives no record for this time counts as at the end of the log."""
 
 QUIET_AGAIN_S: Final = 1.0
-"""As `QUIET_S`, if a feed exists to which the subscription cannot attach yet."""
+"""How long the subscription reads by itself before it tries again to attach to an existing feed."""
 
 
 _EXPECTED: Final = (
@@ -69,7 +69,9 @@ def _without_traceback(error: BaseException) -> BaseException:
 
 
 def _no_room() -> Problem:
-    detail = "the gateway's response budget has no room for the records of this member: subscribe again later"
+    detail = (
+        "the gateway's response budget is exhausted, so no records can be read for this member: subscribe again later"
+    )
     return Problem(503, "overloaded", detail, retryable=True)
 
 

@@ -144,7 +144,7 @@ class ProbeProtocol(asyncio.BufferedProtocol):
         return self._buffer[self._have : REQUEST.size + FIRST_READ_BYTES]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Process received bytes and handle every complete frame."""
+        """Parse received bytes and answer every complete frame."""
         self._have += nbytes
         while self._have >= (self._end or REQUEST.size):
             if not self._end:

@@ -182,7 +182,7 @@ class ClientSide:
         self._signature = b""
 
     def challenged(self, message: str) -> tuple[bytes, int]:
-        """Process the node's first message; return the salt and the iteration count for `salted_password`.
+        """Parse the node's first message; return the salt and the iteration count for `salted_password`.
 
         Raises:
             ScramError: the message is malformed, has another nonce, or its iteration count is out of bounds.
@@ -210,7 +210,7 @@ class ClientSide:
         """Verify the node's final message.
 
         Raises:
-            ScramError: the sender does not know the user's password.
+            ScramError: the signature is wrong, so the sender does not have the user's password verifier.
         """
         signature = _decoded(_matched(_SERVER_FINAL, message)[1])
         if not self._signature or not hmac.compare_digest(signature, self._signature):
@@ -237,5 +237,5 @@ def _mac(key: bytes, message: bytes) -> bytes:
 
 def _xor(one: bytes, other: bytes) -> bytes:
     if len(one) != len(other):
-        raise ScramError("the proof does not have 32 bytes")
+        raise ScramError(f"the proof must have {len(one)} bytes, got {len(other)}")
     return bytes(a ^ b for a, b in zip(one, other, strict=True))

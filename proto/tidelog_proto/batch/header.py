@@ -277,8 +277,8 @@ def unpack_header(buffer: Buffer, at: int = 0, *, is_sent: bool = False) -> Batc
     if magic != MAGIC:
         raise _corrupt(f"magic must be {MAGIC:#010x}, got {magic:#010x}")
     view = memoryview(buffer)[at : at + HEADER_BYTES]
-    if crc32c(view[:_CRC_AT]) != fields[-1]:
-        raise _corrupt("the header's CRC32C does not match")
+    if (found_crc := crc32c(view[:_CRC_AT])) != fields[-1]:
+        raise _corrupt(f"the header declares CRC32C {fields[-1]:#010x}, its bytes have {found_crc:#010x}")
     if version != VERSION:
         raise ProtocolError(
             pb.UNSUPPORTED_BATCH, f"batch version {version} is not supported; this build reads version {VERSION}"
@@ -355,7 +355,9 @@ def _check(header: BatchHeader, known_flags: int) -> None:
     if header.flags & Flags.PROJECTED and not has_body(header) and any(_body_fields(header)):
         raise _corrupt("a batch without columns has a body")
     if header.base_timestamp_us > header.max_timestamp_us:
-        raise _corrupt("the base timestamp is after the max timestamp")
+        raise _corrupt(
+            f"the base timestamp {header.base_timestamp_us} is after the max timestamp {header.max_timestamp_us}"
+        )
 
 
 def _check_span(header: BatchHeader) -> None:
@@ -382,7 +384,9 @@ def _check_derived(header: BatchHeader) -> None:
         if header.flags & _DERIVED_COLUMNS != _DERIVED_COLUMNS and not header.flags & Flags.PROJECTED:
             raise _corrupt("a derived batch with records lacks the timestamp or the value column")
         if header.codec in {Codec.GZIP, Codec.SNAPPY}:
-            raise _corrupt("a derived batch may only use the codecs none, lz4 and zstd")
+            raise _corrupt(
+                f"a derived batch may only use the codecs none, lz4 and zstd, got {header.codec.name.lower()}"
+            )
         return
     if header.flags != Flags.DERIVED or any(_body_fields(header)):
         raise _corrupt("a batch without records must be derived and have no body")

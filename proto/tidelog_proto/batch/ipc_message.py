@@ -80,7 +80,7 @@ def metadata_bytes(message: Buffer) -> int:
         ProtocolError: CORRUPT_BATCH if the prefix is invalid or the length out of range.
     """
     if len(message) < PREFIX_BYTES:
-        raise _corrupt(f"the Arrow message has only {len(message)} bytes")
+        raise _corrupt(f"the Arrow message has {len(message)} bytes, fewer than its prefix of {PREFIX_BYTES}")
     continuation, length = _PREFIX.unpack_from(message)
     if continuation != _CONTINUATION:
         raise _corrupt("the body is not an Arrow message")
@@ -181,7 +181,7 @@ def buffer_lengths(message: Buffer, description: Message) -> list[int]:
             lengths.append(stored)
             continue
         if stored < _I64.size:
-            raise _corrupt(f"a compressed Arrow buffer has only {stored} bytes")
+            raise _corrupt(f"a compressed Arrow buffer has {stored} bytes, fewer than its length prefix of {_I64.size}")
         (length,) = _I64.unpack_from(message, description.body_at + offset)
         if length == _STORED_AS_IS:
             length = stored - _I64.size
@@ -209,7 +209,7 @@ def _fields(data: bytes, at: int) -> tuple[int, ...]:
         raise struct.error(f"position {vtable_at}")
     vtable_bytes = _U16.unpack_from(data, vtable_at)[0]
     if vtable_at + max(vtable_bytes, _VTABLE_HEADER_BYTES) > len(data):
-        raise struct.error(f"a vtable of {vtable_bytes} bytes at {vtable_at}")
+        raise struct.error(f"the vtable at {vtable_at} has {vtable_bytes} bytes, the message only {len(data)}")
     count = min(max(0, vtable_bytes - _VTABLE_HEADER_BYTES) // _U16.size, _FIELDS)
     offsets: tuple[int, ...] = _OFFSETS[count].unpack_from(data, vtable_at + _VTABLE_HEADER_BYTES)
     return offsets + _ABSENT[count]
@@ -227,7 +227,7 @@ def _pairs(data: bytes, at: int) -> tuple[tuple[int, int], ...]:
     vector_at = _reference(data, at)
     count = _U32.unpack_from(data, vector_at)[0]
     if count > _VECTOR_ITEMS_MAX:
-        raise _corrupt(f"the Arrow metadata lists {count} items")
+        raise _corrupt(f"the Arrow metadata lists {count} items in one vector, the maximum is {_VECTOR_ITEMS_MAX}")
     flat = _PAIRS[count].unpack_from(data, vector_at + _U32.size)
     return tuple(zip(flat[::2], flat[1::2], strict=True))
 
@@ -236,7 +236,9 @@ def _compression(data: bytes, at: int) -> int:
     """Return the codec of a BodyCompression table."""
     codec, method, *_ = _fields(data, at)
     if method and data[at + method] != 0:
-        raise _corrupt("the Arrow message has an unknown compression method")
+        raise _corrupt(
+            f"the Arrow message has compression method {data[at + method]}; only 0 (per buffer) is supported"
+        )
     return int(_I8.unpack_from(data, at + codec)[0]) if codec else 0
 
 

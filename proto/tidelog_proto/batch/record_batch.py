@@ -316,9 +316,11 @@ def body_of(header: BatchHeader, buffer: Buffer) -> memoryview:
     if len(buffer) != header.length:
         raise ProtocolError(pb.CORRUPT_BATCH, f"the batch has {header.length} bytes, the buffer {len(buffer)}")
     body = memoryview(buffer)[HEADER_BYTES:]
-    if crc32c(body) != header.body_crc:
+    if (found_crc := crc32c(body)) != header.body_crc:
         raise ProtocolError(
-            pb.CORRUPT_BATCH, "the body's CRC32C does not match: the batch was damaged in transit or on disk"
+            pb.CORRUPT_BATCH,
+            f"the header declares CRC32C {header.body_crc:#010x} for the body, its bytes have "
+            f"{found_crc:#010x}: the batch was damaged in transit or on disk",
         )
     return body
 

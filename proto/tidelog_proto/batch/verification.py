@@ -107,7 +107,7 @@ def _verified(header: BatchHeader, view: Buffer) -> BatchHeader:
     if checked.pairs is not None:
         _check_offsets(message, checked.pairs)
         if header.base_timestamp_us != header.max_timestamp_us:
-            raise _timestamps_differ()
+            raise _timestamps_differ(header)
         return header
     columns = read_columns(header, message)
     try:
@@ -169,7 +169,7 @@ def _check_offsets(message: Buffer, pairs: tuple[tuple[int, int], ...]) -> None:
     for position, data_bytes in pairs:
         start, end = _OFFSET_PAIR.unpack_from(message, position)
         if not 0 <= start <= end <= data_bytes:
-            raise _corrupt(f"the columns are not valid: offsets {start} to {end} in {data_bytes} bytes")
+            raise _corrupt(f"the columns are not valid: a value has offsets {start} to {end} in {data_bytes} bytes")
 
 
 def _lengths(header: BatchHeader, codec: Codec, message: Buffer, description: Message) -> list[int]:
@@ -194,17 +194,20 @@ def _checked_lengths(header: BatchHeader, codec: Codec, message: Buffer, descrip
 def _check_timestamps(header: BatchHeader, columns: pa.RecordBatch) -> None:
     declared = (header.base_timestamp_us, header.max_timestamp_us)
     if header.flags & Flags.TIMESTAMP:
-        if timestamp_range(columns.column("timestamp")) != declared:
-            raise _corrupt("base and max timestamp differ from those of the timestamp column")
+        if (found := timestamp_range(columns.column("timestamp"))) != declared:
+            raise _corrupt(
+                f"the header declares timestamps {declared[0]} to {declared[1]} µs, the timestamp column has "
+                f"{found[0]} to {found[1]}"
+            )
     elif declared[0] != declared[1]:
-        raise _timestamps_differ()
+        raise _timestamps_differ(header)
 
 
 def _check_deltas(header: BatchHeader, deltas: Any) -> None:
     count = len(deltas)
     ascend: Any = pc.all(pc.less(deltas.slice(0, count - 1), deltas.slice(1)), min_count=0)
     if not ascend.as_py():
-        raise _corrupt("the offset deltas do not ascend")
+        raise _corrupt("the offset deltas of a derived batch must ascend, and these do not")
     last = deltas[count - 1].as_py()
     if last > header.last_offset_delta:
         raise _corrupt(f"offset delta {last} exceeds the last offset delta {header.last_offset_delta}")
@@ -216,8 +219,11 @@ def _check_tags(tags: Any) -> None:
         raise ProtocolError(pb.BATCH_TOO_LARGE, f"a tag has {longest} bytes; the limit is {TAG_BYTES_MAX}")
 
 
-def _timestamps_differ() -> ProtocolError:
-    return _corrupt("base and max timestamp differ, but there is no timestamp column")
+def _timestamps_differ(header: BatchHeader) -> ProtocolError:
+    return _corrupt(
+        f"the header declares timestamps {header.base_timestamp_us} to {header.max_timestamp_us} µs, but the batch has "
+        "no timestamp column; they must be equal"
+    )
 
 
 def _corrupt(message: str) -> ProtocolError:

@@ -25,7 +25,7 @@ WARN_SHARE: Final = 0.2
 """Share of the validity, at the end, in which warnings start if that is shorter than `WARN_S`."""
 
 
-_NAMES: Final = {"certificate": "the certificate", "ca": "the CA", "crl": "the list of revoked certificates"}
+_NAMES: Final = {"certificate": "the certificate", "ca": "the CA", "crl": "the CRL"}
 
 
 class Ending(NamedTuple):

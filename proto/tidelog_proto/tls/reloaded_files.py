@@ -24,7 +24,7 @@ from tidelog_proto.limits import MIB
 log = logging.getLogger(__name__)
 
 PEM_BYTES_MAX: Final = MIB
-_LISTS: Final = "the list of revoked certificates"
+_LISTS: Final = "the CRL"
 _PEM_KIND: Final = re.compile(rb"-----BEGIN ([^-\r\n]{1,60})-----")
 _ONE_LIST: Final = re.compile(rb"-----BEGIN X509 CRL-----(.*?)-----END X509 CRL-----", re.DOTALL)
 _DELTA: Final = bytes.fromhex("0603551d1b")
@@ -46,9 +46,9 @@ class TlsFiles:
         key: its private key, readable only by the owner and a group; None if `cert` contains it.
         ca: certificates of the trusted CAs; None for those of the system, where peers are verified.
         ca_pem: text of the trusted CAs, instead of `ca`.
-        cert_pem: text of the own certificate and its private key, instead of `cert` and `key`.
-        crl: certificate revocation lists of the CAs; None disables the check for revocation.
-        crl_pem: text of revocation lists, instead of `crl`.
+        cert_pem: text of this process's certificate and its private key, instead of `cert` and `key`.
+        crl: certificate revocation lists (CRLs) of the CAs; None disables the check for revocation.
+        crl_pem: text of CRLs, instead of `crl`.
     """
 
     cert: Path | None = None
@@ -120,12 +120,13 @@ def _refuse_revoked(context: ssl.SSLContext, files: TlsFiles) -> bytes:
     if files.crl is None and not files.crl_pem:
         return b""
     content = files.crl_pem.encode("utf-8", "replace") if files.crl is None else read_pem(files.crl, _LISTS)
-    where = f"the file {files.crl}" if files.crl else "the given revocation list"
+    where = f"the file {files.crl}" if files.crl else "the given CRL"
     kinds = set(_PEM_KIND.findall(content))
     if kinds != {b"X509 CRL"}:  # OpenSSL would trust a certificate in the file as a CA
         other = ", ".join(sorted(kind.decode("ascii", "replace") for kind in kinds - {b"X509 CRL"}))
         raise TlsFilesError(
-            f"{where} contains {other or 'nothing in PEM'}; it may only contain certificate revocation lists in PEM"
+            f"{where} contains {other or 'nothing in PEM'}; it may only contain certificate revocation "
+            "lists (CRLs) in PEM"
         )
     with _in_memory(content) as path:
         try:
@@ -141,7 +142,7 @@ def _refuse_revoked(context: ssl.SSLContext, files: TlsFiles) -> bytes:
 
 def _see_that_own_is_in(lists: bytes, files: TlsFiles) -> None:
     """Refuse lists that would make this side refuse every certificate of its own CA, which would isolate a node."""
-    from tidelog_proto.tls.revocation import check_lists  # noqa: PLC0415 # only needed with revocation lists
+    from tidelog_proto.tls.revocation import check_lists  # noqa: PLC0415 # only needed with CRLs
 
     assert files.cert is not None
     assert files.ca is not None

@@ -29,11 +29,11 @@ def lists_in(content: bytes) -> list[x509.CertificateRevocationList]:
 
 
 def check_lists(content: bytes, cert: bytes, ca: bytes) -> None:
-    """Check that revocation lists can be used with a side's own certificate and CAs.
+    """Check that CRLs can be used with this process's certificate and CAs.
 
     Args:
         content: the lists, in PEM.
-        cert: the own certificate, in PEM; the first one of a chain.
+        cert: this process's certificate, in PEM; the first one of a chain.
         ca: the trusted CAs, in PEM.
 
     Raises:
@@ -42,14 +42,14 @@ def check_lists(content: bytes, cert: bytes, ca: bytes) -> None:
     try:
         lists = lists_in(content)
     except ValueError as error:
-        raise ValueError(f"contains something other than certificate revocation lists: {error}") from error
+        raise ValueError(f"contains something other than CRLs: {error}") from error
     own = x509.load_pem_x509_certificates(cert)[0]
     name = own.issuer.rfc4514_string()
     own_lists = [each for each in lists if each.issuer == own.issuer]
     if not own_lists:
         raise ValueError(
-            f"has no list of {name}, the issuer of the own certificate: add it, or every certificate of that CA would "
-            "be refused"
+            f"contains no CRL of {name}, the CA that issued this process's certificate: add it, "
+            "otherwise every certificate of that CA is refused"
         )
     authorities = [each for each in x509.load_pem_x509_certificates(ca) if each.subject == own.issuer]
     signers = [each for each in authorities if _has_issued(each, own)] or authorities
@@ -57,12 +57,14 @@ def check_lists(content: bytes, cert: bytes, ca: bytes) -> None:
         own_lists = [each for each in own_lists if any(_has_signed(signer, each) for signer in signers)]
     if not own_lists:
         raise ValueError(
-            f"has a list of {name} that is not signed by that CA, the issuer of the own certificate: replace it with a "
-            "list signed by that CA"
+            f"contains a CRL of {name}, the CA that issued this process's certificate, that this CA did "
+            "not sign: replace it with one that it signed"
         )
     ends = max((each.next_update_utc for each in own_lists if each.next_update_utc is not None), default=None)
     if ends is not None and ends <= dt.datetime.now(dt.UTC):
-        raise ValueError(f"has a list of {name} that expired at {ends:%Y-%m-%d %H:%M} UTC: replace it with a newer one")
+        raise ValueError(
+            f"contains a CRL of {name} that expired at {ends:%Y-%m-%d %H:%M} UTC: replace it with a newer one"
+        )
 
 
 def _has_issued(authority: x509.Certificate, one: x509.Certificate) -> bool:

@@ -35,9 +35,9 @@ _RECORDS: Final = range(0x14, 0x18)
 _MAJOR: Final = 3
 
 _VERIFYING: Final = {
-    **dict.fromkeys(range(18, 22), "its CA is not trusted here: add the CA to the trusted ones"),
-    3: "the revocation lists here have no list of its CA: add it",
-    12: "the revocation list of its CA has expired: replace it with a newer one",
+    **dict.fromkeys(range(18, 22), "its CA is not one of the trusted CAs of this side: add it"),
+    3: "the CRL file of this side contains no CRL of its CA: add it",
+    12: "the CRL of its CA has expired: replace it with a newer one",
     23: "it is revoked",
 }
 """Messages for verification codes for which OpenSSL's own messages are unclear."""
@@ -168,7 +168,7 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
         return _scratch.view
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Process received bytes."""
+        """Decrypt received bytes and pass the plaintext to the protocol above."""
         if self._raw is None or self._raw.is_closing():
             return
         received = _scratch.view[:nbytes]

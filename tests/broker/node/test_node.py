@@ -336,7 +336,7 @@ async def test_partition_checks_continue_after_a_failure(
 ) -> None:
     """Else nothing would be deleted, or compacted, on this node for as long as it runs."""
     looks = 0
-    usual = kind.look
+    usual = kind.check
 
     async def fails_first(self: Any) -> None:
         nonlocal looks
@@ -345,7 +345,7 @@ async def test_partition_checks_continue_after_a_failure(
             raise fault
         await usual(self)
 
-    monkeypatch.setattr(kind, "look", fails_first)
+    monkeypatch.setattr(kind, "check", fails_first)
     await stand.start(retention_interval_ms=10)
     await (await stand.peer()).create(cleanup=pb.COMPACT)
     await settled(lambda: looks > 3, "there is no second look")

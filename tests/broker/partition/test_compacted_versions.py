@@ -131,7 +131,7 @@ async def test_no_pass_runs_while_the_log_is_being_truncated(
 async def outdated_copy(stand: ClusterStand, monkeypatch: pytest.MonkeyPatch) -> tuple[Partition, CompactedVersions]:
     """A copy of two records that was decided to keep one of them, and looks at nothing by itself."""
     copy = stand.partition(others(await stand.owner())[0])
-    monkeypatch.setattr(copy.compaction, "look", lambda: asyncio.sleep(0))
+    monkeypatch.setattr(copy.compaction, "check", lambda: asyncio.sleep(0))
     await publish(stand, (b"a", b"1"), (b"a", b"2"))
     await compact(stand)
     await settled(lambda: copy.compaction.is_behind, "the copy has not received the decision")

@@ -138,7 +138,7 @@ async def test_partition_that_is_being_moved_is_not_compacted_by_itself(
     cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     partition = cluster.partition(await cluster.owner())
-    monkeypatch.setattr(type(partition.compaction), "look", lambda _: asyncio.sleep(0))
+    monkeypatch.setattr(type(partition.compaction), "check", lambda _: asyncio.sleep(0))
     await configure(cluster, dirty_percent=0)
     for _ in range(2):
         await publish(cluster, (b"a", b"v" * 50_000))

@@ -193,10 +193,10 @@ async def test_nothing_expires_before_the_clock_is_steady_after_long_downtime(
     await peer.publish(topic.topic_id, batch(b"d"))
     partition = node.broker.partitions.get(topic.topic_id, 0)
     for wall.passed_s in (0, 3_500):
-        await partition.retention.look()
+        await partition.retention.check()
         await asyncio.sleep(0.05)
         assert (partition.state.log_start, partition.log.start_offset) == (0, 0), "records of the last day were deleted"
     wall.passed_s = 3_700
-    await partition.retention.look()
+    await partition.retention.check()
     await settled(lambda: partition.state.log_start == 3, "expired records were kept after the clock had stopped")
     assert [one.values() for one in await peer.fetch(topic.topic_id, 3)] == [[b"d"]]

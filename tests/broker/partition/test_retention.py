@@ -210,7 +210,7 @@ async def test_missing_history_is_not_reported_as_deleted(
     told: list[int] = []
     monkeypatch.setattr(partition.driver, "raise_log_start", told.append)
     deleted = partition.log.start_offset - 1
-    partition.retention._looked(deleted, None)
+    partition.retention._log_start_stored(deleted, None)
     assert told == [deleted]
 
 
@@ -256,8 +256,8 @@ async def test_full_disk_ends_the_epoch_before_deleting_missing_records(
     owner = await cluster.owner()
     partition = cluster.partition(owner)
     fall_behind(cluster, owner, others(owner)[0], monkeypatch)
-    monkeypatch.setattr(partition.retention, "look", lambda: asyncio.sleep(0))
-    monkeypatch.setattr(partition.retention, "look_soon", lambda: None)
+    monkeypatch.setattr(partition.retention, "check", lambda: asyncio.sleep(0))
+    monkeypatch.setattr(partition.retention, "check_soon", lambda: None)
     monkeypatch.setattr(partition.retention, "records_deleted", lambda: None)
     for sequence in range(10):
         await publish(cluster, owner, sequence)

@@ -371,7 +371,7 @@ async def test_retention_deletes_nothing_that_may_be_truncated(stand: ClusterSta
         await stand.publish(b"%030d" % number * 1000, to=first, acks=pb.ONE)
     owner = stand.partition(first)
     assert owner.log.end_offset == 11
-    await owner.retention.look()
+    await owner.retention.check()
     assert owner.log.start_offset == 0
     await stand.owner(but=first)
     stand.isolate()

@@ -82,7 +82,7 @@ class Everybody:
         return broker.routes.owner(where[at]) if at in where else "a"
 
     def owner_of(self, kind: str, world: World) -> str:
-        """As `owner`, of a request, which may be about a group of its own."""
+        """Return `owner` of a request, which may be about a group of its own."""
         group = getattr(ROWS[kind].asked(world), "group", "")
         broker = self.founded.nodes["a"].broker
         return broker.routes.owner(broker.groups.key_of(group)) if group else self.owner(ROWS[kind].at)

@@ -73,7 +73,7 @@ def test_rows_of_more_than_one(engine: DuckDbEngine, statement: str) -> None:
 
 
 def test_statement_that_writes_is_refused(engine: DuckDbEngine) -> None:
-    for statement, said in (("DROP TABLE t", "a single statement"), ("SELECT a FROM", "syntax error")):
+    for statement, said in (("DROP TABLE t", "a single query"), ("SELECT a FROM", "syntax error")):
         with pytest.raises(CommandFailed, match=said):
             engine.is_by_record(statement)
 

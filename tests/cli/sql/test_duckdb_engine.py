@@ -44,12 +44,12 @@ def test_a_statement_without_topics(engine: DuckDbEngine) -> None:
 @pytest.mark.parametrize(
     ("statement", "said"),
     [
-        ("DROP TABLE x", "a single statement"),
-        ("SELECT 1; SELECT 2", "a single statement"),
-        ("", "a single statement"),
+        ("DROP TABLE x", "a single query"),
+        ("SELECT 1; SELECT 2", "a single query"),
+        ("", "a single query"),
         ("SELECT\n  FROM x WHERE", "line 2, column"),
         ("SELECT engine FROM self", "nothing of this program"),
-        ("INSERT INTO x SELECT 1", "single statement: SELECT"),
+        ("INSERT INTO x SELECT 1", "a single query; give one SELECT"),
     ],
 )
 def test_invalid_statement_is_refused(engine: DuckDbEngine, statement: str, said: str) -> None:

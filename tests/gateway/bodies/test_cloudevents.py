@@ -110,7 +110,7 @@ async def test_attributes_of_each_type_and_the_key() -> None:
         (event()[:-1] + b',"data":"\\ud800"}', "", "is not JSON"),
         (event()[:-1] + b',"data":NaN}', "", "is not JSON"),
         (event()[:-1] + b',"data":"\xff"}', "/data", "utf-8"),
-        (event() + b"," + event(), "", "at most 1 records"),
+        (event() + b"," + event(), "", "more than 1 records"),
         (b"[" + event() + b"]", "", "application/cloudevents-batch+json"),
         (b"", "", "the body is empty"),
         (b"1", "", "is not JSON, or not an event"),
@@ -132,15 +132,15 @@ async def test_a_batch_is_limited_and_a_fault_names_the_event() -> None:
     assert records.values == [str(number).encode() for number in range(2_000)]
     for wrong, where, told in (
         ([*events[:1_500], event(id=""), *events[1_500:]], "/1500/id", "is empty"),
-        ([event(data=[0] * 70_000)], "/0", "at most 64000 JSON values"),
-        ([event(**{f"x{number}": 1 for number in range(200)})], "/0", "at most 100 members"),
+        ([event(data=[0] * 70_000)], "/0", "more than 64000 JSON values"),
+        ([event(**{f"x{number}": 1 for number in range(200)})], "/0", "more than 100 members"),
         ([], "", "the batch is empty"),
     ):
         with pytest.raises(Problem) as caught:
             await batch(wrong)
         assert caught.value.extra["errors"][0]["pointer"] == where
         assert told in caught.value.detail
-    with pytest.raises(Problem, match="at most 1999 records"):
+    with pytest.raises(Problem, match="more than 1999 records"):
         await batch(events, 1_999)
     with pytest.raises(Problem, match="a batch of CloudEvents must be a JSON list"):
         await event_batch(event(), records_max=5, pace=pace)

@@ -126,7 +126,7 @@ async def test_a_record_of_many_members_is_refused_before_it_is_parsed(monkeypat
     records[300] = {f"m{number}": 0 for number in range(MEMBERS_MAX + 1)}
     (error,) = await refused(body_of(records))
     assert error["pointer"] == "/records/300"
-    assert f"at most {MEMBERS_MAX} members" in error["detail"]
+    assert f"more than {MEMBERS_MAX} members" in error["detail"]
 
 
 @pytest.mark.parametrize("members", [MEMBERS_MAX, MEMBERS_MAX + 1])

@@ -144,7 +144,7 @@ def test_buffers_that_overlap_leave_gaps_or_point_outside(new: tuple[int, int, i
 def test_a_compressed_buffer_too_short_for_its_length() -> None:
     raw = GOOD[:-32] + bytes(32)
     message = parse_message(raw)._replace(compression=ZSTD, buffers=((0, 1), (8, 16), (24, 31)))
-    with pytest.raises(ProtocolError, match="compressed Arrow buffer has only 1 bytes"):
+    with pytest.raises(ProtocolError, match="compressed Arrow buffer has 1 bytes"):
         buffer_lengths(raw, message)
 
 

@@ -51,7 +51,7 @@ ROLLED_BACK_MS = 30_000
 COPIES = 100
 """Added to the number of a machine, the number of its copy."""
 HANDED_OVER = "handed over"
-"""As `GROUPED`, and `__meta` and `__offsets` go to another node and back while records are pending at their owner."""
+"""Like `GROUPED`, and `__meta` and `__offsets` go to another node and back while records are pending at their owner."""
 HANDED_OVER_SEEDS = 10
 """One of so many seeds is of this kind."""
 

@@ -261,7 +261,7 @@ class ConsumerGroup:
         return True
 
     def report(self, member_id: str, *, seen_revision: int, held: Collection[PartitionKey]) -> None:
-        """Process the partitions that a member reports; those that it has revoked become free."""
+        """Free the partitions that a member has revoked, by its report of those that it holds."""
         member = self._members.get(member_id)
         if member is None:
             return
@@ -370,7 +370,7 @@ class ConsumerGroup:
         return record
 
     def written(self, record: pb.GroupRecord) -> list[str]:
-        """Process that a record is durable; return the members whose assignment or generation it changes."""
+        """Apply a durable record of the group; return the members whose assignment or generation it changes."""
         self.in_doubt = False
         return self._adopt(record)
 

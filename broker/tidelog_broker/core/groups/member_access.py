@@ -29,7 +29,7 @@ class MemberAccess:
 
     @property
     def rules_version(self) -> int | None:
-        """As `Session.rules_version`; None without authentication."""
+        """The version of the access rules that the session has applied; None without authentication."""
         return None if self._session is None else self._session.rules_version
 
     def may_read(self, topic: str) -> bool:

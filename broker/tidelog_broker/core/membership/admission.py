@@ -71,7 +71,7 @@ class Binders:
         self._bound: set[str] = set()
 
     def answered(self, peer: str, bound: bytes) -> str:
-        """Process the answer of a node; ignore nodes that are not founders and empty answers.
+        """Record which directory a node has bound to this id; ignore nodes that are not founders and empty answers.
 
         Returns:
             The reason, for the operator, why this directory can never be admitted; empty if it still can.

@@ -172,7 +172,7 @@ class Swim:
         return self._effects(now_ms)
 
     def receive(self, payload: bytes, source: Address, now_ms: int) -> Effects:
-        """Process an authenticated datagram; rejected ones are counted in `refusals`."""
+        """Merge an authenticated datagram into the state, and answer its probe; count rejected ones in `refusals`."""
         self._note_time(now_ms)
         refusal = None
         if not self.halted and self.me.is_live:

@@ -172,7 +172,9 @@ def decode(payload: bytes) -> Datagram:
             raise MalformedGossipError(f"a cluster id has {CLUSTER_ID_BYTES} bytes, got {len(message.cluster_id)}")
         _check_text("sender", message.sender, NODE_ID_BYTES_MAX)
         if message.incarnation == 0 or message.counter == 0:
-            raise MalformedGossipError("incarnation or counter is missing")
+            raise MalformedGossipError(
+                f"incarnation and counter must be >= 1, got {message.incarnation} and {message.counter}"
+            )
         return Datagram(
             cluster_id=message.cluster_id,
             sender=message.sender,
@@ -192,7 +194,7 @@ def _body(message: pb.Gossip) -> Body | None:
         return None
     sequence = getattr(message, kind).sequence
     if not sequence:
-        raise MalformedGossipError("sequence number is missing")
+        raise MalformedGossipError("a sequence number must be >= 1, got 0")
     if kind == "ping":
         _check_text("target", message.ping.target or "-", NODE_ID_BYTES_MAX)
         return Ping(sequence, message.ping.target)

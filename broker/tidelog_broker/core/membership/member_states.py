@@ -104,7 +104,7 @@ class MemberStates:
         return min(self._suspicions.values(), default=None)
 
     def hear(self, member: Member, now_ms: int) -> None:
-        """Process a record from any source."""
+        """Merge a record from any source."""
         if member.node_id == self._my_id:
             self._merge_own_record(member)
             return
@@ -124,7 +124,7 @@ class MemberStates:
             self.events.append(MembershipChange(_CHANGE_TO[member.state], member))
 
     def observe_own_id(self, incarnation: int) -> None:
-        """Process a datagram or record from another process with this node's id.
+        """React to a datagram or record from another process with this node's id.
 
         A lower incarnation is an earlier process of this node and is ignored. A higher one has replaced this process,
         from the same data directory, a copy, or an empty directory under the same node id. The same boot counter with

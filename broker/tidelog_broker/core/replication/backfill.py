@@ -1,6 +1,6 @@
 """Backfill: fetching the sealed epochs that this copy of a partition lacks, one at a time.
 
-Records of the open epoch are fetched by `catch_up`. Both request one range after the other with a `peer_fetch`.
+Records of the open epoch are fetched by `catch_up`. Both request ranges in turn, with a `peer_fetch`.
 
 Epochs are fetched newest first, so that the readable range grows backwards without a hole. A *partial copy*, the part
 of an epoch that was fetched so far, is stored beside the log. It becomes part of the log once it is complete and its
@@ -241,7 +241,7 @@ class Backfill:
         return True
 
     def raise_log_start(self, offset: int, now_ms: int) -> None:
-        """Process that retention has deleted records below `offset`, which can no longer be fetched."""
+        """Raise the log start to `offset`, below which retention has deleted records: they are not fetched any more."""
         state = self._state
         if offset <= state.log_start:
             return
@@ -425,7 +425,7 @@ class Backfill:
     # --- answers ---------------------------------------------------------------------------------------
 
     def on_reply(self, sender: str, reply: pb.BackfillReply, batches: Sequence[Batch], now_ms: int) -> None:
-        """Process a reply, if it is expected and continues the copy."""
+        """Store the batches of a reply, if it is expected and continues the copy."""
         if self.producers.on_reply(sender, reply, now_ms):
             return
         fetch = self._fetch

@@ -126,7 +126,7 @@ class CatchUp:
             self._fetch = None
 
     def on_reply(self, sender: str, reply: pb.BackfillReply, batches: Sequence[Batch], now_ms: int) -> bool:
-        """Process a reply, if it is expected and continues the log; return False if it belongs to another fetch."""
+        """Append the batches of an expected reply that continues the log; return False if it answers another fetch."""
         fetch = self._fetch
         if fetch is None or not fetch.expects(sender, reply, self._state.tail.queued):
             return False

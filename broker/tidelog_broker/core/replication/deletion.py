@@ -76,7 +76,7 @@ class Deletion:
         self._tell(self.proposed, state.deleted_below)
 
     def on_ack(self, sender: str, deleting_below: int) -> None:
-        """Process that a replica has stored an offset in this epoch."""
+        """Record a delete offset that a replica has stored in this epoch; it takes effect once an ack quorum has it."""
         if deleting_below > self._noted_by.get(sender, 0):
             self._noted_by[sender] = deleting_below
             self._count()
@@ -93,7 +93,7 @@ class Deletion:
     # --- all replicas ----------------------------------------------------------------------------------
 
     def heard(self, append: pb.AppendBatch) -> None:
-        """Process the proposed and the effective offset in an append of the owner."""
+        """Store the owner's proposed delete offset, and apply its effective one."""
         if append.deleting_below > self.proposed:
             self._note(append.deleting_below)
         self._counts(append.deleted_below)

@@ -42,7 +42,10 @@ class EpochVersions:
         return begins is not None and begins <= max(floor, state.start_of(epoch))
 
     def has_later(self, epoch: int) -> bool:
-        """Return whether the log has the later epochs that the newest version depends on, in versions before it."""
+        """Return whether the log has every epoch from which the newest version of `epoch` is built.
+
+        The versions of those epochs must be older than that version.
+        """
         state = self._state
         if epoch not in state.chain.compactions:
             return True

@@ -63,7 +63,7 @@ class OpenEpochRepair:
         return True
 
     def entered(self, now_ms: int) -> None:
-        """Process that an epoch has ended, at the next tick."""
+        """Schedule the repair of an ended epoch for the next tick."""
         self._look_ms = now_ms
 
     def tick(self, now_ms: int) -> None:

@@ -42,15 +42,15 @@ class OwnerMonitor:
         self._resigned = False
 
     def heard(self, now_ms: int) -> None:
-        """Process an append of the owner."""
+        """Record that the owner sent an append."""
         self._heard_ms = now_ms
 
     def answered(self, now_ms: int) -> None:
-        """Process an answer of the owner, which is alive but not ready; this restarts the silence timeout."""
+        """Restart the silence timeout: the owner answered, so it is alive but not ready."""
         self._silent_from_ms = now_ms
 
     def resigned(self) -> None:
-        """Process the owner's resignation in this epoch."""
+        """Record that the owner resigned in this epoch."""
         self._resigned = True
 
     def misses(self, now_ms: int) -> bool:

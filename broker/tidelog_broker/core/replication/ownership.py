@@ -131,7 +131,7 @@ class Ownership:
         return [node for node in state.active.placement if node != state.node_id and node not in self._informed_nodes]
 
     def note_end(self, sender: str, update: pb.MetadataUpdate) -> None:
-        """Process decisions sent to a halted owner: it stops its announcements to nodes that know the decision."""
+        """Record which nodes know the decision, so that a halted owner stops announcing to them."""
         epoch = self._state.active.epoch
         if self._is_resigning and update.first_epoch <= epoch < update.first_epoch + len(update.decisions):
             self._informed_nodes.update({sender}.intersection(self._state.active.placement))
@@ -174,7 +174,7 @@ class Ownership:
         *,
         later: LaterSnapshot | None = None,
     ) -> None:
-        """Process the producer state from the local log, for this node or for another one."""
+        """Open the epoch with the producer state from the local log, or send it to the node that asked for it."""
         state, active = self._state, self._state.active
         if effect.to:
             reply = pb.BackfillReply(
@@ -209,7 +209,11 @@ class Ownership:
                 )
 
     def take_producers(self, sender: str, reply: pb.BackfillReply, now_ms: int) -> bool:
-        """Process another replica's producer state; return False if the reply answers another request."""
+        """Open the epoch with another replica's producer state, or ask the next replica.
+
+        Returns:
+            False if the reply answers another request.
+        """
         fetch = self._producers_fetch
         about_batches = reply.status == pb.HELD and reply.length > 0
         if fetch is None or about_batches or not fetch.expects(sender, reply, self._start()):

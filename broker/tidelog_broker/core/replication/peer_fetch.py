@@ -149,14 +149,14 @@ class PeerFetch:
         self._retry_ms = max(until_ms, self._retry_ms or until_ms)
 
     def answered_tail(self, now_ms: int) -> None:
-        """As `answered`, for the open epoch."""
+        """Record that data of the open epoch was received, and adapt the size of the next range."""
         is_prompt = now_ms - self._asked_ms <= self._timing.prompt_ms
         range_bytes = 2 * self.range_bytes if is_prompt else self.range_bytes // 2
         self.answered()
         self.range_bytes = min(max(range_bytes, self._timing.peer_fetch_bytes), self._timing.tail_bytes)
 
     def answered(self) -> None:
-        """Process that data was received, which is being written now."""
+        """Record that data was received and is being written."""
         self._become("storing")
         more_bytes = self._least_bytes if self._was_too_much else self.range_bytes
         self.range_bytes = min(self.range_bytes + more_bytes, self._timing.peer_fetch_bytes)
@@ -165,18 +165,18 @@ class PeerFetch:
         self._retry_ms = None
 
     def declined(self, now_ms: int) -> None:
-        """Process that the source does not have the data: ask the next one soon."""
+        """Record that the source does not have the data, and schedule a request to the next source."""
         self._declined.add(self.source)
         self._in_vain += 1
         self._next(now_ms, round_ms=self._timing.resend_ms)
 
     def redirected(self, now_ms: int) -> None:
-        """Process that the source has no batch boundary at the position, but has named another: ask it immediately."""
+        """Ask the source again at once: it has no batch boundary at the position, and has named another one."""
         self._become("resting")
         self._retry_ms = now_ms
 
     def store_failed(self, now_ms: int) -> None:
-        """Process that received data could not be stored: ask the next source for a small range, after a delay."""
+        """Record that received data could not be stored, and schedule a small range from the next source."""
         self.range_bytes, self._was_too_much = self._least_bytes, True
         self._next(now_ms, round_ms=self._timing.peer_fetch_ms)
 

@@ -103,11 +103,11 @@ class PlannedEnd:
         return node == self._state.node_id or self._state.cluster_hints.alive(node)
 
     def synced(self, attempt: int, now_ms: int) -> None:
-        """Process that this node's own log is synced ahead."""
+        """Record that this node's log is synced ahead."""
         self._answer(self._state.node_id, attempt, now_ms)
 
     def on_reply(self, sender: str, reply: pb.PreVoteReply, now_ms: int) -> None:
-        """Process a replica's answer; drop the plan if its next owner is damaged."""
+        """Count a replica that is synced ahead; drop the plan if its next owner is damaged."""
         if sender not in self._state.active.placement:
             return
         if reply.status == pb.HELD:

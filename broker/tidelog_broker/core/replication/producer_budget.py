@@ -47,7 +47,7 @@ class SharedLimit:
         self._room += entries
 
     def _lost(self, table: ref[Sized]) -> None:
-        """Process that a table was garbage-collected, in any thread."""
+        """Forget a garbage-collected table; runs in any thread."""
         self._tables.discard(table)
         self._has_lost = True
 

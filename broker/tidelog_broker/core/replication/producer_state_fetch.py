@@ -66,7 +66,7 @@ class ProducerStateFetch:
             self._fetch, self._asked_to = None, 0
 
     def on_reply(self, sender: str, reply: pb.BackfillReply, now_ms: int) -> bool:
-        """Process a reply; return False if it belongs to another request."""
+        """Store the fetched producer state, or ask the next node; return False if another request was answered."""
         fetch = self._fetch
         if fetch is None or reply.length or not fetch.expects(sender, reply, self._end(fetch)):
             return False

@@ -14,9 +14,9 @@ PRODUCER_ID_SHARED instead of being treated as a retry (ADR 0109). A batch whose
 known fingerprint and is identified by its numbers only.
 
 The table is bounded. Beyond `producers_max`, beyond the limit of the node (`producer_budget`), or after
-`PRODUCER_IDLE_S` of log time without an append, the least recently appending producer becomes *silent*: the offsets of
-its batches are dropped, but its next sequence is kept (`silent_producers`). It may continue, and retries of stored
-batches are refused with DUPLICATE_OUT_OF_WINDOW, even of its first batch. The newest 98,304 silent producers are kept.
+`PRODUCER_IDLE_S` of log time without an append, the least recently appending producer is *evicted*: the offsets of
+its batches are dropped, but its next sequence is kept (`evicted_producers`). It may continue, and retries of stored
+batches are refused with DUPLICATE_OUT_OF_WINDOW, even of its first batch. The newest 98,304 evicted producers are kept.
 A producer that was dropped entirely, or whose records retention deleted before any snapshot, is unknown: it gets
 UNKNOWN_PRODUCER when it continues, and a late retry of its first batch is stored again.
 
@@ -30,9 +30,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from tidelog_broker.core.replication.evicted_producers import EvictedProducers
 from tidelog_broker.core.replication.idempotency_keys import KeyedRequest, KeyedRequests, is_keyed
 from tidelog_broker.core.replication.producer_budget import ProducerBudget
-from tidelog_broker.core.replication.silent_producers import SilentProducers
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import BatchHeader, Flags
 from tidelog_proto.errors import ProtocolError
@@ -96,7 +96,7 @@ class ProducerTable:
         """Offset below which sent batches may be missing from the table; 0 if it is complete."""
         self._producers_max = producers_max
         self._states: OrderedDict[int, ProducerState] = OrderedDict()
-        self._silent = SilentProducers()
+        self._evicted = EvictedProducers()
         self._keyed_requests = KeyedRequests()
         self._budget: ProducerBudget | None = None
         self._oldest_us = 0
@@ -119,7 +119,7 @@ class ProducerTable:
         if is_keyed(producer_id):
             request = self._keyed_requests.find(producer_id)
             return None if request is None else request.split
-        known = self._states.get(producer_id) or self._silent.find(producer_id)
+        known = self._states.get(producer_id) or self._evicted.find(producer_id)
         return None if known is None else known.producer_epoch
 
     def check(self, header: BatchHeader) -> StoredBatch | None:
@@ -138,7 +138,7 @@ class ProducerTable:
             request = self._keyed_requests.check(header)
             return None if request is None else _stored_batch(request)
         state = self._states.get(header.producer_id)
-        known = state or self._silent.find(header.producer_id)
+        known = state or self._evicted.find(header.producer_id)
         if known is None:
             if header.base_sequence == 0:
                 return None
@@ -193,7 +193,7 @@ class ProducerTable:
         if is_new:
             self._make_room()
         if header.append_timestamp_us - self._oldest_us > _IDLE_US and len(self._states) > PRODUCERS_MIN:
-            self._silence_idle()
+            self._evict_idle()
         return stored
 
     def set_fingerprint(self, header: BatchHeader) -> None:
@@ -208,19 +208,19 @@ class ProducerTable:
             state.window = (*earlier, newest._replace(fingerprint=fingerprint_of(header)))
 
     def _make_room(self) -> None:
-        """Make the oldest producer silent if a new one exceeds a limit."""
+        """Evict the batch window of the least recently appending producer if a new one exceeds a limit."""
         if len(self._states) > self._producers_max:
-            self._silence_oldest()
+            self._evict_oldest()
         elif self._budget is not None and not self._budget.take() and len(self._states) > PRODUCERS_MIN:
-            self._silence_oldest()
+            self._evict_oldest()
             self._budget.give_back(1)
 
-    def _silence_idle(self) -> None:
-        """Make idle producers silent; called after an append."""
+    def _evict_idle(self) -> None:
+        """Evict the batch windows of idle producers; called after an append."""
         before, since_us = len(self._states), self.last_append_timestamp_us - _IDLE_US
         oldest_us = self._oldest_append_us()
         while oldest_us < since_us and len(self._states) > PRODUCERS_MIN:
-            self._silence_oldest()
+            self._evict_oldest()
             oldest_us = self._oldest_append_us()
         self._oldest_us = oldest_us
         if self._budget is not None:
@@ -229,14 +229,14 @@ class ProducerTable:
     def _oldest_append_us(self) -> int:
         return next(iter(self._states.values())).window[-1].append_timestamp_us
 
-    def _silence_oldest(self) -> None:
-        silent_id, silent = self._states.popitem(last=False)
-        self._silent.add(silent_id, silent.producer_epoch, silent.end_sequence)
+    def _evict_oldest(self) -> None:
+        evicted_id, evicted = self._states.popitem(last=False)
+        self._evicted.add(evicted_id, evicted.producer_epoch, evicted.end_sequence)
 
     def snapshot(self) -> bytes:
         """Return the serialized table, oldest producer first."""
         message = pb.ProducerSnapshot(
-            silent=self._silent.snapshot(),
+            silent=self._evicted.snapshot(),
             keyed=self._keyed_requests.snapshot(),
             last_append_timestamp_us=self.last_append_timestamp_us,
             known_from=self.known_from,
@@ -265,7 +265,7 @@ class ProducerTable:
         """
         message = pb.ProducerSnapshot.FromString(payload)
         table = cls(producers_max=producers_max, known_from=message.known_from)
-        table._silent = SilentProducers.restore(message.silent)
+        table._evicted = EvictedProducers.restore(message.silent)
         table._keyed_requests = KeyedRequests.restore(message.keyed)
         table.last_append_timestamp_us = message.last_append_timestamp_us
         for entry in message.producers:

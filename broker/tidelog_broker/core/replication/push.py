@@ -130,7 +130,7 @@ class PushWindow:
         return Send(to, self._message(sent, commit=commit, log_start=log_start), batches) if to else None
 
     def acknowledged(self, node_id: str, end_offset: int, now_ms: int) -> None:
-        """Process the durable end of a replica."""
+        """Record a replica's durable end offset, and schedule what it lacks."""
         follower = self.followers.get(node_id)
         if follower is None:
             return
@@ -149,7 +149,7 @@ class PushWindow:
         self._trim()
 
     def noted(self, node_id: str, below: int) -> None:
-        """Process that a replica has stored a delete offset."""
+        """Record the delete offset that a replica has stored."""
         follower = self.followers[node_id]
         follower.noted_below = max(follower.noted_below, below)
 

@@ -221,7 +221,7 @@ class Replica:
     # --- inputs ----------------------------------------------------------------------------------------
 
     def receive(self, sender: str, message: PeerMessage, batches: Sequence[Batch], now_ms: int) -> bool:
-        """Process a message of another node; drop invalid ones, answer outdated ones with the chain.
+        """Handle a message of another node; drop an invalid one, answer an outdated one with the chain.
 
         Returns:
             Whether `deadline_ms` may have become earlier; an append that only continues the log does not change it.
@@ -241,7 +241,7 @@ class Replica:
         return may_be_due
 
     def wrote(self, now_ms: int, *, ok: bool = True) -> None:
-        """Process the completion of the oldest write; if not `ok`, there was no disk space and nothing was written."""
+        """Complete the oldest write; if not `ok`, there was no disk space and nothing was written."""
         self._now_ms = now_ms
         self.state.waiting_writes.popleft()(ok, now_ms)
         self._finish_step(now_ms)
@@ -253,7 +253,7 @@ class Replica:
         self._finish_step(now_ms)
 
     def synced_ahead(self, effect: SyncAhead, now_ms: int) -> None:
-        """Process that a `SyncAhead` is complete: continue the planned end, or answer the owner that asked."""
+        """Continue the planned end after a `SyncAhead`, or answer the owner that asked for it."""
         if effect.to == self.state.node_id:
             self._planned_end.synced(effect.attempt, now_ms)
         elif effect.to:
@@ -273,12 +273,12 @@ class Replica:
         self._finish_step(now_ms)
 
     def liveness_changed(self, now_ms: int) -> None:
-        """Process that the liveness of nodes has changed."""
+        """Reconsider ownership and deadlines after a change in the liveness of nodes."""
         self.ownership.liveness_changed(now_ms)
         self.tick(now_ms)
 
     def want_owner(self, now_ms: int) -> None:
-        """Process that a producer waits: replace an epoch whose owner is an earlier incarnation of this node."""
+        """Take over at once for a waiting producer, if the owner is an earlier incarnation of this node."""
         if self.state.role in {"outsider", "follower"}:
             self.candidate.eager = True
             self.tick(now_ms)
@@ -302,7 +302,7 @@ class Replica:
         self._finish_step(now_ms)
 
     def damaged(self, epoch: int, reason: str, now_ms: int) -> Repair:
-        """Process damage in this node's copy of an epoch, and return how it will be repaired."""
+        """Schedule the repair of damage in this node's copy of an epoch, and return how it will be repaired."""
         repair: Repair = "none"
         if self._open_epoch_repair.note(epoch, reason, now_ms):
             repair = "once ended"
@@ -326,7 +326,7 @@ class Replica:
         self.state.emit(EpochFenced())
 
     def _contested(self, now_ms: int) -> None:
-        """Process that a replica has promised another ballot: the epoch will end, even if that candidate has failed."""
+        """Stop owning: a replica has promised another ballot, so the epoch ends, even if that candidate has failed."""
         if self.state.role == "owner" and not self.state.promised:
             self._retire()
             self.candidate.consider(now_ms)
@@ -334,7 +334,7 @@ class Replica:
     # --- failure of the owner ----------------------------------------------------------------------------
 
     def _resigned(self, now_ms: int) -> None:
-        """Process the owner's resignation."""
+        """Consider a takeover after the owner's resignation."""
         self._watch.resigned()
         self.candidate.consider(now_ms)
 
@@ -363,7 +363,7 @@ class Replica:
     # --- the follower ----------------------------------------------------------------------------------
 
     def _on_append(self, sender: str, append: pb.AppendBatch, batches: Sequence[Batch], now_ms: int) -> bool:
-        """Process an append of the owner; return whether nothing with a deadline was started."""
+        """Append the owner's batches to the local log; return whether nothing with a deadline was started."""
         state = self.state
         if not state.is_current(sender, append.epoch, now_ms):
             return False
@@ -404,7 +404,7 @@ class Replica:
         return is_plain
 
     def raise_log_start(self, offset: int, now_ms: int) -> None:
-        """Process that retention has deleted records below `offset`, on this owner or on the owner of the epoch."""
+        """Raise the log start to `offset`, below which retention has deleted records on the owner."""
         self.backfill.raise_log_start(offset, now_ms)
         self.ownership.log_start_raised()
 
@@ -453,14 +453,14 @@ class Replica:
         self.state.send(active.owner, ack)
 
     def _stop_appending(self, now_ms: int) -> None:
-        """Process that a ballot was promised: queued appends are kept, later ones only if an OPEN_EPOCH needs them."""
+        """Stop appending: a ballot was promised. Queued appends stay, later ones only if an OPEN_EPOCH needs them."""
         self._promised_ms = now_ms
         self.catch_up.stop()
         if self.state.role == "owner":
             self._retire()
 
     def _no_space(self, tail: LogTail) -> None:
-        """Process a follower's append without disk space; the follower fetches the records at the next heartbeat."""
+        """Drop a follower's append for lack of disk space; the follower fetches the records at the next heartbeat."""
         state = self.state
         assert state.owner is None or tail is not state.tail, "an owner reserves disk space before it assigns offsets"
         self.catch_up.stop()
@@ -470,7 +470,7 @@ class Replica:
     # --- the chain -------------------------------------------------------------------------------------
 
     def decided(self, decision: bytes) -> None:
-        """Process that a quorum has accepted this node's proposal."""
+        """Enter the epoch that a quorum has accepted, and send the decision to its replicas."""
         old, first_epoch = self.state.active, self.state.active.epoch
         self._learner.learn(self.state.node_id, first_epoch, [decision])
         for node in dict.fromkeys([*old.placement, *self.state.active.placement]):
@@ -514,7 +514,7 @@ class Replica:
         *,
         later: LaterSnapshot | None = None,
     ) -> None:
-        """Process rebuilt producer state; None if the local log does not contain it, or only `later` state."""
+        """Hand over rebuilt producer state: `table`, or None if the local log has no or only `later` state."""
         self.ownership.rebuilt(effect, table, last_append_timestamp_us, now_ms, later=later)
         self._finish_step(now_ms)
 
@@ -544,7 +544,7 @@ class Replica:
         return on_reply
 
     def _finish_step(self, now_ms: int) -> None:
-        """Process messages that this node has sent to itself, then check the invariants."""
+        """Handle the messages that this node has sent to itself, then check the invariants."""
         state = self.state
         while state.to_self:
             message = state.to_self.popleft()

@@ -303,7 +303,7 @@ class ReplicaState:
         return False
 
     def forks(self, sender: str, epoch: int, reason: str) -> None:
-        """Process that another node's chain differs before `epoch`: one is wrong, and no quorum can decide which.
+        """Halt because another node's chain differs before `epoch`: one is wrong, and no quorum can decide which.
 
         An operator may have overruled the other node's decisions, in which case this replica continues. To find out,
         it requests the other decisions back to its first unsafe one; `differs` finds the fork and evaluates it.
@@ -316,7 +316,7 @@ class ReplicaState:
             self.send(sender, self.about(pb.EpochStatus(previous_hash=self.hash_before(earlier)), earlier))
 
     def differs(self, sender: str, epoch: int, other: pb.EpochDecision) -> None:
-        """Process that another node has a different decision about a decided epoch.
+        """Decide which replica halts, because another node has a different decision about a decided epoch.
 
         If the chains fork at this epoch, and this node knows an end that was decided without a quorum, this node
         continues; the other one receives the decision, halts, and has to be replaced. Otherwise this one halts.
@@ -341,7 +341,7 @@ class ReplicaState:
     # --- commit ----------------------------------------------------------------------------------------
 
     def note_commit(self, offset: int) -> None:
-        """Process a commit offset of the active epoch; records that are not durable on this node yet count later."""
+        """Raise the commit offset of the active epoch; records that are not durable here yet are committed later."""
         known = self.commit_known
         if offset > known:
             known = self.commit_known = offset
@@ -356,7 +356,7 @@ class ReplicaState:
             self.effects.append(_COMMIT_MOVED)
 
     def commit_ends(self, offset: int, *, unsafe: bool) -> None:
-        """Process the decided end of an epoch: all of it is committed. Only an unsafe end may lower the watermark."""
+        """Move the high watermark to the decided end of an epoch; only an unsafe end may lower it."""
         assert unsafe or offset >= self.high_watermark, "a decided end must not be below the high watermark"
         self.high_watermark = min(self.high_watermark, offset)
         self.raise_watermark(offset)
@@ -380,7 +380,7 @@ class ReplicaState:
         self.participation = participation
 
     def fetched(self, owner_end: int) -> None:
-        """Process that everything up to the owner's assigned end `owner_end` was fetched, durable or not yet."""
+        """Record that everything up to the owner's assigned end `owner_end` was fetched, durable or not yet."""
         self.doubt_ends = owner_end
         self.end_doubt_if_whole()
 

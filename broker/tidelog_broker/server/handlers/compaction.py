@@ -25,7 +25,7 @@ client that waited for an hour would not learn that copies are missing."""
 
 
 async def compact(broker: Broker, request: Request) -> None:
-    """Handle COMPACT: one partition after the other, each at its owner.
+    """Handle COMPACT: compact the partitions in turn, each at its owner.
 
     Raises:
         ProtocolError: INVALID_REQUEST for a request that is malformed as a whole.

@@ -57,7 +57,10 @@ async def _local(broker: Broker, envelope: pb.Envelope) -> pb.Envelope:
             found = await partition.reader.find_by_time(entry.timestamp_us)
             offset = found[0] if found is not None else end_offset
         case _:
-            raise ProtocolError(pb.INVALID_REQUEST, "set an offset or a time up to which records are deleted")
+            raise ProtocolError(
+                pb.INVALID_REQUEST,
+                "the request has neither an offset nor a time below which records are deleted; set one of them",
+            )
     await partition.deletion.delete_below(offset, epoch=epoch)
     result = pb.DeleteRecordsResult(log_start_offset=partition.state.log_start)
     return pb.Envelope(delete_records_reply=pb.DeleteRecordsReply(results=[result]))

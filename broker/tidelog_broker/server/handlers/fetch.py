@@ -285,7 +285,10 @@ async def _locate(broker: Broker, request: Request, entry: pb.ListOffsetsEntry, 
             if newest is not None and newest.offset is not None:
                 result.offset, result.timestamp_us = newest.offset, newest.timestamp_us
         case _:
-            raise ProtocolError(pb.INVALID_REQUEST, "set one of earliest, latest, a timestamp or a key")
+            raise ProtocolError(
+                pb.INVALID_REQUEST,
+                "the request names no position to look up; set one of earliest, latest, a timestamp or a key",
+            )
     result.log_start_offset = partition.state.log_start
     result.high_watermark = partition.state.high_watermark
 

@@ -37,7 +37,7 @@ VERIFY_INLINE_BYTES: Final = 4 * 1024 * 1024
 
 
 DROPPED_BYTES_MAX: Final = 256 * KIB
-"""Bytes of an answer that list dropped records, since an envelope is bounded. A batch needs 8 KiB at most."""
+"""Maximum bytes of an answer that list dropped records, since an envelope is bounded. A batch needs 8 KiB at most."""
 
 
 class PublishInProgress:

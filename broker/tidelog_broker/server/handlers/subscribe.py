@@ -93,7 +93,11 @@ class Pump:
                 check_topic_id(self._broker, session, pb.OP_CONSUME, topic_id)
             return
         if not session.may(pb.OP_IMPERSONATE, pb.RES_CLUSTER, ""):
-            self._refuse(ticket_refused("the gateway may no longer present tickets"))
+            self._refuse(
+                ticket_refused(
+                    "the gateway has lost the permission to act for callers; grant it `impersonate` on the cluster"
+                )
+            )
         elif ended := end_reason(self._broker, self._caller):
             self._refuse(ticket_refused(ended))
         for topic_id in topic_ids:

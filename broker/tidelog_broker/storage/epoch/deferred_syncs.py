@@ -178,7 +178,7 @@ class DeferredSyncs:
             self._sync_oldest()
 
     def defer_segment_sync(self, opened: OpenSegment, size_bytes: int) -> None:
-        """Defer the sync of a segment, all of whose `size_bytes` are written, and take over its lease."""
+        """Defer the sync of a segment that is completely written (`size_bytes`), and take over its lease."""
         newest = _Rolled(opened, DeferredSync(partial(opened.datasync, size_bytes), self._note))
         self._rolled.append(newest)
         if self._disk.syncer is None:

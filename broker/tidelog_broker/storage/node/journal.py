@@ -360,7 +360,7 @@ def _recover(file: File, magic: bytes) -> tuple[int, list[bytes], int, bool]:
 
 def _parse_header(data: bytes, magic: bytes) -> int:
     if len(data) < JOURNAL_HEADER_BYTES:
-        raise LayoutError("the journal is shorter than its header")
+        raise LayoutError(f"the journal has {len(data)} bytes, fewer than its header of {JOURNAL_HEADER_BYTES}")
     found, version, nonce, crc = _HEADER.unpack_from(data)
     if found != magic or crc != crc32c(memoryview(data)[: JOURNAL_HEADER_BYTES - 4]):
         raise LayoutError("journal header has a bad magic or checksum")

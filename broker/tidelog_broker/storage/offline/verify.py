@@ -157,13 +157,13 @@ def inspect_segment(fs: FileSystem, path: Path) -> SegmentReport:
         tail = examine_tail(file, nonce=header.nonce, position=scan.end_position)
     _fill(report, scan)
     if not is_begun and path != segment_path(path.parent, header.base_offset):
-        message = f"its header has base offset {header.base_offset}, unlike its name"
+        message = f"its header has base offset {header.base_offset}, its name {path.name}"
         report.findings.append(Finding("damage", path, 0, header.base_offset, message))
     if tail.synced_offset is not None and tail.synced_offset > scan.end_offset:
         message = f"it was synced up to offset {tail.synced_offset}: {scan.stop.reason or 'the rest is missing'}"
         report.findings.append(Finding("damage", path, scan.stop.position, scan.end_offset, message))
     elif tail.dirty:
-        message = scan.stop.reason or "there are unsynced bytes after the end"
+        message = scan.stop.reason or "there are unsynced bytes after the end; the next start removes them"
         report.findings.append(Finding("torn", path, scan.stop.position, scan.end_offset, message))
     _check_index(fs, report, scan)
     _check_hashes(fs, report, scan)
@@ -284,5 +284,5 @@ def _seam(before: SegmentReport | None, report: SegmentReport) -> str:
         return f"it begins at offset {report.base_offset}, but the previous segment ends at {before.end_offset}"
     expected = before.end_digest if report.epoch == before.epoch else 0
     if report.start_digest != expected:
-        return "its start digest differs from the end digest of the previous segment"
+        return f"it begins with digest {report.start_digest:#x}, but the previous segment ends with {expected:#x}"
     return ""

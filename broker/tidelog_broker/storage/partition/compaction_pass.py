@@ -37,7 +37,7 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import MIB
 
 READ_BYTES: Final = 4 * MIB
-"""How much of the log is read at a time."""
+"""Maximum bytes of the log in one read."""
 
 OFFSET_BYTES: Final = 8
 SLICES_MAX: Final = 1 << 16

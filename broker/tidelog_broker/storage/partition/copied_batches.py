@@ -40,15 +40,21 @@ def check_copied(batches: Sequence[Buffer], *, epoch: int, position: LogPosition
             raise _corrupt(f"received a batch of epoch {header.epoch} for epoch {epoch}")
         if header.base_offset != offset:
             raise _corrupt(f"received a batch at offset {header.base_offset}, expected {offset}")
-        if crc32c(memoryview(batch)[HEADER_BYTES:]) != header.body_crc:
-            raise _corrupt(f"the body of the batch at offset {offset} does not match its CRC32C")
+        if (found_crc := crc32c(memoryview(batch)[HEADER_BYTES:])) != header.body_crc:
+            raise _corrupt(
+                f"the header of the batch at offset {offset} declares CRC32C {header.body_crc:#010x} for the body, "
+                f"which has {found_crc:#010x}"
+            )
         if header.flags & Flags.DERIVED:
             verify_stored(
                 batch
             )  # A derived batch was built by a node from verified batches; no owner has verified the result.
         digest = digest_after(batch, 0, digest)
         if header.digest != digest:
-            raise _corrupt(f"the running digest of the batch at offset {offset} does not continue this node's copy")
+            raise _corrupt(
+                f"the batch at offset {offset} has digest {header.digest:#x}, but this node's copy continues with "
+                f"{digest:#x}"
+            )
         offset = header.end_offset
     return LogPosition(offset, digest)
 

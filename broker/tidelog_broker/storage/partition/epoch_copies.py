@@ -38,7 +38,8 @@ class EpochCopies:
     def __init__(self, held: HeldEpochs, dormant: Sequence[int] = ()) -> None:
         self._held = held
         self._copies: dict[int, PartialCopy | None] = dict.fromkeys(dormant)
-        """By epoch; None for a copy that a former run or copy left and that has not been resumed."""
+        """Partial copies by epoch; None if an earlier process or an abandoned copy left files that have not been
+        resumed."""
 
     @property
     def partial_epochs(self) -> tuple[int, ...]:
@@ -225,7 +226,9 @@ class EpochCopies:
             raise StorageFailedError(f"epoch {epoch} of {self._held.directory} cannot be set aside: {error}") from error
 
     def is_overtaken(self, offset: int) -> bool:
-        """Whether the log will never reach a complete copy, because only records below `offset` are missing in between.
+        """Whether only records below `offset` are missing between the end of the log and a complete copy.
+
+        These cannot be fetched any more, so the log never reaches the copy.
 
         Thread-safe.
         """
@@ -263,7 +266,7 @@ class EpochCopies:
             self._add_copy(ready)
 
     def drop_below(self, offset: int) -> None:
-        """Remove copies outside the log all of whose records are below `offset`, as retention would inside the log."""
+        """Remove partial copies that contain only records below `offset`; retention deletes those of the log itself."""
         if self._held.limbo is not None:
             return
         for epoch, copy in list(self._copies.items()):

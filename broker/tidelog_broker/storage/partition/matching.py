@@ -34,11 +34,11 @@ from tidelog_proto.batch.record_batch import RecordBatch
 from tidelog_proto.limits import FETCH_BYTES_MAX, KIB, MIB
 
 WORK_BYTES: Final = 8 * MIB
-"""How much of the log, in stored bytes, one read examines; at most one batch more."""
+"""Maximum stored bytes of the log that one read examines; the last batch may exceed it."""
 PROBE_BYTES: Final = 16 * KIB
 """The cost of a lookup in one segment's index."""
 _NAMED_MAX: Final = 256
-"""How many batches an index lookup returns at a time."""
+"""Maximum number of batches that one index lookup returns."""
 
 
 class ReadResult(NamedTuple):

@@ -29,7 +29,7 @@ LOOK_BYTES: Final = 8 * KIB
 SMALL_BATCH_BYTES: Final = 4 * KIB
 """Batches that are smaller on average are sent unchanged."""
 _TOGETHER: Final = 256
-"""How many batches are examined and read together at most."""
+"""Maximum number of batches that are examined and read together."""
 
 
 class _Examined(NamedTuple):

@@ -32,12 +32,12 @@ from tidelog_proto.limits import MIB
 log = logging.getLogger(__name__)
 
 BEHIND_BYTES_MAX: Final = 1 * MIB
-"""How much may be appended before the growing segment's index is updated."""
+"""Maximum bytes appended between two updates of the growing segment's index."""
 CATCH_UP_BYTES_MAX: Final = 4 * MIB
 """Limit of what a lookup itself reads into an index."""
 CATCH_UP_BATCHES_MAX: Final = 4096
 _STEP_WINDOWS: Final = 16
-"""How many MiB one task on the thread reads; all partitions share the thread."""
+"""Maximum number of MiB that one task reads on the thread that all partitions share."""
 _ALL_WINDOWS: Final = 1 << 20
 
 _Mark = tuple[int, TextColumn]
@@ -73,7 +73,7 @@ class RecordIndexes:
 
     @property
     def missing_bytes(self) -> int:
-        """About how much of the log is not indexed and has to be scanned."""
+        """The approximate size of the part of the log that is not indexed and has to be scanned."""
         if not self.columns:
             return 0
         return sum(self._missing_bytes_of(segment) for _, segment in self._segments())

@@ -16,7 +16,7 @@ from tidelog_broker.storage.segment.scan import read_segment_header, scan_segmen
 
 
 class Part(NamedTuple):
-    """A segment that takes no more appends: its epoch, file and end."""
+    """A full segment: its epoch, file and end."""
 
     epoch: int
     path: Path

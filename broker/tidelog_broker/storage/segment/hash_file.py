@@ -92,7 +92,7 @@ class _Header(NamedTuple):
 
 
 def pack_hashes(runs: HashRuns, column: TextColumn, *, nonce: int, end: SegmentEnd) -> list[Buffer]:
-    """Return the file of a segment, all of whose batches are in `runs`, as a list of buffers."""
+    """Return the index file of a segment as a list of buffers; `runs` must contain all of its batches."""
     entries = runs.entries().astype("<u8", copy=False)
     body = entries.view(np.uint8).data
     crcs = [crc32c(body[at : at + BLOCK_BYTES]) for at in range(0, len(body), BLOCK_BYTES)]
@@ -156,7 +156,10 @@ class HashFile:
         if found != (nonce, _COLUMNS[column], slots, end.offset, end.digest):
             raise LayoutError("the index belongs to another segment")
         if file.size() != header.blocks_at + header.entry_count * ENTRY_BYTES:
-            raise LayoutError("the index has another size than its header says")
+            raise LayoutError(
+                f"the index has {file.size()} bytes; its header declares "
+                f"{header.blocks_at + header.entry_count * ENTRY_BYTES}"
+            )
         directory = file.pread(header.directory_bytes, HASH_HEADER_BYTES)
         if crc32c(directory) != header.directory_crc:
             raise LayoutError("the index's directory is damaged")

@@ -123,8 +123,8 @@ class SegmentHeader:
         magic, version, *fields, crc = _HEADER.unpack_from(data)
         if magic != SEGMENT_MAGIC:
             raise LayoutError(f"the segment's magic is {magic:#010x}, not {SEGMENT_MAGIC:#010x}")
-        if crc != crc32c(memoryview(data)[: SEGMENT_HEADER_BYTES - 4]):
-            raise LayoutError("the segment header's CRC32C does not match")
+        if crc != (found_crc := crc32c(memoryview(data)[: SEGMENT_HEADER_BYTES - 4])):
+            raise LayoutError(f"the segment header declares CRC32C {crc:#010x}, its bytes have {found_crc:#010x}")
         if version != FORMAT_VERSION:
             raise LayoutError(f"the segment has version {version}; this build reads {FORMAT_VERSION}")
         return cls(*fields)

@@ -143,7 +143,11 @@ def _step(window: Window, scan: SegmentScan) -> Stop | None:
         return Stop("bad", position, fault)
     batch = window.get(position, header.length)
     if len(batch) < header.length or crc32c(batch[HEADER_BYTES:]) != header.body_crc:
-        return Stop("bad", position, "the batch's body does not match its CRC32C")
+        return Stop(
+            "bad",
+            position,
+            f"the header declares CRC32C {header.body_crc:#010x} for the body, which is damaged or incomplete",
+        )
     scan.index.append(header.base_offset, position, header.length, header.max_timestamp_us)
     scan.end_position = position + padded(header.length)
     scan.end_offset = header.end_offset
@@ -158,8 +162,8 @@ def check_chain(header: BatchHeader, raw: memoryview, scan: SegmentScan) -> str:
         return f"found a batch of epoch {header.epoch} in epoch {scan.header.epoch}"
     if header.base_offset != scan.end_offset:
         return f"found a batch at offset {header.base_offset}, expected {scan.end_offset}"
-    if header.digest != digest_after(raw, 0, scan.end_digest):
-        return "the running digest does not continue the previous one"
+    if header.digest != (digest := digest_after(raw, 0, scan.end_digest)):
+        return f"found a batch with digest {header.digest:#x}, expected {digest:#x}"
     return ""
 
 

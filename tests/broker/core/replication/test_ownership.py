@@ -316,7 +316,7 @@ def test_group_without_new_batches_writes_and_sends_nothing() -> None:
     assert trial.peek() == []
 
 
-def test_records_durable_on_a_quorum_are_committed_including_the_own_disk() -> None:
+def test_records_durable_on_a_quorum_are_committed_including_the_owners_disk() -> None:
     trial = Trial()
     trial.own()
     trial.publish(2)
@@ -325,7 +325,7 @@ def test_records_durable_on_a_quorum_are_committed_including_the_own_disk() -> N
     trial.ack(first)
     assert trial.high_watermark == 5, "one of three"
     trial.ack(second, sender="c")
-    assert trial.high_watermark == 7, "two of three, and the own disk is not needed"
+    assert trial.high_watermark == 7, "two of three, and the owner's disk is not needed"
     trial.wrote()
     assert trial.high_watermark == 7
     trial.wrote()

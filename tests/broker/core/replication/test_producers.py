@@ -138,7 +138,7 @@ def test_batches_without_a_producer_id_are_not_remembered() -> None:
     assert len(table) == 0
 
 
-def test_silent_producer_keeps_only_its_next_sequence() -> None:
+def test_evicted_producer_keeps_only_its_next_sequence() -> None:
     table = ProducerTable(producers_max=2)
     for producer in (1, 2):
         table.apply(header(0, 3, producer=producer, epoch=4))
@@ -157,7 +157,7 @@ def test_silent_producer_keeps_only_its_next_sequence() -> None:
     again = table.check(header(3, producer=2, epoch=4))
     assert again is not None
     assert again.base_offset == 70
-    assert refused(table, header(0, producer=1, epoch=4)) == pb.DUPLICATE_OUT_OF_WINDOW, "now that is the silent one"
+    assert refused(table, header(0, producer=1, epoch=4)) == pb.DUPLICATE_OUT_OF_WINDOW, "now that one is evicted"
 
 
 def test_first_batch_is_not_stored_again_after_ten_thousand_other_producers() -> None:
@@ -177,7 +177,7 @@ def at_time(batch: BatchHeader, day: float) -> BatchHeader:
     return batch._replace(append_timestamp_us=int(day * DAY_US))
 
 
-def test_producer_idle_for_a_week_of_log_time_is_silent() -> None:
+def test_producer_idle_for_a_week_of_log_time_is_evicted() -> None:
     table = ProducerTable()
     for producer in (1, 2, 3):
         table.apply(at_time(header(0, 3, producer=producer), 100 + producer))

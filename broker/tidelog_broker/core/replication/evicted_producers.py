@@ -28,7 +28,7 @@ RUN_LENGTH: Final = 4096
 RUNS_MAX: Final = 24
 
 
-class SilentProducer(NamedTuple):
+class EvictedProducer(NamedTuple):
     """The remaining state of one producer."""
 
     producer_epoch: int
@@ -40,29 +40,29 @@ class _Run(NamedTuple):
     epochs: array[int]
     ends: array[int]
 
-    def find(self, producer_id: int) -> SilentProducer | None:
+    def find(self, producer_id: int) -> EvictedProducer | None:
         at = bisect_left(self.ids, producer_id)
         if at == len(self.ids) or self.ids[at] != producer_id:
             return None
-        return SilentProducer(self.epochs[at], self.ends[at])
+        return EvictedProducer(self.epochs[at], self.ends[at])
 
 
-class SilentProducers:
-    """The newest silent producers: up to `runs_max` runs of `run_length`, and an incomplete run; deterministic."""
+class EvictedProducers:
+    """The newest evicted producers: up to `runs_max` runs of `run_length`, and an incomplete run; deterministic."""
 
     def __init__(self, *, run_length: int = RUN_LENGTH, runs_max: int = RUNS_MAX) -> None:
         self._run_length = run_length
         self._runs: deque[_Run] = deque(maxlen=runs_max)
-        self._newest: dict[int, SilentProducer] = {}
+        self._newest: dict[int, EvictedProducer] = {}
 
     def add(self, producer_id: int, producer_epoch: int, end_sequence: int) -> None:
         """Add a producer, replacing an earlier entry."""
-        self._newest[producer_id] = SilentProducer(producer_epoch, end_sequence)
+        self._newest[producer_id] = EvictedProducer(producer_epoch, end_sequence)
         if len(self._newest) == self._run_length:
             self._runs.append(_columns(sorted(self._newest), self._newest))
             self._newest = {}
 
-    def find(self, producer_id: int) -> SilentProducer | None:
+    def find(self, producer_id: int) -> EvictedProducer | None:
         """Return the state of a producer; None if it is unknown or was dropped."""
         known = self._newest.get(producer_id)
         if known is not None:
@@ -87,25 +87,25 @@ class SilentProducers:
     @classmethod
     def restore(
         cls, runs: Iterable[pb.SilentProducers], *, run_length: int = RUN_LENGTH, runs_max: int = RUNS_MAX
-    ) -> SilentProducers:
+    ) -> EvictedProducers:
         """Restore from `snapshot`; snapshots of early versions have no runs.
 
         Raises:
             DecodeError: the columns of a run have different lengths.
         """
-        silent = cls(run_length=run_length, runs_max=runs_max)
+        evicted = cls(run_length=run_length, runs_max=runs_max)
         read = [_read(run) for run in runs]
         if read:
-            silent._runs.extend(read[:-1])
+            evicted._runs.extend(read[:-1])
             last = read[-1]
-            silent._newest = {
-                producer: SilentProducer(*state)
+            evicted._newest = {
+                producer: EvictedProducer(*state)
                 for producer, *state in zip(last.ids, last.epochs, last.ends, strict=True)
             }
-        return silent
+        return evicted
 
 
-def _columns(ids: Iterable[int], states: Mapping[int, SilentProducer]) -> _Run:
+def _columns(ids: Iterable[int], states: Mapping[int, EvictedProducer]) -> _Run:
     run = _Run(array("Q", ids), array("I"), array("Q"))
     kept = [states[producer_id] for producer_id in run.ids]
     run.epochs.extend([state.producer_epoch for state in kept])
@@ -116,7 +116,7 @@ def _columns(ids: Iterable[int], states: Mapping[int, SilentProducer]) -> _Run:
 def _read(run: pb.SilentProducers) -> _Run:
     count, odd = divmod(len(run.producer_ids), 8)
     if odd or (len(run.producer_epochs), len(run.end_sequences)) != (4 * count, 8 * count):
-        raise DecodeError("the columns of silent producers have different lengths")
+        raise DecodeError("the columns of evicted producers have different lengths")
     return _Run(
         from_bytes("Q", run.producer_ids), from_bytes("I", run.producer_epochs), from_bytes("Q", run.end_sequences)
     )

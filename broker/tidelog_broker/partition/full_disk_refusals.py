@@ -1,4 +1,8 @@
-"""Publishes that a node refused because its disk was full."""
+"""Counter of the publishes that a node refused because its disk was full, for `node.disk_log` and for readiness.
+
+The publishes are refused in `partition.pipeline`; `storage.io.errors` converts ENOSPC into the `DiskFullError` that
+causes it. Retention on a full disk: `partition.retention`.
+"""
 
 from __future__ import annotations
 
