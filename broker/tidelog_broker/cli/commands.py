@@ -58,15 +58,12 @@ def node(
     advertise_host: Annotated[str | None, typer.Option(help="The address that clients and nodes connect to.")] = None,
     advertise_port: Annotated[
         int | None,
-        typer.Option(help="The native port that clients and nodes connect to, if NAT or a container maps it."),
+        typer.Option(help="The native port that clients and nodes connect to, if it is mapped."),
     ] = None,
     advertise_gossip_port: Annotated[
-        int | None,
-        typer.Option(help="The gossip port (UDP) that other nodes connect to, if NAT or a container maps it."),
+        int | None, typer.Option(help="The gossip port (UDP) that nodes connect to, if mapped.")
     ] = None,
-    zone: Annotated[
-        str | None, typer.Option(help="The failure zone of the machine; copies are spread over zones.")
-    ] = None,
+    zone: Annotated[str | None, typer.Option(help="The failure zone of the machine; copies spread over zones.")] = None,
     role: Annotated[list[str] | None, typer.Option(help="ingestion or persistence; default: both.")] = None,
     weight: Annotated[int | None, typer.Option(help="The relative share of copies; default: 100.")] = None,
     insecure: Annotated[
