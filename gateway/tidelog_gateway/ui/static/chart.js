@@ -52,7 +52,7 @@ export function chart({ title, series, format, isBytes = false }) {
     const newest = values.map((each) => each[each.length - 1]);
     fill(
       legend,
-      series.map((one, index) => h("span", { class: `key key-${index}` }, `${one.label} ${newest[index] === null ? "–" : format(newest[index])}`)),
+      series.map((one, index) => h("span", { class: `key key-${index}` }, `${one.label} ${newest[index] === null ? "no data now" : format(newest[index])}`)),
     );
     const told = series.map((one, index) => `${one.label} ${newest[index] === null ? "not known" : format(newest[index])} now`);
     plot.setAttribute("aria-label", `${title}, last hour: ${told.join(", ")}; highest ${format(Math.max(...known))}`);
@@ -82,7 +82,7 @@ export function chart({ title, series, format, isBytes = false }) {
     times.forEach((at, index) => {
       if (Math.abs(x(at) - share) < Math.abs(x(times[best]) - share)) best = index;
     });
-    const told = series.map((one, index) => `${one.label} ${values[index][best] === null ? "–" : format(values[index][best])}`);
+    const told = series.map((one, index) => `${one.label} ${values[index][best] === null ? "no data" : format(values[index][best])}`);
     tip.textContent = `${time(times[best]).slice(11, 19)}  ${told.join("  ")}`;
     tip.hidden = false;
   }

@@ -1,7 +1,7 @@
 // Records that are stored: from an end, an offset or a time, of one partition or all, searched by key, tag or text.
 
 import * as api from "./api.js";
-import { fill, field, h, select } from "./dom.js";
+import { fill, field, h, select, sentence } from "./dom.js";
 import { bytes, count, octetsOf, time, utc } from "./format.js";
 import { keyOf, preview, showRecord, textOf } from "./record.js";
 
@@ -83,7 +83,7 @@ export function recordsPanel({ topic, query, setQuery }) {
       await readOn(mine);
     } catch (error) {
       if (error.name === "AbortError") status.textContent += " Stopped.";
-      else status.textContent = error.message;
+      else status.textContent = sentence(error.message);
     } finally {
       if (asking === mine) {
         busy(false);
@@ -148,7 +148,7 @@ export function recordsPanel({ topic, query, setQuery }) {
     try {
       await readOn(mine);
     } catch (error) {
-      if (error.name !== "AbortError") status.textContent = error.message;
+      if (error.name !== "AbortError") status.textContent = sentence(error.message);
     } finally {
       busy(false);
       asking = null;
