@@ -66,7 +66,7 @@ async def test_sections_that_are_not_permitted_say_so(tmp_path: Path) -> None:
         await expect(page.get_by_role("heading", name="Charts are not shown")).to_be_visible()
         await expect(page.get_by_role("figure")).to_have_count(0)
         await expect(page.get_by_role("link", name=re.compile("^Nodes . not permitted"))).to_be_visible()
-        await expect(page.get_by_role("link", name="Groups 0 of consumers, that you may see")).to_be_visible()
+        await expect(page.get_by_role("link", name="Groups 0 visible to you, of consumers")).to_be_visible()
         assert await accessibility_faults(page) == []
         await page.get_by_role("navigation", name="Sections").get_by_role("link", name="Groups").click()
         await expect(page.get_by_text("There are no groups that you may see")).to_be_visible()

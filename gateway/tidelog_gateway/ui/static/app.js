@@ -131,8 +131,9 @@ function drawNavigation(section) {
 
 function drawTools() {
   const theme = localStorage.getItem(THEME) || "auto";
-  const choose = select([["auto", "Theme: system"], ["light", "Theme: light"], ["dark", "Theme: dark"]], theme, {
+  const choose = select([["auto", "◐ Auto"], ["light", "◐ Light"], ["dark", "◐ Dark"]], theme, {
     "aria-label": "Theme",
+    title: "Theme: that of the system, light or dark",
     onchange: (event) => {
       localStorage.setItem(THEME, event.target.value);
       applyTheme();

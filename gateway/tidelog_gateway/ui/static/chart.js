@@ -28,7 +28,7 @@ export function chart({ title, series, format, isBytes = false }) {
   function draw() {
     const known = values.flat().filter((value) => value !== null && value !== undefined);
     if (times.length < 2 || !known.length) {
-      fill(plot, s("text", { x: WIDTH / 2, y: HEIGHT / 2, class: "axis", "text-anchor": "middle" }, times.length < 2 ? "No figures yet: they are sampled every few seconds" : "Nothing in this hour"));
+      fill(plot, s("text", { x: WIDTH / 2, y: HEIGHT / 2, class: "axis", "text-anchor": "middle" }, times.length < 2 ? "No figures yet: they are sampled every few seconds" : "No figures in this hour"));
       plot.setAttribute("aria-label", `${title}: no figures yet`);
       fill(legend);
       return;

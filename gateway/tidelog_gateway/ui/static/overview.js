@@ -56,15 +56,16 @@ export async function overviewView({ me }) {
       sums.records += topic.figures ? topic.figures.records : 0;
       sums.size += topic.figures ? topic.figures.size_bytes : 0;
     }
-    const visible = me.auth === "none" ? "" : ", that you may see";
+    const visible = me.auth === "none" ? "" : "visible to you, ";
+    const summed = (value, shownAs) => (sampledTopics || !unsampled ? `${unsampled ? "≥ " : ""}${shownAs(value)}` : NONE);
     const alive = (nodes.nodes || []).filter((node) => node.alive).length;
     fill(
       tiles,
       tile("Nodes", nodes.nodes ? `${alive} / ${nodes.nodes.length}` : NONE, nodes.nodes ? "alive" : "not permitted", "#/nodes"),
-      tile("Topics", count(topics.topics.length), `${plural(sums.partitions, "partition")}${visible}`, "#/topics"),
-      tile("Offsets", count(sums.records), "stored: at most so many records", "#/topics"),
-      tile("Stored", bytes(sums.size), "one copy of each", "#/topics"),
-      tile("Groups", groups.groups ? `${count(groups.groups.length)}${groups.next_cursor ? "+" : ""}` : NONE, groups.groups ? `of consumers${visible}` : "not permitted", "#/groups"),
+      tile("Topics", count(topics.topics.length), `${visible}${plural(sums.partitions, "partition")}`, "#/topics"),
+      tile("Offsets", summed(sums.records, count), "at most so many records", "#/topics"),
+      tile("Stored", summed(sums.size, bytes), "one copy of each", "#/topics"),
+      tile("Groups", groups.groups ? `${count(groups.groups.length)}${groups.next_cursor ? "+" : ""}` : NONE, groups.groups ? `${visible}of consumers` : "not permitted", "#/groups"),
     );
     charts.hidden = Boolean(figures.refused);
     refusedCharts.hidden = !figures.refused;
@@ -79,7 +80,7 @@ export async function overviewView({ me }) {
     note.textContent = figures.fault
       ? `The figures are not up to date: ${figures.fault}`
       : sampled
-        ? `Figures of topics were sampled ${ago(sampled)}.${nodes.nodes ? " Those of nodes are of now." : ""}`
+        ? `Figures of topics were sampled ${ago(sampled)}${unsampled ? `, without ${plural(unsampled, "topic")} that the gateway does not sample` : ""}.${nodes.nodes ? " Those of nodes are of now." : ""}`
         : "This gateway has taken no sample of the topics yet.";
   }
 

@@ -22,7 +22,7 @@ export function reasonNote() {
 export function reasonOf(me, operation, resource, name = "") {
   const target = resource === "cluster" ? "cluster" : `${resource}:${name}`;
   const command = [me.principal, operation, target].map((each) => (/^[\w.:@-]+$/.test(each) ? each : `'${each.replaceAll("'", "'\\''")}'`)).join(" ");
-  return [`Not permitted: this needs ${operation} on ${target}. An administrator can grant it with `, h("code", {}, `tidelog acl grant ${command}`), "."];
+  return [`not permitted, it needs “${operation}” on ${target}. An administrator can grant it with `, h("code", {}, `tidelog acl grant ${command}`), "."];
 }
 
 let notes = 0;
@@ -36,7 +36,8 @@ export async function restrict(controls, note, me, operation, resource, name = "
     control.disabled = true;
     control.setAttribute("aria-describedby", note.id);
   }
-  fill(note, reasonOf(me, operation, resource, name));
+  const action = controls[0].textContent.replace("…", "");
+  fill(note, h("strong", {}, `${action}: `), reasonOf(me, operation, resource, name));
   note.hidden = false;
   return false;
 }

@@ -168,9 +168,9 @@ export function recordsPanel({ topic, query, setQuery }) {
 
 /** Returns the row of a record, which opens it. */
 export function recordRow(topic, partition, record) {
-  const show = () => showRecord(topic, partition, record);
+  const show = () => showRecord(topic, partition, record, element);
   const size = record.value === null ? 0 : octetsOf(record.value, record.value_encoding).length;
-  return h(
+  const element = h(
     "tr",
     { class: "clickable", onclick: (event) => event.target.tagName !== "BUTTON" && show() },
     h("td", { class: "number" }, partition),
@@ -180,4 +180,5 @@ export function recordRow(topic, partition, record) {
     h("td", { class: "cut" }, preview(record.value, record.value_encoding)),
     h("td", { class: "number" }, bytes(size)),
   );
+  return element;
 }

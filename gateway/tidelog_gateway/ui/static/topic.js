@@ -95,7 +95,7 @@ function partitionsPanel({ topic: first }) {
       (sum, one) => ({ records: sum.records + one.high_watermark - one.log_start_offset, size: sum.size + one.size_bytes }),
       { records: 0, size: 0 },
     );
-    fill(facts, fact("Offsets stored", h("span", { title: "At most so many records: transaction markers and markers of retried requests take offsets, too." }, count(sums.records))), fact("Size (one copy)", bytes(sums.size)), fact("Partitions", count(topic.partitions)), fact("Copies", `${topic.replication_factor}, acknowledged by ${topic.ack_quorum || "a majority"}`), fact("Keeps", keeps(topic)), fact("Flush", topic.flush === "interval" ? `each ${topic.flush_interval_ms} ms` : topic.flush));
+    fill(facts, fact("Offsets stored", h("span", { title: "At most so many records: requests with an Idempotency-Key and records that compaction removed have offsets, too." }, count(sums.records))), fact("Size (one copy)", bytes(sums.size)), fact("Partitions", count(topic.partitions)), fact("Copies", `${topic.replication_factor}, acknowledged by ${topic.ack_quorum || "a majority"}`), fact("Keeps", keeps(topic)), fact("Flush", topic.flush === "interval" ? `each ${topic.flush_interval_ms} ms` : topic.flush));
     list.update(topic.partition_states);
     const figures = await api.get("/v1/history", { topic: topic.name });
     growth.update(figures.times_ms, [figures.records_per_s]);

@@ -59,7 +59,7 @@ async function createTopic(me) {
     const asked = name.value;
     const { allowed } = asked && name.validity.valid ? await verdictOf(me, "create", "topic", asked) : { allowed: true };
     if (asked !== name.value) return;
-    fill(reason, allowed ? [] : reasonOf(me, "create", "topic", asked));
+    fill(reason, allowed ? [] : h("strong", {}, "Create: "), allowed ? [] : reasonOf(me, "create", "topic", asked));
     reason.hidden = allowed;
   });
   const partitions = h("input", { type: "number", min: 1, max: 16384, value: 1, required: true });
