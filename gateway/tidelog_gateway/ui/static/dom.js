@@ -93,7 +93,7 @@ export function dialog(title, body, { submit = null, action = "Save", danger = f
     let result = null;
     const fault = h("p", { class: "fault", role: "alert", hidden: true });
     const go = submit && h("button", { type: "submit", class: danger ? "danger" : "primary" }, action);
-    const close = h("button", { type: "button", onclick: () => box.close() }, submit ? "Cancel" : "Close");
+    const close = h("button", { type: "button", onclick: () => box.close() }, submit && !stays ? "Cancel" : "Close");
     const form = h("form", { method: "dialog" }, body, fault, h("div", { class: "buttons" }, close, go));
     const box = h("dialog", { "aria-label": title }, h("h2", {}, title), form);
     form.addEventListener("submit", async (event) => {

@@ -1,7 +1,7 @@
 // Groups of consumers: members, lag, and moving their positions.
 
 import * as api from "./api.js";
-import { crumbs, dialog, field, fill, h, select, toast } from "./dom.js";
+import { crumbs, dialog, field, fill, h, select, sentence, toast } from "./dom.js";
 import { ago, count, plural } from "./format.js";
 import { reasonNote, restrict } from "./permissions.js";
 import { table } from "./table.js";
@@ -61,13 +61,17 @@ export async function groupsView({ query, me, setQuery }) {
       { key: "coordinator", label: "Coordinator", value: (row) => row.coordinator },
     ],
   });
+  const note = h("p", { class: "muted" }, OFFSETS_NOTE);
+  const bound = h("p", { class: "muted" }, `The lag of the first ${LAGS_SHOWN} groups of the table is shown: filter the table to see that of others.`);
   async function refresh() {
-    list.update((await api.all("/v1/groups", "groups")).groups);
+    const { groups } = await api.all("/v1/groups", "groups");
+    list.update(groups);
+    note.hidden = !groups.length;
+    bound.hidden = groups.length <= LAGS_SHOWN;
     lags.ask(list.drawn());
   }
   await refresh();
-  const note = h("p", { class: "muted" }, `${OFFSETS_NOTE} It is shown for the first ${LAGS_SHOWN} groups of the table; filter it to see others.`);
-  return { title: "Groups", element: h("div", {}, h("h1", {}, "Groups"), list.element, note), refresh, dispose: lags.stop };
+  return { title: "Groups", element: h("div", {}, h("h1", {}, "Groups"), list.element, note, bound), refresh, dispose: lags.stop };
 }
 
 export async function groupView({ name, me }) {
@@ -162,7 +166,7 @@ export async function groupView({ name, me }) {
         const moved = await api.post(api.groupPath(name, "/offsets:reset"), wanted(true));
         fill(result, h("p", {}, `The group would be ${plural(moved.lag, "offset")} behind, in ${plural(moved.partitions.length, "partition")}:`), h("ul", {}, moved.partitions.slice(0, 20).map((row) => h("li", {}, `${row.topic}/${row.partition}: next ${count(row.next_offset)}, lag ${count(row.lag)}`))));
       } catch (error) {
-        fill(result, h("p", { class: "fault" }, error.message));
+        fill(result, h("p", { class: "fault" }, sentence(error.message)));
       }
     };
     const body = h("div", {}, field("To", to), atField, offsetField, field("Topic", topic), h("button", { type: "button", onclick: preview }, "Try it (nothing changes)"), result);
