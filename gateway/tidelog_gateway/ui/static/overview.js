@@ -9,7 +9,7 @@ import { faultsOf } from "./health.js";
 export async function overviewView({ me }) {
   const state = h("section", { class: "card", "aria-label": "State" });
   const tiles = h("div", { class: "tiles" });
-  const growth = chart({ title: "Records stored", series: [{ label: "records/s" }], format: (value) => rate(value) });
+  const growth = chart({ title: "Offsets stored", series: [{ label: "offsets/s" }], format: (value) => rate(value) });
   const stored = chart({ title: "Bytes stored (one copy)", series: [{ label: "size" }], format: bytes, isBytes: true });
   const through = chart({
     title: "Through this gateway",

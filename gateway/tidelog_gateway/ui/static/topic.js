@@ -70,7 +70,7 @@ export async function topicView({ name, query, me, setQuery }) {
 
 function partitionsPanel({ topic: first }) {
   const facts = h("dl", { class: "facts" });
-  const growth = chart({ title: "Records stored", series: [{ label: "records/s" }], format: (value) => rate(value) });
+  const growth = chart({ title: "Offsets stored", series: [{ label: "offsets/s" }], format: (value) => rate(value) });
   const size = chart({ title: "Bytes stored (one copy)", series: [{ label: "size" }], format: bytes, isBytes: true });
   const list = table({
     label: "Partitions",

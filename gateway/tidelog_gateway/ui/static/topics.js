@@ -21,7 +21,7 @@ export async function topicsView({ query, me, setQuery }) {
       { key: "partitions", label: "Partitions", number: true, value: (row) => row.partitions },
       { key: "records", label: "Offsets", number: true, value: (row) => of(row, "records"), cell: (row) => `${of(row, "idle") ? "≥ " : ""}${count(of(row, "records"))}` },
       { key: "size", label: "Size", number: true, value: (row) => of(row, "size_bytes"), cell: (row) => `${of(row, "idle") ? "≥ " : ""}${bytes(of(row, "size_bytes"))}` },
-      { key: "rate", label: "Records/s", number: true, value: (row) => of(row, "records_per_s"), cell: (row) => rate(of(row, "records_per_s")) },
+      { key: "rate", label: "Offsets/s", number: true, value: (row) => of(row, "records_per_s"), cell: (row) => rate(of(row, "records_per_s")) },
       { key: "copies", label: "Copies", number: true, value: (row) => row.replication_factor },
       { key: "keeps", label: "Keeps", value: keeps },
       { key: "state", label: "State", value: state, cell: (row) => pill(state(row)) },
