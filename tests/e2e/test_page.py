@@ -94,17 +94,17 @@ async def test_a_group_is_moved_and_a_topic_deleted(stack: LocalStack) -> None:
             offsets = await client.list_offsets("visits", "latest")
             await client.commit("readers", "visits", {at: told.offset for at, told in offsets.items()})
             await go(page, stack, "group/readers")
-            await expect(page.get_by_text("0 records", exact=True)).to_be_visible()
+            await expect(page.get_by_text("0 offsets", exact=True)).to_be_visible()
             await client.producer("visits").send_many([b"x"] * 10)
-        await expect(page.get_by_text("10 records", exact=True)).to_be_visible()
+        await expect(page.get_by_text("10 offsets", exact=True)).to_be_visible()
         assert await accessibility_faults(page) == []
         await page.get_by_role("button", name="Move positions…").click()
         await page.get_by_label("To", exact=True).select_option("earliest")
         await page.get_by_role("button", name="Try it (nothing changes)").click()
-        await expect(page.get_by_text("would be 13 records behind")).to_be_visible()
+        await expect(page.get_by_text("would be 13 offsets behind")).to_be_visible()
         assert (await http.get("/v1/groups/readers/lag")).json()["lag"] == 10
         await page.get_by_role("button", name="Move", exact=True).click()
-        await expect(page.get_by_text("13 records", exact=True)).to_be_visible()
+        await expect(page.get_by_text("13 offsets", exact=True)).to_be_visible()
         assert (await http.get("/v1/groups/readers/lag")).json()["lag"] == 13
 
         await go(page, stack, "topic/visits?tab=settings")

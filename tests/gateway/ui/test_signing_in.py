@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -41,9 +42,8 @@ async def test_a_wrong_key_is_refused_and_a_valid_one_shows_the_visible_objects(
 
         await page.get_by_role("link", name="seen").click()
         await page.get_by_role("tab", name="Publish").click()
-        await page.get_by_label("Value", exact=True).fill("x")
-        await page.get_by_role("button", name="Publish").click()
-        await expect(page.locator("p.fault")).to_contain_text("ada")
+        await expect(page.get_by_role("button", name="Publish")).to_be_disabled()
+        await expect(page.get_by_text("tidelog acl grant ada produce topic:seen")).to_be_visible()
         await page.get_by_role("link", name="Access").click()
         await expect(page.get_by_role("heading", name="Not allowed")).to_be_visible()
         await page.get_by_role("link", name="Nodes").click()
@@ -53,13 +53,79 @@ async def test_a_wrong_key_is_refused_and_a_valid_one_shows_the_visible_objects(
         assert await page.evaluate("sessionStorage.length") == 0
 
 
+async def test_sections_that_are_not_permitted_say_so(tmp_path: Path) -> None:
+    async with secured(tmp_path, ui_interval_s=1) as its, browser_page() as page:
+        await its.admin.create_topic("seen", partitions=1)
+        await its.admin.producer("seen").send(b"x")
+        await its.admin.commit("readers", "seen", {0: 1})
+        key = await its.key_of("ada", (("consume",), "topic", "seen"))
+        await sign_in(page, its, key)
+        await page.get_by_role("link", name="Overview").click()
+        await expect(page.get_by_text("Nodes are not checked: 'ada' has no permission")).to_be_visible()
+        await expect(page.get_by_text("No faults are known")).to_have_count(0)
+        await expect(page.get_by_role("heading", name="Charts are not shown")).to_be_visible()
+        await expect(page.get_by_role("figure")).to_have_count(0)
+        await expect(page.get_by_role("link", name=re.compile("^Nodes . not permitted"))).to_be_visible()
+        await expect(page.get_by_role("link", name="Groups 0 visible to you, of consumers")).to_be_visible()
+        assert await accessibility_faults(page) == []
+        await page.get_by_role("navigation", name="Sections").get_by_role("link", name="Groups").click()
+        await expect(page.get_by_text("There are no groups that you may see")).to_be_visible()
+        await page.get_by_role("navigation", name="Sections").get_by_role("link", name="Topics").click()
+        await page.get_by_role("button", name="Create a topic").click()
+        await page.get_by_label("Name", exact=True).fill("mine")
+        await page.get_by_label("Name", exact=True).blur()
+        await expect(page.get_by_role("dialog").get_by_text("tidelog acl grant ada create topic:mine")).to_be_visible()
+        assert await accessibility_faults(page) == []
+        await page.keyboard.press("Escape")
+        await page.get_by_role("link", name="seen").click()
+        await page.get_by_role("tab", name="Settings").click()
+        await expect(page.get_by_text("retention_ms", exact=True)).to_be_visible()
+        for button, operation in (("Change…", "alter"), ("Delete the topic…", "delete")):
+            await expect(page.get_by_role("button", name=button)).to_be_disabled()
+            await expect(page.get_by_text(f"tidelog acl grant ada {operation} topic:seen")).to_be_visible()
+        assert await accessibility_faults(page) == []
+
+
+async def test_actions_on_a_group_need_their_permissions(tmp_path: Path) -> None:
+    async with secured(tmp_path) as its, browser_page() as page:
+        await its.admin.create_topic("seen", partitions=1)
+        await its.admin.producer("seen").send(b"x")
+        await its.admin.commit("readers", "seen", {0: 1})
+        key = await its.key_of("ada", (("group",), "group", "readers"), (("describe",), "cluster", ""))
+        await sign_in(page, its, key)
+        await page.get_by_role("navigation", name="Sections").get_by_role("link", name="Groups").click()
+        await page.get_by_role("link", name="readers").click()
+        await expect(page.get_by_role("button", name="Delete…")).to_be_disabled()
+        await expect(page.get_by_text("tidelog acl grant ada delete group:readers")).to_be_visible()
+        await expect(page.get_by_role("button", name="Move positions…")).to_be_enabled()
+        await page.get_by_role("navigation", name="Sections").get_by_role("link", name="Nodes").click()
+        await expect(page.get_by_role("button", name="Drain…")).to_be_disabled()
+        await expect(page.get_by_text("tidelog acl grant ada cluster cluster")).to_be_visible()
+        assert await accessibility_faults(page) == []
+
+
+async def test_nothing_but_the_caller_is_requested_before_the_sign_in(tmp_path: Path) -> None:
+    async with secured(tmp_path) as its, browser_page() as page:
+        refused: list[str] = []
+        page.on("response", lambda answer: refused.append(answer.url) if answer.status == 401 else None)
+        await page.goto(f"http://127.0.0.1:{its.port}/ui/")
+        await expect(page.get_by_role("dialog")).to_be_visible()
+        assert refused == [f"http://127.0.0.1:{its.port}/v1/me"]
+        await page.keyboard.press("Escape")
+        await expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+        await expect(page.get_by_role("alert")).to_have_count(0)
+        assert await accessibility_faults(page) == []
+        await page.locator("main").get_by_role("button", name="Sign in").click()
+        await expect(page.get_by_role("dialog")).to_be_visible()
+
+
 async def test_an_administrator_creates_a_key_and_a_rule(tmp_path: Path) -> None:
     async with secured(tmp_path) as its, browser_page() as page:
         await sign_in(page, its, ADMIN)
         await page.get_by_role("link", name="Access").click()
-        await page.get_by_role("button", name="Make a key").click()
+        await page.get_by_role("button", name="Create a key").click()
         await page.get_by_label("Principal").fill("eve")
-        await page.get_by_role("button", name="Make", exact=True).click()
+        await page.get_by_role("button", name="Create", exact=True).click()
         made = await page.get_by_label("The key", exact=True).input_value()
         assert made.startswith("tlk_")
         assert await accessibility_faults(page) == []

@@ -35,14 +35,14 @@ export async function accessView({ me }) {
     columns: [
       { key: "principal", label: "Principal", value: (row) => row.principal },
       { key: "roles", label: "Roles", value: (row) => row.roles.join(", ") || null },
-      { key: "note", label: "For", value: (row) => row.note || null },
-      { key: "created", label: "Made", value: (row) => row.created_ms, cell: (row) => time(row.created_ms).slice(0, 16) },
-      { key: "expires", label: "Ends", value: (row) => row.expires_ms, cell: (row) => (row.expires_ms ? time(row.expires_ms).slice(0, 16) : "never") },
-      { key: "id", label: "", value: () => null, cell: (row) => mayChange && h("button", { class: "quiet danger", onclick: () => drop(`/v1/api-keys/${row.key_id}`, "Revoke this key? Whoever shows it is refused from now on.") }, "Revoke") },
+      { key: "note", label: "Note", value: (row) => row.note || null },
+      { key: "created", label: "Created", value: (row) => row.created_ms, cell: (row) => time(row.created_ms).slice(0, 16) },
+      { key: "expires", label: "Expires", value: (row) => row.expires_ms, cell: (row) => (row.expires_ms ? time(row.expires_ms).slice(0, 16) : "never") },
+      { key: "id", label: "", value: () => null, cell: (row) => mayChange && h("button", { class: "quiet danger", onclick: () => drop(`/v1/api-keys/${row.key_id}`, "Revoke this key? Callers that use it are refused at once.") }, "Revoke") },
     ],
   });
   const quotas = quotasPart({ mayChange });
-  const change = mayChange && [h("button", { onclick: addRule }, "Add a rule"), h("button", { onclick: quotas.set }, "Set a quota"), h("button", { class: "primary", onclick: addKey }, "Make a key")];
+  const change = mayChange && [h("button", { onclick: addRule }, "Add a rule"), h("button", { onclick: quotas.set }, "Set a quota"), h("button", { class: "primary", onclick: addKey }, "Create a key")];
   const element = h(
     "div",
     {},
@@ -101,9 +101,9 @@ export async function accessView({ me }) {
     const principal = h("input", { required: true });
     const note = h("input", { maxlength: 200 });
     const days = h("input", { type: "number", min: 1, placeholder: "never" });
-    const body = h("div", {}, field("Principal", principal, "Who will show the key. Rules say what that principal may do."), field("For", note), field("Ends in (days)", days));
-    const made = await dialog("Make an API key", body, {
-      action: "Make",
+    const body = h("div", {}, field("Principal", principal, "The principal that the key authenticates. Rules say what it may do."), field("Note", note), field("Expires after (days)", days, "Empty: never."));
+    const made = await dialog("Create an API key", body, {
+      action: "Create",
       submit: async () => {
         const wanted = { principal: principal.value, note: note.value };
         if (days.value) wanted.expires_ms = Date.now() + Number(days.value) * 86_400_000;
@@ -113,7 +113,7 @@ export async function accessView({ me }) {
     if (!made) return;
     const secret = h("input", { readonly: true, value: made.api_key, "aria-label": "The key", onfocus: (event) => event.target.select() });
     const copy = h("button", { type: "button", onclick: async () => (await navigator.clipboard.writeText(made.api_key), toast("The key is in the clipboard")) }, "Copy");
-    await dialog("The key, this once", h("div", {}, h("p", {}, "Keep it now: nobody can show it again."), secret, copy));
+    await dialog("The new key", h("div", {}, h("p", {}, "Store the key now: it is not shown again."), secret, copy));
     refresh();
   }
 

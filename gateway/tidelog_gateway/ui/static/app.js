@@ -1,7 +1,7 @@
 // The frame of the page: views by address, signing in, and refreshing.
 
 import * as api from "./api.js";
-import { announce, dialog, field, fill, h, select, toast } from "./dom.js";
+import { announce, dialog, field, fill, h, select, sentence, toast } from "./dom.js";
 import { accessView } from "./access.js";
 import { groupView, groupsView } from "./groups.js";
 import { nodesView } from "./nodes.js";
@@ -23,7 +23,7 @@ const VIEWS = { "": overviewView, topics: topicsView, topic: topicView, groups: 
 const main = document.getElementById("main");
 let view = null;
 let opened = 0;
-let me = { auth: "none", principal: null, ui: "on", version: "" };
+let me = null; // what the gateway says about the caller; null: not known yet
 let refreshing = false;
 let isAsking = false;
 
@@ -47,6 +47,13 @@ async function open() {
     return;
   }
   try {
+    if (!me) await learn();
+    if (isSignedOut()) {
+      fill(main, signInCard());
+      document.title = "Sign in · Tidelog";
+      askWho();
+      return;
+    }
     const made = await make({ name, query, me, setQuery });
     if (number !== opened) {
       if (made.dispose) made.dispose();
@@ -57,14 +64,34 @@ async function open() {
     document.title = `${made.title} · Tidelog`;
     announce(made.title);
   } catch (error) {
-    if (number === opened) fill(main, failure(error));
+    if (number === opened) fill(main, error.status === 401 ? signInCard() : failure(error));
   } finally {
     main.setAttribute("aria-busy", "false");
   }
 }
 
+/** Asks who the caller is, and how this gateway is set. A refusal says that it authenticates its callers. */
+async function learn() {
+  try {
+    me = await api.get("/v1/me");
+  } catch (error) {
+    if (error.status !== 401) throw error;
+    me = { auth: "callers", principal: null, ui: "on", version: "" };
+  }
+  drawTools();
+  drawFooter();
+}
+
+function isSignedOut() {
+  return me.auth !== "none" && !me.principal;
+}
+
+function signInCard() {
+  return h("div", { class: "card" }, h("h1", {}, "Sign in"), h("p", {}, "This gateway authenticates its callers."), h("button", { class: "primary", onclick: askWho }, "Sign in"));
+}
+
 function failure(error) {
-  const box = h("div", { class: "card fault-card", role: "alert" }, h("h1", {}, error.status === 403 ? "Not allowed" : "This cannot be shown"), h("p", {}, error.message));
+  const box = h("div", { class: "card fault-card", role: "alert" }, h("h1", {}, error.status === 403 ? "Not allowed" : "This cannot be shown"), h("p", {}, sentence(error.message)));
   if (error.requestId) box.append(h("p", { class: "muted" }, `Request ${error.requestId}`));
   box.append(h("div", { class: "buttons" }, h("button", { onclick: open }, "Try again"), h("a", { class: "button", href: "#/" }, "Overview")));
   return box;
@@ -104,16 +131,27 @@ function drawNavigation(section) {
 
 function drawTools() {
   const theme = localStorage.getItem(THEME) || "auto";
-  const choose = select([["auto", "Theme: system"], ["light", "Theme: light"], ["dark", "Theme: dark"]], theme, {
+  const choose = select([["auto", "◐ Auto"], ["light", "◐ Light"], ["dark", "◐ Dark"]], theme, {
     "aria-label": "Theme",
+    title: "Theme: that of the system, light or dark",
     onchange: (event) => {
       localStorage.setItem(THEME, event.target.value);
       applyTheme();
     },
   });
-  const who = me.auth === "none" ? null : h("button", { onclick: () => (me.principal ? signOut() : askWho()) }, me.principal ? `${me.principal} · sign out` : "Sign in");
-  const mode = me.ui === "read_only" && h("span", { class: "pill" }, "read-only");
+  const who = !me || me.auth === "none" ? null : h("button", { onclick: () => (me.principal ? signOut() : askWho()) }, me.principal ? `${me.principal} · sign out` : "Sign in");
+  const mode = me && me.ui === "read_only" && h("span", { class: "pill" }, "read-only");
   fill(document.getElementById("tools"), h("span", { class: "pill warn stale-note" }, "not up to date"), mode, choose, who);
+}
+
+function drawFooter() {
+  const links = [["../docs", "HTTP API"], ["../openapi.json", "OpenAPI"]];
+  fill(
+    document.getElementById("footer"),
+    h("span", {}, me.version ? `Tidelog ${me.version}` : "Tidelog"),
+    links.map(([href, text]) => h("a", { href }, text)),
+    h("button", { class: "link", onclick: showKeys }, "Keys"),
+  );
 }
 
 function applyTheme() {
@@ -156,6 +194,7 @@ async function askWho() {
   });
   isAsking = false;
   drawTools();
+  drawFooter();
   if (done) {
     toast(`Signed in as ${me.principal}`);
     open();
@@ -166,7 +205,7 @@ async function signOut() {
   api.signIn(null);
   me = { ...me, principal: null };
   drawTools();
-  open();
+  await open();
 }
 
 function keys(event) {
@@ -198,11 +237,6 @@ async function start() {
   window.addEventListener("hashchange", open);
   document.addEventListener("keydown", keys);
   document.addEventListener("visibilitychange", refresh);
-  try {
-    me = await api.get("/v1/me");
-  } catch (error) {
-    if (error.status === 401) me = { ...me, auth: "callers" };
-  }
   drawTools();
   await open();
   setInterval(refresh, REFRESH_MS);

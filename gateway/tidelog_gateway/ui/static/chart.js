@@ -28,7 +28,7 @@ export function chart({ title, series, format, isBytes = false }) {
   function draw() {
     const known = values.flat().filter((value) => value !== null && value !== undefined);
     if (times.length < 2 || !known.length) {
-      fill(plot, s("text", { x: WIDTH / 2, y: HEIGHT / 2, class: "axis", "text-anchor": "middle" }, times.length < 2 ? "No figures yet: they are sampled every few seconds" : "Nothing in this hour"));
+      fill(plot, s("text", { x: WIDTH / 2, y: HEIGHT / 2, class: "axis", "text-anchor": "middle" }, times.length < 2 ? "No figures yet: they are sampled every few seconds" : "No figures in this hour"));
       plot.setAttribute("aria-label", `${title}: no figures yet`);
       fill(legend);
       return;
@@ -52,7 +52,7 @@ export function chart({ title, series, format, isBytes = false }) {
     const newest = values.map((each) => each[each.length - 1]);
     fill(
       legend,
-      series.map((one, index) => h("span", { class: `key key-${index}` }, `${one.label} ${newest[index] === null ? "–" : format(newest[index])}`)),
+      series.map((one, index) => h("span", { class: `key key-${index}` }, `${one.label} ${newest[index] === null ? "no data now" : format(newest[index])}`)),
     );
     const told = series.map((one, index) => `${one.label} ${newest[index] === null ? "not known" : format(newest[index])} now`);
     plot.setAttribute("aria-label", `${title}, last hour: ${told.join(", ")}; highest ${format(Math.max(...known))}`);
@@ -82,7 +82,7 @@ export function chart({ title, series, format, isBytes = false }) {
     times.forEach((at, index) => {
       if (Math.abs(x(at) - share) < Math.abs(x(times[best]) - share)) best = index;
     });
-    const told = series.map((one, index) => `${one.label} ${values[index][best] === null ? "–" : format(values[index][best])}`);
+    const told = series.map((one, index) => `${one.label} ${values[index][best] === null ? "no data" : format(values[index][best])}`);
     tip.textContent = `${time(times[best]).slice(11, 19)}  ${told.join("  ")}`;
     tip.hidden = false;
   }

@@ -37,6 +37,11 @@ export function fill(element, ...children) {
   return element;
 }
 
+/** Returns a message as a sentence: messages of the API begin in lower case. A first word that is a name stays as it is. */
+export function sentence(text) {
+  return /^[a-z]+[ ,:;]/.test(text) ? text[0].toUpperCase() + text.slice(1) : text;
+}
+
 /** Tells people who use a screen reader. */
 export function announce(text) {
   document.getElementById("announce").textContent = text;
@@ -70,6 +75,11 @@ export function field(label, control, hint = null) {
   );
 }
 
+/** Returns the way to a view: its section, and its name. */
+export function crumbs(section, href, name) {
+  return h("nav", { class: "crumbs", "aria-label": "Breadcrumb" }, h("a", { href }, section), " / ", h("span", { "aria-current": "page" }, name));
+}
+
 /** Returns a select. `options`: [value, text] pairs. */
 export function select(options, value, attributes = {}) {
   const control = h("select", attributes);
@@ -83,7 +93,7 @@ export function dialog(title, body, { submit = null, action = "Save", danger = f
     let result = null;
     const fault = h("p", { class: "fault", role: "alert", hidden: true });
     const go = submit && h("button", { type: "submit", class: danger ? "danger" : "primary" }, action);
-    const close = h("button", { type: "button", onclick: () => box.close() }, submit ? "Cancel" : "Close");
+    const close = h("button", { type: "button", onclick: () => box.close() }, submit && !stays ? "Cancel" : "Close");
     const form = h("form", { method: "dialog" }, body, fault, h("div", { class: "buttons" }, close, go));
     const box = h("dialog", { "aria-label": title }, h("h2", {}, title), form);
     form.addEventListener("submit", async (event) => {
@@ -95,7 +105,7 @@ export function dialog(title, body, { submit = null, action = "Save", danger = f
         result = await submit();
         if (!stays) box.close();
       } catch (error) {
-        fault.textContent = error.message;
+        fault.textContent = sentence(error.message);
         fault.hidden = false;
       } finally {
         go.disabled = false;

@@ -1,6 +1,7 @@
 // A JSON document as a tree that people can open, with numbers as they are written: JSON.parse rounds beyond 2^53.
 
 import { h } from "./dom.js";
+import { plural } from "./format.js";
 
 const TOKEN = /\s*(?:([{}[\],:])|("(?:[^"\\\u0000-\u001f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*")|(-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?)|(true|false|null))/y;
 const DEPTH_MAX = 200;
@@ -56,7 +57,7 @@ export function treeOf(node, key = null, open = true) {
   const name = key === null ? null : [h("span", { class: "json-key" }, String(key)), ": "];
   if (node.raw !== undefined) return h("div", { class: "json-row" }, name, h("span", { class: `json-${node.kind}` }, node.raw));
   const [begin, end] = node.kind === "object" ? ["{", "}"] : ["[", "]"];
-  const summary = h("summary", {}, name, `${begin} ${node.items.length} ${end}`);
+  const summary = h("summary", {}, name, `${begin}…${end} `, h("span", { class: "muted" }, plural(node.items.length, node.kind === "object" ? "member" : "item")));
   const details = h("details", { class: "json-row", open: open }, summary);
   const show = () => {
     if (details.dataset.made || !details.open) return;

@@ -1,7 +1,7 @@
 // Records as they arrive, the newest on top. After a stop the rows stay.
 
 import * as api from "./api.js";
-import { field, fill, h, toast } from "./dom.js";
+import { field, fill, h, sentence } from "./dom.js";
 import { count } from "./format.js";
 import { textOf } from "./record.js";
 import { HEADS, recordRow } from "./records.js";
@@ -35,7 +35,7 @@ export function livePanel({ topic }) {
       tag: tag.value || undefined,
       credit: { records: CREDIT, bytes: CREDIT_BYTES },
       onConnected: () => (status.textContent = "Live: waiting for records."),
-      onDisconnected: (error) => (status.textContent = `${error.message} Trying again…`),
+      onDisconnected: (error) => fill(status, h("span", { title: error.message }, "Connection lost, trying again…")),
     }));
     try {
       // A batch counts as processed when the next one is asked for: a slow browser is sent no more than it shows.
@@ -45,8 +45,7 @@ export function livePanel({ topic }) {
       }
     } catch (error) {
       if (mine !== subscription) return;
-      end(error.message);
-      toast(error.message, "failed");
+      end(sentence(error.message));
     }
   }
 
@@ -86,7 +85,7 @@ export function livePanel({ topic }) {
     lock(false);
     if (subscription) subscription.close();
     subscription = null;
-    status.textContent = `${why} ${count(received)} received.`;
+    status.textContent = `${/[.!?]$/.test(why) ? why : `${why}.`} ${count(received)} received.`;
   }
 
   return {

@@ -1,13 +1,20 @@
 // The nodes: whether they are there, their disks and connections.
 
 import * as api from "./api.js";
-import { dialog, h, toast } from "./dom.js";
+import { dialog, fill, h, toast } from "./dom.js";
 import { bytes, count, duration, time } from "./format.js";
+import { reasonNote, reasonOf, verdictOf } from "./permissions.js";
 import { table } from "./table.js";
 import { pill } from "./topics.js";
 
 export async function nodesView({ me }) {
   const mayChange = me.ui !== "read_only";
+  const reason = reasonNote();
+  const { allowed: mayDrain } = mayChange ? await verdictOf(me, "cluster", "cluster") : { allowed: false };
+  if (mayChange && !mayDrain) {
+    fill(reason, h("strong", {}, "Drain: "), reasonOf(me, "cluster", "cluster"));
+    reason.hidden = false;
+  }
   const list = table({
     label: "Nodes",
     filter: "Filter nodes",
@@ -20,11 +27,11 @@ export async function nodesView({ me }) {
       { key: "free", label: "Disk free", number: true, value: (row) => (row.alive ? row.disk_free_bytes : null), cell: (row) => (row.alive ? bytes(row.disk_free_bytes) : "–") },
       { key: "data", label: "Data", number: true, value: (row) => (row.alive ? row.data_bytes : null), cell: (row) => (row.alive ? bytes(row.data_bytes) : "–") },
       { key: "connections", label: "Connections", number: true, value: (row) => (row.alive ? row.connections : null), cell: (row) => (row.alive ? count(row.connections) : "–") },
-      { key: "quorum", label: "Without quorum", number: true, value: (row) => row.no_quorum, cell: (row) => (row.no_quorum ? pill(`${row.no_quorum} without quorum`) : "0") },
+      { key: "quorum", label: "Without quorum", number: true, value: (row) => row.no_quorum, cell: (row) => (row.no_quorum ? pill(`${row.no_quorum} no quorum`) : "0") },
       { key: "up", label: "Up", number: true, value: (row) => (row.alive ? row.uptime_ms : null), cell: (row) => (row.alive ? duration(row.uptime_ms) : "–") },
-      { key: "version", label: "Version", value: (row) => row.software || null },
-      { key: "drain", label: "", value: () => null, cell: (row) => mayChange && h("button", { class: "quiet", onclick: () => drain(row) }, row.draining ? "Take back…" : "Drain…") },
-      { key: "certificate", label: "Certificate ends", value: (row) => row.certificate_ends_ms, cell: (row) => (row.certificate_ends_ms ? time(row.certificate_ends_ms).slice(0, 10) : "–") },
+      { key: "version", label: "Version", value: (row) => (row.software || "").replace(/^tidelog-node\//, "") || null },
+      { key: "certificate", label: "Certificate expires", value: (row) => row.certificate_ends_ms, cell: (row) => (row.certificate_ends_ms ? time(row.certificate_ends_ms).slice(0, 10) : "–") },
+      ...(mayChange ? [{ key: "drain", label: "", value: () => null, cell: (row) => h("button", { class: "quiet", disabled: !mayDrain, onclick: () => drain(row) }, row.draining ? "Take back…" : "Drain…") }] : []),
     ],
   });
   const element = h(
@@ -32,6 +39,7 @@ export async function nodesView({ me }) {
     {},
     h("h1", {}, "Nodes"),
     list.element,
+    reason,
     h("p", { class: "muted" }, "A node is removed or replaced with ", h("code", {}, "tidelog cluster"), "."),
   );
   async function refresh() {

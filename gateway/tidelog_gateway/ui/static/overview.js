@@ -3,13 +3,13 @@
 import * as api from "./api.js";
 import { chart } from "./chart.js";
 import { fill, h } from "./dom.js";
-import { ago, bytes, count, plural, rate } from "./format.js";
+import { ago, bytes, count, NONE, plural, rate } from "./format.js";
 import { faultsOf } from "./health.js";
 
-export async function overviewView() {
+export async function overviewView({ me }) {
   const state = h("section", { class: "card", "aria-label": "State" });
   const tiles = h("div", { class: "tiles" });
-  const growth = chart({ title: "Records stored", series: [{ label: "records/s" }], format: (value) => rate(value) });
+  const growth = chart({ title: "Offsets stored", series: [{ label: "offsets/s" }], format: (value) => rate(value) });
   const stored = chart({ title: "Bytes stored (one copy)", series: [{ label: "size" }], format: bytes, isBytes: true });
   const through = chart({
     title: "Through this gateway",
@@ -18,17 +18,20 @@ export async function overviewView() {
   });
   const latency = chart({
     title: "HTTP publishes through this gateway",
-    series: [{ label: "p50 ≤" }, { label: "p99 ≤" }],
-    format: (value) => `${value < 10 ? value.toFixed(1) : Math.round(value)} ms`,
+    series: [{ label: "p50" }, { label: "p99" }],
+    format: (value) => `≤ ${value < 10 ? value.toFixed(1) : Math.round(value)} ms`,
   });
   const note = h("p", { class: "muted" });
+  const charts = h("div", { class: "charts" }, growth.element, stored.element, through.element, latency.element);
+  const refusedCharts = h("section", { class: "card", "aria-label": "Charts", hidden: true });
   const element = h(
     "div",
     {},
     h("h1", {}, "Overview"),
     state,
     tiles,
-    h("div", { class: "charts" }, growth.element, stored.element, through.element, latency.element),
+    charts,
+    refusedCharts,
     note,
   );
 
@@ -40,28 +43,33 @@ export async function overviewView() {
       api.get("/v1/history").catch(refusal),
     ]);
     const faults = faultsOf(nodes.nodes || [], topics.topics);
-    fill(
-      state,
-      faults.length
-        ? [h("h2", { class: "bad" }, `▲ ${plural(faults.length, "fault")}`), h("ul", { class: "faults" }, faults.map(shown))]
-        : h("h2", { class: "good" }, "✓ No faults are known"),
-      nodes.refused && h("p", { class: "muted" }, `Nodes are not shown: ${nodes.refused}`),
-    );
+    const unsampled = topics.topics.filter((topic) => !topic.figures).length;
+    const sampledTopics = topics.topics.length - unsampled;
+    const unchecked = [
+      nodes.refused && `Nodes are not checked: ${nodes.refused}`,
+      unsampled > 0 && `Topics that are not checked, because this gateway has no sample of them: ${count(unsampled)} of ${count(topics.topics.length)}.`,
+    ].filter(Boolean);
+    fill(state, verdict(faults, unchecked, nodes.refused && !sampledTopics), unchecked.map((text) => h("p", { class: "muted" }, text)));
     const sums = { records: 0, size: 0, partitions: 0 };
     for (const topic of topics.topics) {
       sums.partitions += topic.partitions;
       sums.records += topic.figures ? topic.figures.records : 0;
       sums.size += topic.figures ? topic.figures.size_bytes : 0;
     }
+    const visible = me.auth === "none" ? "" : "visible to you, ";
+    const summed = (value, shownAs) => (sampledTopics || !unsampled ? `${unsampled ? "≥ " : ""}${shownAs(value)}` : NONE);
     const alive = (nodes.nodes || []).filter((node) => node.alive).length;
     fill(
       tiles,
-      tile("Nodes", nodes.nodes ? `${alive} / ${nodes.nodes.length}` : "–", "alive", "#/nodes"),
-      tile("Topics", count(topics.topics.length), plural(sums.partitions, "partition"), "#/topics"),
-      tile("Records", count(sums.records), "readable", "#/topics"),
-      tile("Stored", bytes(sums.size), "one copy of each", "#/topics"),
-      tile("Groups", groups.groups ? `${count(groups.groups.length)}${groups.next_cursor ? "+" : ""}` : "–", "of consumers", "#/groups"),
+      tile("Nodes", nodes.nodes ? `${alive} / ${nodes.nodes.length}` : NONE, nodes.nodes ? "alive" : "not permitted", "#/nodes"),
+      tile("Topics", count(topics.topics.length), `${visible}${plural(sums.partitions, "partition")}`, "#/topics"),
+      tile("Offsets", summed(sums.records, count), "at most so many records", "#/topics"),
+      tile("Stored", summed(sums.size, bytes), "one copy of each", "#/topics"),
+      tile("Groups", groups.groups ? `${count(groups.groups.length)}${groups.next_cursor ? "+" : ""}` : NONE, groups.groups ? `${visible}of consumers` : "not permitted", "#/groups"),
     );
+    charts.hidden = Boolean(figures.refused);
+    refusedCharts.hidden = !figures.refused;
+    if (figures.refused) fill(refusedCharts, h("h2", {}, "Charts are not shown"), h("p", {}, figures.refused));
     if (figures.times_ms) {
       growth.update(figures.times_ms, [figures.records_per_s]);
       stored.update(figures.times_ms, [figures.size_bytes]);
@@ -72,7 +80,7 @@ export async function overviewView() {
     note.textContent = figures.fault
       ? `The figures are not up to date: ${figures.fault}`
       : sampled
-        ? `Figures of topics were sampled ${ago(sampled)}. Those of nodes are of now.`
+        ? `Figures of topics were sampled ${ago(sampled)}${unsampled ? `, without ${plural(unsampled, "topic")} that the gateway does not sample` : ""}.${nodes.nodes ? " Those of nodes are of now." : ""}`
         : "This gateway has taken no sample of the topics yet.";
   }
 
@@ -83,6 +91,12 @@ export async function overviewView() {
 function refusal(error) {
   if (error.status === 403) return { refused: error.message };
   throw error;
+}
+
+function verdict(faults, unchecked, isNothingChecked) {
+  if (faults.length) return [h("h2", { class: "bad" }, `▲ ${plural(faults.length, "fault")}`), h("ul", { class: "faults" }, faults.map(shown))];
+  if (isNothingChecked) return h("h2", {}, "Nothing was checked");
+  return unchecked.length ? h("h2", {}, "No faults in what was checked") : h("h2", { class: "good" }, "✓ No faults are known");
 }
 
 function shown(fault) {

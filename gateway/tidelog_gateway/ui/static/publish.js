@@ -1,14 +1,15 @@
 // Publishing records: one by hand, or a file with one a line.
 
 import * as api from "./api.js";
-import { field, fill, h, select, toast } from "./dom.js";
+import { field, fill, h, select, sentence, toast } from "./dom.js";
 import { count, octetsOf } from "./format.js";
 import { parseJson } from "./json_tree.js";
+import { reasonNote, restrict } from "./permissions.js";
 
 const LINES_PER_REQUEST = 1000;
 const BYTES_PER_REQUEST = 1_000_000;
 
-export function publishPanel({ topic }) {
+export function publishPanel({ topic, me }) {
   const key = h("input", { autocomplete: "off", placeholder: "none" });
   const kind = select([["utf8", "text"], ["json", "JSON"], ["base64", "base64"], ["tombstone", "tombstone (deletes the key)"]], "utf8");
   const value = h("textarea", { rows: 8, spellcheck: "false" });
@@ -18,7 +19,10 @@ export function publishPanel({ topic }) {
   const go = h("button", { class: "primary", type: "submit" }, "Publish");
   const file = h("input", { type: "file" });
   const progress = h("progress", { hidden: true, max: 1, "aria-label": "Published" });
-  const result = h("div", { role: "status" });
+  const [result, fileResult] = [h("div", { role: "status" }), h("div", { role: "status" })];
+  const reason = reasonNote();
+  let isPermitted = true;
+  restrict([go, file], reason, me, "produce", "topic", topic.name).then((allowed) => (isPermitted = allowed));
   const valueField = field("Value", value);
   const adapt = () => (valueField.hidden = kind.value === "tombstone");
   kind.addEventListener("change", adapt);
@@ -61,9 +65,9 @@ export function publishPanel({ topic }) {
       const link = `#/topic/${encodeURIComponent(topic.name)}?tab=records&partition=${first.partition}&offset=${first.offset}&one=1`;
       fill(result, h("p", { class: "good" }, `✓ Stored at offset ${first.offset} of partition ${first.partition}. `, h("a", { href: link }, "Show it")));
     } catch (error) {
-      fill(result, h("p", { class: "fault" }, error.message));
+      fill(result, h("p", { class: "fault" }, sentence(error.message)));
     } finally {
-      go.disabled = false;
+      go.disabled = !isPermitted;
     }
   }
 
@@ -86,9 +90,9 @@ export function publishPanel({ topic }) {
         progress.value = done / lines.length;
       }
       toast(`${count(done)} records are stored`);
-      fill(result, h("p", { class: "good" }, `✓ ${count(done)} records are stored.`));
+      fill(fileResult, h("p", { class: "good" }, `✓ ${count(done)} records are stored.`));
     } catch (error) {
-      fill(result, h("p", { class: "fault" }, `${count(done)} lines are stored for certain; then: ${error.message}`));
+      fill(fileResult, h("p", { class: "fault" }, `${count(done)} lines are stored for certain; then: ${error.message}`));
     } finally {
       progress.hidden = true;
       file.value = "";
@@ -106,11 +110,11 @@ export function publishPanel({ topic }) {
         h("div", { class: "tools-row" }, field("Key", key), field("Value is", kind), field("Partition", partition), field("Tag", tag)),
         valueField,
         field("Headers (one a line)", headers),
-        h("div", { class: "buttons" }, go),
+        h("div", { class: "buttons" }, go, result),
+        reason,
       ),
-      h("div", { class: "card" }, field("Or a file, one record a line", file, "With the key, tag, headers and kind of value from above.")),
-      progress,
-      result,
+      h("div", { class: "card" }, field("Or a file, one record a line", file, "With the key, tag, headers and kind of value from above."), progress),
+      fileResult,
     ),
   };
 }

@@ -25,7 +25,8 @@ export function textOf(record) {
   return `${record.key || ""} ${record.value || ""} ${record.tag || ""} ${headers}`;
 }
 
-export function showRecord(topic, partition, record) {
+/** Shows a record in a dialog. `row`: its row in a table, whose neighbours can be shown next. */
+export function showRecord(topic, partition, record, row = null) {
   const link = new URL(`#/topic/${encodeURIComponent(topic)}?tab=records&partition=${partition}&offset=${record.offset}&one=1`, location.href);
   const octets = record.value === null ? new Uint8Array() : octetsOf(record.value, record.value_encoding);
   const tree = record.value_encoding === "utf8" && record.value ? parseJson(record.value) : null;
@@ -42,6 +43,8 @@ export function showRecord(topic, partition, record) {
   };
   choose(0);
   const copy = (text, what) => h("button", { type: "button", class: "quiet", onclick: async () => (await navigator.clipboard.writeText(text), toast(`${what} is in the clipboard`)) }, `Copy ${what.toLowerCase()}`);
+  const turn = (text, sibling) =>
+    h("button", { type: "button", disabled: !sibling, onclick: (event) => (event.target.closest("dialog").close(), sibling.querySelector("button").click()) }, text);
   const body = h(
     "div",
     { class: "record" },
@@ -58,7 +61,7 @@ export function showRecord(topic, partition, record) {
     record.headers && h("table", { class: "headers" }, h("caption", {}, "Headers"), record.headers.map(([name, value]) => h("tr", {}, h("th", { scope: "row" }, name), h("td", {}, value === null ? "–" : value)))),
     bar,
     shown,
-    h("div", { class: "buttons" }, copy(String(link), "Link"), record.value !== null && copy(record.value, "Value")),
+    h("div", { class: "buttons" }, row && [turn("Row above", row.previousElementSibling), turn("Row below", row.nextElementSibling)], copy(String(link), "Link"), record.value !== null && copy(record.value, "Value")),
   );
   return dialog(`${topic}, partition ${partition}, offset ${record.offset}`, body);
 }

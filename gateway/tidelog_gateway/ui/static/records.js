@@ -1,7 +1,7 @@
 // Records that are stored: from an end, an offset or a time, of one partition or all, searched by key, tag or text.
 
 import * as api from "./api.js";
-import { fill, field, h, select } from "./dom.js";
+import { fill, field, h, select, sentence } from "./dom.js";
 import { bytes, count, octetsOf, time, utc } from "./format.js";
 import { keyOf, preview, showRecord, textOf } from "./record.js";
 
@@ -83,7 +83,7 @@ export function recordsPanel({ topic, query, setQuery }) {
       await readOn(mine);
     } catch (error) {
       if (error.name === "AbortError") status.textContent += " Stopped.";
-      else status.textContent = error.message;
+      else status.textContent = sentence(error.message);
     } finally {
       if (asking === mine) {
         busy(false);
@@ -148,7 +148,7 @@ export function recordsPanel({ topic, query, setQuery }) {
     try {
       await readOn(mine);
     } catch (error) {
-      if (error.name !== "AbortError") status.textContent = error.message;
+      if (error.name !== "AbortError") status.textContent = sentence(error.message);
     } finally {
       busy(false);
       asking = null;
@@ -168,9 +168,9 @@ export function recordsPanel({ topic, query, setQuery }) {
 
 /** Returns the row of a record, which opens it. */
 export function recordRow(topic, partition, record) {
-  const show = () => showRecord(topic, partition, record);
+  const show = () => showRecord(topic, partition, record, element);
   const size = record.value === null ? 0 : octetsOf(record.value, record.value_encoding).length;
-  return h(
+  const element = h(
     "tr",
     { class: "clickable", onclick: (event) => event.target.tagName !== "BUTTON" && show() },
     h("td", { class: "number" }, partition),
@@ -180,4 +180,5 @@ export function recordRow(topic, partition, record) {
     h("td", { class: "cut" }, preview(record.value, record.value_encoding)),
     h("td", { class: "number" }, bytes(size)),
   );
+  return element;
 }

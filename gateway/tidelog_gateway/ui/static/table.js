@@ -1,12 +1,12 @@
 // A table that can be filtered, sorted and copied. Rows beyond `SHOWN` are shown on demand.
 
 import { fill, h, toast } from "./dom.js";
-import { count } from "./format.js";
+import { count, plural } from "./format.js";
 
 const SHOWN = 100;
 
 /**
- * Returns {element, update(rows), setFilter(text)}.
+ * Returns {element, update(rows), draw(), drawn()}.
  *
  * columns: {key, label, value(row): what is compared and copied, cell(row): what is shown (else the value), number: whether it is one}
  * filter: placeholder of the filter's field; null for a table without one
@@ -17,6 +17,7 @@ export function table({ label, columns, filter = null, text = null, empty = "not
   let rows = [];
   let order = sort || { key: columns[0].key, down: false };
   let shown = SHOWN;
+  let part = [];
   const search = filter && h("input", { type: "search", placeholder: filter, "aria-label": filter, value: initial });
   const status = h("span", { class: "muted" });
   const copy = h("button", { class: "quiet", title: "Copy the rows as tab-separated text", onclick: copyRows }, "Copy");
@@ -35,7 +36,7 @@ export function table({ label, columns, filter = null, text = null, empty = "not
   );
   const sorters = columns.map((column) => {
     if (!column.label) {
-      head.append(h("td"));
+      head.append(h("td", { class: "actions" }));
       return [column, null];
     }
     const button = h("button", { class: "sort", onclick: () => sortBy(column) }, column.label);
@@ -67,17 +68,16 @@ export function table({ label, columns, filter = null, text = null, empty = "not
 
   function draw() {
     const found = wanted();
-    const part = found.slice(0, shown);
     fill(
       body,
-      part.map((row) =>
+      found.slice(0, shown).map((row) =>
         h(
           "tr",
           {},
           columns.map((column, index) =>
             h(
               index ? "td" : "th",
-              { class: column.number ? "number" : null, scope: index ? null : "row", "data-label": column.label },
+              { class: column.number ? "number" : column.label ? null : "actions", scope: index ? null : "row", "data-label": column.label },
               column.cell ? column.cell(row) : String(column.value(row) ?? "–"),
             ),
           ),
@@ -87,12 +87,14 @@ export function table({ label, columns, filter = null, text = null, empty = "not
     for (const [column, cell] of sorters.filter(([, each]) => each)) {
       cell.setAttribute("aria-sort", column.key !== order.key ? "none" : order.down ? "descending" : "ascending");
     }
-    status.textContent = found.length === rows.length ? count(rows.length) : `${count(found.length)} of ${count(rows.length)}`;
+    const all = plural(rows.length, "row");
+    status.textContent = found.length === rows.length ? all : `${count(found.length)} of ${all}`;
     more.hidden = found.length <= shown;
     more.textContent = `Show all ${count(found.length)}`;
     empties.hidden = rows.length > 0;
     grid.hidden = rows.length === 0;
-    copy.hidden = rows.length === 0;
+    status.hidden = copy.hidden = rows.length === 0;
+    part = found.slice(0, shown);
   }
 
   async function copyRows() {
@@ -104,6 +106,10 @@ export function table({ label, columns, filter = null, text = null, empty = "not
 
   return {
     element,
+    /** Draws the rows again, for cells whose values have changed. */
+    draw,
+    /** Returns the rows that are drawn, in their order. */
+    drawn: () => part,
     update(changed) {
       rows = changed;
       draw();

@@ -2,10 +2,11 @@
 
 import * as api from "./api.js";
 import { chart } from "./chart.js";
-import { dialog, field, fill, h, select, toast } from "./dom.js";
+import { crumbs, dialog, field, fill, h, select, toast } from "./dom.js";
 import { ago, bytes, count, duration, rate, time } from "./format.js";
 import { fact } from "./groups.js";
 import { livePanel } from "./live.js";
+import { reasonNote, restrict } from "./permissions.js";
 import { publishPanel } from "./publish.js";
 import { recordsPanel } from "./records.js";
 import { table } from "./table.js";
@@ -41,6 +42,8 @@ export async function topicView({ name, query, me, setQuery }) {
     );
     shown = makers[key]({ topic, me, query, setQuery });
     fill(panel, shown.element);
+    // Figures that cannot be read now are read again by the next refresh.
+    if (shown.update) shown.update(topic).catch(() => document.body.classList.add("stale"));
     if (focus) bar.querySelector("[aria-selected=true]").focus();
   }
 
@@ -57,10 +60,9 @@ export async function topicView({ name, query, me, setQuery }) {
   }
 
   choose(current);
-  if (shown.update) await shown.update(topic);
   return {
     title: name,
-    element: h("div", {}, h("p", { class: "crumbs" }, h("a", { href: "#/topics" }, "Topics"), " / "), h("h1", {}, name), bar, panel),
+    element: h("div", {}, crumbs("Topics", "#/topics", name), h("h1", {}, name), bar, panel),
     refresh,
     dispose: () => shown && shown.dispose && shown.dispose(),
   };
@@ -68,7 +70,7 @@ export async function topicView({ name, query, me, setQuery }) {
 
 function partitionsPanel({ topic: first }) {
   const facts = h("dl", { class: "facts" });
-  const growth = chart({ title: "Records stored", series: [{ label: "records/s" }], format: (value) => rate(value) });
+  const growth = chart({ title: "Offsets stored", series: [{ label: "offsets/s" }], format: (value) => rate(value) });
   const size = chart({ title: "Bytes stored (one copy)", series: [{ label: "size" }], format: bytes, isBytes: true });
   const list = table({
     label: "Partitions",
@@ -93,7 +95,7 @@ function partitionsPanel({ topic: first }) {
       (sum, one) => ({ records: sum.records + one.high_watermark - one.log_start_offset, size: sum.size + one.size_bytes }),
       { records: 0, size: 0 },
     );
-    fill(facts, fact("Records", count(sums.records)), fact("Size (one copy)", bytes(sums.size)), fact("Partitions", count(topic.partitions)), fact("Copies", `${topic.replication_factor}, acknowledged by ${topic.ack_quorum || "a majority"}`), fact("Keeps", keeps(topic)), fact("Flush", topic.flush === "interval" ? `each ${topic.flush_interval_ms} ms` : topic.flush));
+    fill(facts, fact("Offsets stored", h("span", { title: "At most so many records: requests with an Idempotency-Key and records that compaction removed have offsets, too." }, count(sums.records))), fact("Size (one copy)", bytes(sums.size)), fact("Partitions", count(topic.partitions)), fact("Copies", `${topic.replication_factor}, acknowledged by ${topic.ack_quorum || "a majority"}`), fact("Keeps", keeps(topic)), fact("Flush", topic.flush === "interval" ? `each ${topic.flush_interval_ms} ms` : topic.flush));
     list.update(topic.partition_states);
     const figures = await api.get("/v1/history", { topic: topic.name });
     growth.update(figures.times_ms, [figures.records_per_s]);
@@ -115,17 +117,24 @@ function settingsPanel({ topic: first, me }) {
   const rows = h("dl", { class: "facts wide" });
   const mayChange = me.ui !== "read_only";
   let topic = first;
+  const change = h("button", { class: "primary", onclick: edit }, "Change…");
+  const drop = h("button", { class: "danger", onclick: deleteIt }, "Delete the topic…");
+  const [changeReason, dropReason] = [reasonNote(), reasonNote()];
+  if (mayChange) {
+    restrict([change], changeReason, me, "alter", "topic", first.name);
+    restrict([drop], dropReason, me, "delete", "topic", first.name);
+  }
   const element = h(
     "div",
     {},
-    mayChange && h("div", { class: "buttons" }, h("button", { class: "primary", onclick: edit }, "Change…"), h("button", { class: "danger", onclick: deleteIt }, "Delete the topic…")),
+    mayChange && [h("div", { class: "buttons" }, change, drop), changeReason, dropReason],
     rows,
   );
 
   async function update(changed) {
     topic = changed;
     const told = Object.entries(topic).filter(([key]) => key !== "partition_states");
-    fill(rows, told.map(([key, value]) => fact(key, explained(key, value))));
+    fill(rows, told.map(([key, value]) => fact(key, explained(key, value, topic))));
   }
 
   async function edit() {
@@ -154,7 +163,7 @@ function settingsPanel({ topic: first, me }) {
           const value = kind === "number" ? Number(controls[key].value) : kind === "boolean" ? controls[key].value === "true" : controls[key].value;
           if (value !== topic[key]) wanted[key] = value;
         }
-        if (!Object.keys(wanted).length) throw new Error("nothing is changed");
+        if (!Object.keys(wanted).length) throw new Error("no setting is changed: change one, or close the dialog");
         return api.patch(api.topicPath(topic.name), wanted);
       },
     });
@@ -184,9 +193,11 @@ function settingsPanel({ topic: first, me }) {
   return { element, update };
 }
 
-function explained(key, value) {
-  if (/_ms$/.test(key) && value) return `${count(value)} ms (${duration(value)})`;
+function explained(key, value, topic) {
+  if (/_ms$/.test(key) && value) return value < 1000 ? `${count(value)} ms` : `${count(value)} ms (${duration(value)})`;
   if (/_bytes$/.test(key) && value) return `${count(value)} (${bytes(value)})`;
+  if (/^deduplicate/.test(key) && !topic.deduplicate_s && !topic.deduplicate_records) return "0 (off)";
   if (/^retention|^deduplicate/.test(key) && value === 0) return "0 (no bound)";
+  if (key === "ack_quorum" && value === 0) return "0 (a majority)";
   return String(value);
 }

@@ -1,8 +1,9 @@
 // All topics with their sizes and rates; making one.
 
 import * as api from "./api.js";
-import { dialog, field, h, select, toast } from "./dom.js";
+import { dialog, field, fill, h, select, toast } from "./dom.js";
 import { ago, bytes, count, rate } from "./format.js";
+import { reasonNote, reasonOf, verdictOf } from "./permissions.js";
 import { table } from "./table.js";
 
 export async function topicsView({ query, me, setQuery }) {
@@ -14,13 +15,13 @@ export async function topicsView({ query, me, setQuery }) {
     filter: "Filter topics by name",
     initial: query.get("filter") || "",
     onfilter: (filter) => setQuery({ filter }),
-    empty: h("p", {}, "There are no topics yet. Create one here, or with ", h("code", {}, "tidelog topic create NAME"), "."),
+    empty: me.auth === "none" ? h("p", {}, "There are no topics yet. Create one here, or with ", h("code", {}, "tidelog topic create NAME"), ".") : h("p", {}, "There are no topics that you may see. A topic is created here, or with ", h("code", {}, "tidelog topic create NAME"), "; to see one, you need a permission on it."),
     columns: [
       { key: "name", label: "Topic", value: (row) => row.name, cell: (row) => h("a", { href: `#/topic/${encodeURIComponent(row.name)}` }, row.name) },
       { key: "partitions", label: "Partitions", number: true, value: (row) => row.partitions },
-      { key: "records", label: "Records", number: true, value: (row) => of(row, "records"), cell: (row) => `${of(row, "idle") ? "≥ " : ""}${count(of(row, "records"))}` },
+      { key: "records", label: "Offsets", number: true, value: (row) => of(row, "records"), cell: (row) => `${of(row, "idle") ? "≥ " : ""}${count(of(row, "records"))}` },
       { key: "size", label: "Size", number: true, value: (row) => of(row, "size_bytes"), cell: (row) => `${of(row, "idle") ? "≥ " : ""}${bytes(of(row, "size_bytes"))}` },
-      { key: "rate", label: "Records/s", number: true, value: (row) => of(row, "records_per_s"), cell: (row) => rate(of(row, "records_per_s")) },
+      { key: "rate", label: "Offsets/s", number: true, value: (row) => of(row, "records_per_s"), cell: (row) => rate(of(row, "records_per_s")) },
       { key: "copies", label: "Copies", number: true, value: (row) => row.replication_factor },
       { key: "keeps", label: "Keeps", value: keeps },
       { key: "state", label: "State", value: state, cell: (row) => pill(state(row)) },
@@ -38,11 +39,11 @@ export async function topicsView({ query, me, setQuery }) {
     const { topics, last } = await api.all("/v1/topics", "topics", { figures: true });
     list.update(topics);
     const idle = topics.some((topic) => of(topic, "idle"));
-    note.textContent = `${last.figures_ms ? `Figures of ${ago(last.figures_ms)}.` : "No figures yet."}${idle ? " “≥”: some partitions have not been opened since their node started, and are not counted." : ""}`;
+    note.textContent = `${last.figures_ms ? `Figures of ${ago(last.figures_ms)}.` : "No figures yet."}${idle ? " “≥”: some partitions have not been opened since their node started, and are not counted." : ""} Offsets are those stored, at most so many records.`;
   }
 
   async function create() {
-    const name = await createTopic();
+    const name = await createTopic(me);
     if (name) location.hash = `#/topic/${encodeURIComponent(name)}`;
   }
 
@@ -51,8 +52,16 @@ export async function topicsView({ query, me, setQuery }) {
 }
 
 /** Asks for a new topic's settings and makes it; returns its name, null when there is none. */
-async function createTopic() {
+async function createTopic(me) {
   const name = h("input", { required: true, pattern: "[A-Za-z0-9._\\-]+", maxlength: 249, autocomplete: "off" });
+  const reason = reasonNote();
+  name.addEventListener("change", async () => {
+    const asked = name.value;
+    const { allowed } = asked && name.validity.valid ? await verdictOf(me, "create", "topic", asked) : { allowed: true };
+    if (asked !== name.value) return;
+    fill(reason, allowed ? [] : h("strong", {}, "Create: "), allowed ? [] : reasonOf(me, "create", "topic", asked));
+    reason.hidden = allowed;
+  });
   const partitions = h("input", { type: "number", min: 1, max: 16384, value: 1, required: true });
   const copies = h("input", { type: "number", min: 1, max: 15, placeholder: "the node's default" });
   const hours = h("input", { type: "number", min: 0, step: "any", placeholder: "for ever" });
@@ -61,6 +70,7 @@ async function createTopic() {
     "div",
     {},
     field("Name", name, "Letters, digits, dots, dashes and underscores."),
+    reason,
     field("Partitions", partitions, "Records with equal keys stay in one partition. More can be added later, but keys then move."),
     field("Copies", copies, "On how many nodes each partition is stored."),
     field("Keep records for (hours)", hours),
