@@ -4,8 +4,8 @@ If a follower's transport buffer is empty, the entry is written to the transport
 that serve the connection. Otherwise the entry is appended to the connection's pending output, within the connection's
 share of the budget (`ConnectionOutput.push`). Followers that cannot take the entry are returned; they fall behind.
 
-Sent records and bytes are counted once for all followers (ADR 0169), because counting them for each connection is slow
-beside the write.
+Sent records and bytes are counted once for all followers (ADR 0169), because counting them for each connection takes
+a considerable part of the time of the write.
 """
 
 from __future__ import annotations
