@@ -1,4 +1,4 @@
-"""The worker of docs/cookbook.md while its node is away, and when it is told to stop."""
+"""The worker of docs/cookbook.md while its node is away, and when it stops."""
 
 from __future__ import annotations
 

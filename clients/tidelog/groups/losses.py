@@ -16,7 +16,7 @@ PARTITIONS_NAMED_MAX: Final = 20
 
 
 class Losses:
-    """The losses of one consumer that its application has not been told about.
+    """The losses of one consumer that were not reported to its application.
 
     Args:
         group: the group's name.
@@ -36,7 +36,7 @@ class Losses:
         self._discard(positions)
 
     def reported(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Note that the application was told that these positions are not committed."""
+        """Note that a commit of these positions was refused with an error of its own."""
         self._discard(positions)
 
     def check(self) -> None:

@@ -3,35 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from tests.clients.sharing import Silence, fill, new_topic, positions, silence, until
+from tests.clients.sharing import Silence, expire, fill, new_topic, positions, silence, until
 
 from tidelog import Client, Group, TopicPartition, sync
+from tidelog.cluster.routing import Router
 from tidelog.errors import ClosedError, MemberFencedError
-from tidelog.groups.commits import GroupCommits
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("silence")]
 
-__all__ = ["silence"]
+__all__ = ["expire", "silence"]
 
 Expire = Callable[[], None]
 
 
-@pytest.fixture
-def expire(monkeypatch: pytest.MonkeyPatch) -> Expire:
-    """Return a function that makes the sessions of all members expire, as on a machine that was suspended."""
-    clock, late_s = time.clock_gettime, 0.0
-    monkeypatch.setattr(time, "clock_gettime", lambda which: clock(which) + late_s)
+def before_commits(monkeypatch: pytest.MonkeyPatch, wait: Callable[[], Awaitable[Any]]) -> None:
+    """Await something before each request that commits."""
+    call = Router.call
 
-    def expire() -> None:
-        nonlocal late_s
-        late_s += 60.0
+    async def late(self: Router, connection: Any, envelope: Any, **options: Any) -> Any:
+        if envelope.HasField("commit"):
+            await wait()
+        return await call(self, connection, envelope, **options)
 
-    return expire
+    monkeypatch.setattr(Router, "call", late)
 
 
 async def test_commit_that_succeeds_after_the_loss_leaves_nothing_to_refuse(
@@ -39,12 +37,8 @@ async def test_commit_that_succeeds_after_the_loss_leaves_nothing_to_refuse(
 ) -> None:
     """The node was away while the record was committed: it stores the position when it returns."""
     topic = await new_topic(real, partitions=1, records=3)
-    where, store, node_is_back = TopicPartition(topic, 0), GroupCommits._store_some, asyncio.Event()
+    where, node_is_back = TopicPartition(topic, 0), asyncio.Event()
     committing: list[asyncio.Future[Any]] = []
-
-    async def late(self: GroupCommits, *arguments: Any) -> Any:
-        await node_is_back.wait()
-        return await store(self, *arguments)
 
     async def lost(_: frozenset[TopicPartition]) -> None:
         node_is_back.set()
@@ -53,7 +47,7 @@ async def test_commit_that_succeeds_after_the_loss_leaves_nothing_to_refuse(
     group = Group(topic, session_timeout_s=5.0, commit="manual", on_lost=lost)
     async with real.consumer(topic, group=group) as consumer:
         assert (await anext(consumer)).offset == 0
-        monkeypatch.setattr(GroupCommits, "_store_some", late)
+        before_commits(monkeypatch, node_is_back.wait)
         committing.append(asyncio.ensure_future(consumer.commit()))
         await asyncio.sleep(0.05)
         expire()
@@ -96,7 +90,7 @@ async def test_loss_that_a_commit_has_reported_is_not_reported_again(
         assert await consumer.commit() == {}
 
 
-async def test_nothing_to_commit_is_no_error_while_the_member_rejoins(
+async def test_empty_commit_succeeds_while_the_member_rejoins(
     shared_node: str, real: Client, expire: Expire, silence: Silence
 ) -> None:
     topic = await new_topic(real, partitions=1, records=1)
@@ -144,14 +138,13 @@ async def test_commit_in_flight_at_close_is_stored_before_the_member_leaves(
     real: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = await new_topic(real, partitions=1, records=2)
-    where, store, started = TopicPartition(topic, 0), GroupCommits._store_some, asyncio.Event()
+    where, started = TopicPartition(topic, 0), asyncio.Event()
 
-    async def slow(self: GroupCommits, *arguments: Any) -> Any:
+    async def slow() -> None:
         started.set()
         await asyncio.sleep(0.2)
-        return await store(self, *arguments)
 
-    monkeypatch.setattr(GroupCommits, "_store_some", slow)
+    before_commits(monkeypatch, slow)
     consumer = real.consumer(topic, group=Group(topic, commit="manual"))
     assert await anext(consumer)
     committing = asyncio.ensure_future(consumer.commit())

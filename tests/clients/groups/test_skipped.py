@@ -7,11 +7,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from tests.clients.sharing import new_topic, positions, until
+from tests.clients.sharing import expire, new_topic, positions, until
 
 from tidelog import Client, Group, TopicPartition, sync
+from tidelog.consume.background_commits import BackgroundCommits
 
 pytestmark = pytest.mark.e2e
+
+__all__ = ["expire"]
 
 DECODED: dict[str, Any] = {"value_deserializer": "json"}
 
@@ -130,15 +133,18 @@ async def test_skipped_record_is_committed_before_a_handover(real: Client) -> No
     assert await letters(real, dead) == 1
 
 
-async def test_loss_after_only_skipped_records_is_not_refused(real: Client) -> None:
+async def test_loss_after_only_skipped_records_is_not_refused(
+    real: Client, expire: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     topic, dead = await topics(real, b"1", b"{")
-    consumer = real.consumer(topic, group=Group(topic, commit="manual"), dead_letter=dead, **DECODED)
-    async with consumer:
+    lost: list[Any] = []
+    group = Group(topic, session_timeout_s=5.0, commit="manual", on_lost=lost.append)
+    async with real.consumer(topic, group=group, dead_letter=dead, **DECODED) as consumer:
         assert (await anext(consumer)).value == 1
         await consumer.commit()
+        monkeypatch.setattr(BackgroundCommits, "add", lambda *_: None)
         await no_more(anext(consumer))
-        member = consumer._member
-        assert member is not None
-        assert member._membership is not None
-        await member.handover.lose(member._membership)
+        assert await letters(real, dead) == 1
+        expire()
+        await until(lambda: bool(lost))
         assert await consumer.commit() == {}
