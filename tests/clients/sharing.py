@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -115,6 +116,19 @@ class Silence:
         if member_id in self.of and self.for_good:
             self.routers.add(router)
         return member_id in self.of or router in self.routers
+
+
+@pytest.fixture
+def expire(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Return a function that makes the sessions of all members expire, as on a machine that was suspended."""
+    clock, late_s = time.clock_gettime, 0.0
+    monkeypatch.setattr(time, "clock_gettime", lambda which: clock(which) + late_s)
+
+    def expire() -> None:
+        nonlocal late_s
+        late_s += 60.0
+
+    return expire
 
 
 @pytest.fixture

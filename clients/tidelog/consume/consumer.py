@@ -24,7 +24,7 @@ from tidelog.consume.consumer_parts import ConsumerParts, PendingCalls, Position
 from tidelog.consume.dead_letters import DeadLetters
 from tidelog.consume.rejections import Rejections
 from tidelog.consume.topic_discovery import TopicDiscovery
-from tidelog.errors import InvalidRequestError, MemberFencedError, TidelogError
+from tidelog.errors import BufferFullError, InvalidRequestError, MemberFencedError, TidelogError
 from tidelog.groups.member import GroupMember
 from tidelog.groups.options import Group
 from tidelog.groups.partition_handover import PartitionHandover
@@ -32,7 +32,7 @@ from tidelog.groups.session_clock import session_time
 from tidelog.model import Committed, ConsumedBatch, Record, TopicPartition
 from tidelog.produce.producer import Producer
 from tidelog.requests import list_offsets
-from tidelog.requests.conversions import NewestOf, checked_positions
+from tidelog.requests.conversions import NewestOf
 from tidelog.subscriptions.assignment import Assignment
 from tidelog.subscriptions.consumer_meter import ConsumerMeter
 from tidelog.subscriptions.consumer_options import ConsumerOptions, positions_to_begin_at
@@ -84,7 +84,9 @@ class Consumer:
         self._dead_letters = DeadLetters(lambda: make_producer(options.dead_letter or ""))
         self._rejections = Rejections(router, options, self._cursor, self._dead_letters, self.topic_ids)
         # These parts must not refer to this object: they end when it is garbage collected without `close`.
-        self._positions, self._waiting = PositionStore(router, options, self._cursor), PendingCalls()
+        is_manual = group_options is not None and group_options.commit == "manual"
+        self._positions = PositionStore(router, options, self._cursor, is_manual=is_manual)
+        self._waiting = PendingCalls()
         name = f"group {options.group!r}"
         self._commits = BackgroundCommits(self._positions.store, name, lambda: assignment.topic_ids)
         self._member: GroupMember | None = None
@@ -300,11 +302,13 @@ class Consumer:
         await self.begin()
         if self._member is not None and session_time() >= self._member.turn_at:
             await self.turn()
+        self._commit_skipped()
         undecodable = self._cursor.undecodable
         if undecodable is not None:
             if not await self._counted(self._dead_letters.put(undecodable)):
                 return False
             self._cursor.pass_over(undecodable)
+            self._commit_skipped()
             return True
         if self._cursor.has_left:  # `take` stopped after `SKIP_SLICE_S` of undecodable records
             return True
@@ -390,16 +394,16 @@ class Consumer:
 
         Raises:
             InvalidRequestError: the consumer has no group, or a position is invalid.
+            ClosedError: the group member was closed.
             MemberFencedError: a partition belongs to another member or to none; other positions may be stored. Also
-                raised once after the session has expired: records delivered before are read again.
+                raised once after the session has expired if records delivered before are not committed: they are read
+                again. The consumer rejoins by itself.
             UnknownTopicError: a topic that was read was deleted; a recreated topic of its name is another one.
         """
-        moved, ids = self._to_commit(positions), dict(self._assignment.topic_ids)
+        self._check_usable()
+        moved, ids = self._positions.to_commit(positions), dict(self._assignment.topic_ids)
         await self._commits.settled()
-        stored = await self._positions.store(moved, ids, note)
-        for failure in stored.failed.values():
-            raise failure
-        return stored.held
+        return await self._positions.commit(moved, ids, note)
 
     def commit_soon(
         self, positions: Mapping[TopicPartition, int] | None = None, *, on_commit: OnCommit | None = None
@@ -417,10 +421,12 @@ class Consumer:
 
         Raises:
             InvalidRequestError: the consumer has no group, or a position is invalid.
+            ClosedError: the group member was closed.
             BufferFullError: 1,000 distinct callbacks, or positions of 100,000 partitions, are pending.
         """
+        self._check_usable()
         try:
-            moved = self._to_commit(positions)
+            moved = self._positions.to_commit(positions)
         except MemberFencedError as error:
             self._commits.refuse(error, on_commit)
         else:
@@ -528,8 +534,8 @@ class Consumer:
     async def close(self) -> None:
         """Stop reading; running iterations end. Idempotent.
 
-        A group member commits everything delivered, unless its commits are manual, and leaves its group. Other
-        consumers commit nothing.
+        A group member commits everything delivered, unless its commits are manual, waits for commits in flight, and
+        leaves its group. Other consumers commit nothing. It does not wait for a record that another task is processing.
         """
         await self._end(commits_in_hand=True)
 
@@ -567,22 +573,11 @@ class Consumer:
         finally:
             self._waiting.count -= 1
 
-    def _to_commit(self, positions: Mapping[TopicPartition, int] | None) -> dict[TopicPartition, int]:
-        """Return the positions to commit.
-
-        Raises:
-            InvalidRequestError, MemberFencedError: see `commit`.
-        """
-        if self._options.group is None:
-            raise InvalidRequestError("this consumer has no group to commit for; create it with group=...")
-        self._check_usable()
-        if positions is not None:
-            return checked_positions(positions)
-        moved = self._cursor.uncommitted()
-        if self._member is None:
-            return moved
-        self._member.handover.check_nothing_lost()
-        return self._member.handover.revoking | moved
+    def _commit_skipped(self) -> None:
+        """Commit skipped records in the background if the application has committed everything delivered before."""
+        if positions := self._positions.after_skipped():
+            with contextlib.suppress(BufferFullError):  # the next call tries again
+                self._commits.add(positions, None)
 
     def _check_manual_assignment(self) -> None:
         if self._member is not None:

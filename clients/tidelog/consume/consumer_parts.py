@@ -14,10 +14,11 @@ from tidelog.cluster.routing import Router
 from tidelog.consume.background_commits import BackgroundCommits
 from tidelog.consume.dead_letters import DeadLetters
 from tidelog.consume.topic_discovery import TopicDiscovery
-from tidelog.errors import TidelogError
+from tidelog.errors import InvalidRequestError, MemberFencedError, TidelogError
 from tidelog.groups.member import GroupMember
-from tidelog.model import TopicPartition
+from tidelog.model import Committed, TopicPartition
 from tidelog.requests import fetch_and_commit
+from tidelog.requests.conversions import checked_positions
 from tidelog.requests.partial_results import Commits
 from tidelog.subscriptions.assignment import Assignment
 from tidelog.subscriptions.consumer_options import ConsumerOptions
@@ -39,19 +40,71 @@ class PendingCalls:
 
 
 class PositionStore:
-    """Stores a consumer's positions.
+    """Determines which positions a consumer commits, and stores them.
 
     Args:
         router: the client's router.
         options: the consumer's options.
         cursor: informed of stored positions.
+        is_manual: whether only the application commits delivered records.
     """
 
-    def __init__(self, router: Router, options: ConsumerOptions, cursor: Cursor) -> None:
+    def __init__(self, router: Router, options: ConsumerOptions, cursor: Cursor, *, is_manual: bool) -> None:
+        self._is_manual = is_manual
         self.member: GroupMember | None = None
         self._router = router
         self._options = options
         self._cursor = cursor
+
+    def to_commit(self, positions: Mapping[TopicPartition, int] | None) -> dict[TopicPartition, int]:
+        """Return the positions to commit; None: of everything delivered.
+
+        Raises:
+            InvalidRequestError, ClosedError, MemberFencedError: see `Consumer.commit`.
+        """
+        if self._options.group is None:
+            raise InvalidRequestError("this consumer has no group to commit for; create it with group=...")
+        if self.member is not None:
+            self.member.commits.check_open()
+        if positions is not None:
+            return checked_positions(positions)
+        moved = self._cursor.uncommitted()
+        if self.member is None:
+            return moved
+        self.member.commits.losses.check()
+        return self.member.handover.revoking | moved
+
+    def after_skipped(self) -> dict[TopicPartition, int]:
+        """Return the positions of a member that may be stored although the application has not committed them.
+
+        They are after skipped records, where the application has committed every record delivered before.
+        """
+        if self.member is None or not self._is_manual or not (skipped := self._cursor.skipped_ranges()):
+            return {}
+        return self.member.commits.after_skipped(skipped)
+
+    async def commit(
+        self, positions: Mapping[TopicPartition, int], ids: Mapping[str, bytes], note: str
+    ) -> dict[TopicPartition, Committed]:
+        """Store positions for a call of the application; see `Consumer.commit`.
+
+        Raises:
+            TidelogError: a position was not stored.
+        """
+        try:
+            stored = await self.store(positions, ids, note)
+        except MemberFencedError:
+            self._reported(positions)
+            raise
+        for where, failure in stored.failed.items():
+            if isinstance(failure, MemberFencedError):
+                self._reported({where: positions[where]})
+            raise failure
+        return stored.held
+
+    def _reported(self, positions: Mapping[TopicPartition, int]) -> None:
+        if self.member is not None:
+            self.member.commits.losses.reported(positions)
 
     async def store(self, positions: Mapping[TopicPartition, int], ids: Mapping[str, bytes], note: str = "") -> Commits:
         """Store positions; without a group membership topic by topic, until one fails.

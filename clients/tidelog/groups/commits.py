@@ -6,6 +6,7 @@ A position of a partition that belongs to another member is refused; the others 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -13,13 +14,22 @@ from typing import Final
 from tidelog.cluster.answers import results_of
 from tidelog.cluster.connection import Connection
 from tidelog.cluster.routing import Router
-from tidelog.errors import MemberFencedError, TidelogError, UnknownTopicError, describe_error, error_of
+from tidelog.errors import (
+    ClosedError,
+    MemberFencedError,
+    TidelogError,
+    UnknownTopicError,
+    describe_error,
+    error_of,
+)
+from tidelog.groups.losses import Losses
 from tidelog.groups.membership import Membership
 from tidelog.model import Committed, TopicPartition
 from tidelog.requests.conversions import check_position, committed_of
 from tidelog.requests.list_offsets import beyond_ends
 from tidelog.requests.paging import in_requests
 from tidelog.requests.partial_results import Commits
+from tidelog.subscriptions.cursor import SkippedRange
 from tidelog_proto import broker_pb2 as pb
 
 _log: Final = logging.getLogger("tidelog.consumer")
@@ -32,15 +42,29 @@ class GroupCommits:
         router: the client's router.
         topic_ids: returns name -> id of the topics that are read.
         membership: returns the current membership; None for a consumer that is not a member.
+        group: the group's name.
+
+    Attributes:
+        losses: the partitions that were lost with uncommitted records.
     """
 
     def __init__(
-        self, router: Router, topic_ids: Callable[[], Mapping[str, bytes]], membership: Callable[[], Membership | None]
+        self,
+        router: Router,
+        topic_ids: Callable[[], Mapping[str, bytes]],
+        membership: Callable[[], Membership | None],
+        group: str,
     ) -> None:
+        self.losses = Losses(group)
+        self._group = group
         self._router = router
         self._topic_ids = topic_ids
         self._membership = membership
         self._stored_positions: dict[TopicPartition, int] = {}
+        self._in_flight = 0
+        self._none_in_flight = asyncio.Event()
+        self._none_in_flight.set()
+        self._closed = False
 
     def began(self, positions: Mapping[TopicPartition, int]) -> None:
         """Note the start positions of new partitions; no later position is stored yet."""
@@ -53,6 +77,34 @@ class GroupCommits:
     def moved(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return the positions that are beyond the stored ones."""
         return {where: offset for where, offset in positions.items() if offset > self._stored_positions.get(where, -1)}
+
+    def after_skipped(self, skipped: Mapping[TopicPartition, SkippedRange]) -> dict[TopicPartition, int]:
+        """Return the positions after skipped records, where every delivered record before them is committed."""
+        stored = self._stored_positions
+        return {
+            where: each.end
+            for where, each in skipped.items()
+            if each.has_records and each.start <= stored.get(where, -1) < each.end
+        }
+
+    def check_open(self) -> None:
+        """Refuse to commit after `close`.
+
+        Raises:
+            ClosedError: the consumer was closed.
+        """
+        if self._closed:
+            raise ClosedError(
+                f"this consumer was closed and has left group {self._group!r}; nothing was committed. Commit before "
+                "close()"
+            )
+
+    async def close(self, timeout_s: float) -> None:
+        """Refuse further commits, and wait for those in flight; at most `timeout_s`."""
+        self._closed = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._none_in_flight.wait()
 
     async def store(
         self,
@@ -69,15 +121,35 @@ class GroupCommits:
             topic_ids: name -> id of the topics of the positions; None for the topics that are read now.
 
         Raises:
+            ClosedError: the consumer was closed.
             MemberFencedError: the consumer is not a member.
             InvalidRequestError: an offset or partition is invalid.
             TidelogError: no node could store them, or the outcome is unknown.
         """
+        self.check_open()
+        if not positions:
+            return Commits({}, {})
         for where, offset in positions.items():
             check_position(where, offset)
         membership = self._membership()
         if membership is None or not membership.is_joined:
             raise MemberFencedError("this consumer is currently not a member of its group; nothing was committed")
+        self._in_flight += 1
+        self._none_in_flight.clear()
+        try:
+            return await self._store(membership, positions, note, topic_ids)
+        finally:
+            self._in_flight -= 1
+            if not self._in_flight:
+                self._none_in_flight.set()
+
+    async def _store(
+        self,
+        membership: Membership,
+        positions: Mapping[TopicPartition, int],
+        note: str,
+        topic_ids: Mapping[str, bytes] | None,
+    ) -> Commits:
         # A snapshot: a topic may be recreated under its name while the request is in flight.
         ids = dict(self._topic_ids() if topic_ids is None else topic_ids)
         held, failed = dict[TopicPartition, Committed](), dict[TopicPartition, TidelogError]()
@@ -88,6 +160,7 @@ class GroupCommits:
             commits = await self._store_some(membership, part, ids, note)
             held |= commits.held
             failed |= commits.failed
+            self.losses.committed({where: each.next_offset for where, each in commits.held.items()})
         now = self._topic_ids()
         self._stored_positions |= {
             where: positions[where] for where in held if now.get(where.topic) == ids[where.topic]

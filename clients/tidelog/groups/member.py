@@ -93,7 +93,7 @@ class GroupMember:
         """The partition whose owner is the group's coordinator; None until the number of partitions is known."""
         self._changed = asyncio.Event()
         self._running: list[asyncio.Task[None]] = []
-        self.commits = GroupCommits(router, lambda: assignment.topic_ids, lambda: self._membership)
+        self.commits = GroupCommits(router, lambda: assignment.topic_ids, lambda: self._membership, options.group)
         self.handover = make_handover(commits=self.commits, changed=self._changed.set)
         assignment.survives_deletion = lambda _: True
         assignment.loads = self._loads = LoadMeter(time.monotonic)
@@ -171,10 +171,13 @@ class GroupMember:
         self._closed = True
         await cancel_all(self._running)
         membership, self._running = self._membership, []
+        try:
+            if membership is not None and membership.is_joined:
+                await self.handover.end(membership, commits_in_hand=commits_in_hand)
+        finally:
+            await self.commits.close(LEAVE_TIMEOUT_S)
         if membership is None:
             return
-        if membership.is_joined:
-            await self.handover.end(membership, commits_in_hand=commits_in_hand)
         self._membership = None
         if not self._is_known:
             return

@@ -41,7 +41,8 @@ class Group:
     Args:
         name: of the group.
         commit: "auto": everything processed, every `commit_interval_s`, at revocation and on close; "processed":
-            everything processed, before each batch or `poll`, and at revocation; "manual": only by `commit()`.
+            everything processed, before each batch or `poll`, and at revocation; "manual": only by `commit()`, apart
+            from skipped records, which the member commits once every record delivered before them is committed.
         commit_interval_s: for "auto".
         assignor: how the group distributes partitions: "sticky" (even, with few moves), "range", "round_robin" or
             "load" (even by the bytes per second that members measure; partitions also move when those change). The last

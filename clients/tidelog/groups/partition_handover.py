@@ -18,7 +18,6 @@ from tidelog.base.tasks import cancel_all
 from tidelog.cluster.routing import Router
 from tidelog.errors import (
     ForbiddenError,
-    MemberFencedError,
     TidelogError,
     UnknownPartitionError,
     UnknownTopicError,
@@ -32,6 +31,7 @@ from tidelog.groups.session_clock import session_time
 from tidelog.model import TopicPartition
 from tidelog.subscriptions.assignment import Assignment
 from tidelog.subscriptions.consumer_options import ConsumerOptions, find_missing_starts, resolve_start
+from tidelog.subscriptions.cursor import SkippedRange
 
 _POLL_S: Final = 0.01
 FORBIDDEN_TRIES: Final = 15
@@ -87,8 +87,8 @@ class PartitionHandover:
         """Positions of partitions that are being revoked; the application may still commit them."""
         self._revoked: set[TopicPartition] = set()
         """The revoked partitions for which `on_revoked` was called."""
-        self._uncommitted: set[TopicPartition] = set()
-        """Lost partitions with delivered records that an application with manual commits has not committed."""
+        self._skipped: dict[TopicPartition, SkippedRange] = {}
+        """The last skipped records of partitions that are being revoked."""
 
     def assign(self, membership: Membership, places: Collection[PartitionId]) -> None:
         """Begin to read partitions as soon as their positions are known."""
@@ -109,7 +109,7 @@ class PartitionHandover:
 
     async def lose(self, membership: Membership) -> None:
         """Stop reading all partitions, because other members may own them."""
-        positions = self.revoking | self._assignment.unassign(self._assignment.partitions)
+        positions = self.revoking | self._unassign(self._assignment.partitions)
         self._assignment.cursor.losses += 1
         await self._stop()
         self._ending.clear()
@@ -118,26 +118,11 @@ class PartitionHandover:
         membership.held.clear()
         await self._finish_loss(positions)
 
-    def check_nothing_lost(self) -> None:
-        """Refuse to commit delivered records, once after each loss of partitions.
-
-        Raises:
-            MemberFencedError: other members read the records again.
-        """
-        lost, self._uncommitted = self._uncommitted, set()
-        if lost:
-            partitions = ", ".join(f"{topic}/{number}" for topic, number in sorted(lost)[:20])
-            raise MemberFencedError(
-                f"this consumer's session in group {self._group!r} expired, and it lost {partitions}: records "
-                "delivered "
-                "since the last commit were not committed; the new owners of these partitions read them again"
-            )
-
     async def end(self, membership: Membership, *, commits_in_hand: bool) -> None:
         """Release all partitions on close; `commits_in_hand`: count records that the application holds as processed."""
         await self._stop()
         hand = {} if commits_in_hand else self._assignment.cursor.in_hand()
-        self.revoking |= self._assignment.unassign(self._assignment.partitions)
+        self.revoking |= self._unassign(self._assignment.partitions)
         await self._finish_revocation(membership, dict(self.revoking), hand)
         self._ended = True
         self._started_partitions.clear()
@@ -198,6 +183,10 @@ class PartitionHandover:
                 await find_missing_starts(self._router, topic, start.search, positions.update)
             if self._is_revoking_earlier(topic, topic_id):
                 return done
+            committed = {
+                TopicPartition(topic, number): positions[number] for number in positions.keys() & start.committed
+            }
+            self._commits.losses.committed(committed)
             chosen = () if options.start == "earliest" else positions.keys() - start.committed
             await self._begin(membership, topic, topic_id, positions, chosen)
             done |= {(topic_id, number) for number in positions}
@@ -245,9 +234,7 @@ class PartitionHandover:
         ids = self._assignment.topic_ids
         try:
             asks = self._assignment.cursor.asks
-            positions = self._assignment.unassign(
-                [w for (topic_id, _), w in began.items() if ids.get(w.topic) == topic_id]
-            )
+            positions = self._unassign([w for (topic_id, _), w in began.items() if ids.get(w.topic) == topic_id])
             self.revoking |= positions
             await self._wait_until_processed(positions, asks)
             still = {where: offset for where, offset in positions.items() if where in self.revoking}
@@ -281,8 +268,12 @@ class PartitionHandover:
         self._revoked |= unreported
         await self._call(self._group_options.on_revoked, unreported)
         await self._settle_commits()
-        if self._group_options.commit != "manual" and not self._ended:
-            done = {where: min(offset, hand.get(where, offset)) for where, offset in positions.items()}
+        if not self._ended:
+            if self._group_options.commit == "manual":
+                skipped = {where: each for where, each in self._skipped.items() if where in positions}
+                done = self._commits.after_skipped(skipped)
+            else:
+                done = {where: min(offset, hand.get(where, offset)) for where, offset in positions.items()}
             await store_or_log(self._commits, done, self._group)
         self._forget(positions)
 
@@ -290,13 +281,28 @@ class PartitionHandover:
         """Drop partitions that other members may own; `on_lost` is called for those without `on_revoked`."""
         unreported = frozenset(positions) - self._revoked
         if self._group_options.commit == "manual":
-            self._uncommitted |= self._commits.moved(positions).keys()
+            self._commits.losses.add(self._commits.moved(self._after_delivered(positions)))
         self._forget(positions)
         await self._call(self._group_options.on_lost, unreported)
+
+    def _unassign(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Stop reading partitions; return the position in each."""
+        skipped = self._assignment.cursor.skipped_ranges()
+        self._skipped |= {where: each for where, each in skipped.items() if where in partitions}
+        return self._assignment.unassign(partitions)
+
+    def _after_delivered(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Return the positions before records that were skipped last, i.e. after the last delivered ones."""
+        after = dict(positions)
+        for where, each in self._skipped.items():
+            if after.get(where) == each.end:
+                after[where] = each.start
+        return after
 
     def _forget(self, partitions: Iterable[TopicPartition]) -> None:
         for where in list(partitions):
             self._revoked.discard(where)
+            self._skipped.pop(where, None)
             self.revoking.pop(where, None)
             self._commits.forget(where)
 

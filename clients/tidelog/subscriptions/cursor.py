@@ -36,6 +36,20 @@ class Undecodable(NamedTuple):
     error: Exception
 
 
+class SkippedRange(NamedTuple):
+    """Offsets between the last delivered record and the position that were passed without delivery.
+
+    Attributes:
+        start: offset after the last delivered record.
+        end: offset after the last skipped record.
+        has_records: whether undecodable records were skipped, not only batches without records.
+    """
+
+    start: int
+    end: int
+    has_records: bool
+
+
 class Cursor:
     """Positions of delivered records by partition: the offset of the next record.
 
@@ -56,6 +70,8 @@ class Cursor:
         self._decoding = decoding or Decoding()
         self._positions: dict[TopicPartition, int] = {}
         self._moved: dict[TopicPartition, int] = {}
+        self._skipped_ranges: dict[TopicPartition, SkippedRange] = {}
+        """The last range of each partition; records delivered after it do not remove it."""
         self._lock = threading.Lock()
         self._rows: BatchRecords | None = None
         """Records of the current batch; kept after the last one was delivered, until the application asks for more."""
@@ -123,6 +139,7 @@ class Cursor:
         """Continue at `offset`; the rest of a loaded batch of this partition is dropped."""
         with self._lock:
             self._leave([where])
+            self._skipped_ranges.pop(where, None)
             self._move(where, offset)
 
     def resets_of(self, where: TopicPartition) -> int:
@@ -138,6 +155,7 @@ class Cursor:
             self._leave(partitions)
             for where in partitions:
                 self._moved.pop(where, None)
+                self._skipped_ranges.pop(where, None)
             return {where: self._positions.pop(where) for where in partitions if where in self._positions}
 
     def uncommitted(self) -> dict[TopicPartition, int]:
@@ -145,6 +163,11 @@ class Cursor:
         with self._lock:
             self._settle()
             return dict(self._moved)
+
+    def skipped_ranges(self) -> dict[TopicPartition, SkippedRange]:
+        """Return the last skipped range of each partition that has one."""
+        with self._lock:
+            return dict(self._skipped_ranges)
 
     def committed(self, positions: Mapping[TopicPartition, int]) -> None:
         """Note that positions are stored."""
@@ -175,7 +198,9 @@ class Cursor:
             if len(batch):
                 self._unopened = batch
             else:
+                start = self._positions.get(self._where, batch.batch.end_offset)
                 self._move(self._where, batch.batch.end_offset)
+                self._note_skipped(start, has_records=False)
 
     def open(self) -> bool:
         """Decode the columns of a loaded batch; False if no batch is loaded.
@@ -352,8 +377,19 @@ class Cursor:
 
     def _pass(self, rows: BatchRecords, index: int) -> None:
         """Continue after a record that was not delivered."""
+        self._settle()
+        start = self._positions.get(self._where, rows.offsets[index])
         self._go_to(rows, index + 1)
         self._left_when_asked = length_hint(self._iterator)
+        self._settle()
+        self._note_skipped(start, has_records=True)
+
+    def _note_skipped(self, start: int, *, has_records: bool) -> None:
+        """Note that the position of the current partition has moved from `start` without a delivery."""
+        earlier = self._skipped_ranges.get(self._where)
+        if earlier is not None and earlier.end == start:
+            start, has_records = earlier.start, has_records or earlier.has_records
+        self._skipped_ranges[self._where] = SkippedRange(start, self._positions[self._where], has_records)
 
     def _rest(self) -> ConsumedBatch | None:
         if self._unopened is not None:

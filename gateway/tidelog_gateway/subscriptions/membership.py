@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from typing import Final, Literal
 
 from tidelog import Consumer, Group, TopicPartition
-from tidelog.errors import MemberFencedError
+from tidelog.errors import ClosedError, MemberFencedError
 from tidelog.model import Committed
 from tidelog_gateway.protocol.messages import AtTime, Sub
 from tidelog_gateway.protocol.ws_protocol import WsProtocol, assigned_message, revoked_message
@@ -85,7 +85,10 @@ class Membership:
         if self._consumer is None:
             raise MemberFencedError("this subscription has not joined its group yet: commit after `assigned`")
         positions = {TopicPartition(self._topic, number): offset for number, offset in offsets.items()}
-        held = await self._consumer.commit(positions, note=note)
+        try:
+            held = await self._consumer.commit(positions, note=note)
+        except ClosedError as error:
+            raise MemberFencedError("this subscription has left its group; nothing was committed") from error
         self._committed.update(offsets)
         self._has_committed.set()
         return {where.partition: position for where, position in held.items()}

@@ -1,0 +1,62 @@
+"""Partitions that a member has lost with delivered records that are not committed.
+
+Other members read such records again, so the next commit of an application with manual commits raises an error, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from tidelog.errors import MemberFencedError
+from tidelog.model import TopicPartition
+
+PARTITIONS_NAMED_MAX: Final = 20
+"""Maximum number of partitions that an error names."""
+
+
+class Losses:
+    """The losses of one consumer that were not reported to its application.
+
+    Args:
+        group: the group's name.
+    """
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+        self._uncommitted: dict[TopicPartition, int] = {}
+        """Partition -> offset after the last delivered record."""
+
+    def add(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Note that partitions were lost, with the offset after the last record that was delivered of each."""
+        self._uncommitted |= positions
+
+    def committed(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Note committed positions: records before them are not read again."""
+        self._discard(positions)
+
+    def reported(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Note that a commit of these positions was refused with an error of its own."""
+        self._discard(positions)
+
+    def check(self) -> None:
+        """Report the losses, once.
+
+        Raises:
+            MemberFencedError: other members read delivered records again.
+        """
+        if not self._uncommitted:
+            return
+        lost, self._uncommitted = sorted(self._uncommitted), {}
+        named = ", ".join(f"{topic}/{number}" for topic, number in lost[:PARTITIONS_NAMED_MAX])
+        more = f" and {len(lost) - PARTITIONS_NAMED_MAX} more" if len(lost) > PARTITIONS_NAMED_MAX else ""
+        raise MemberFencedError(
+            f"this consumer's session in group {self._group!r} expired, and it lost {named}{more}: records delivered "
+            "since the last commit were not committed, and members of the group read them again. The consumer rejoins "
+            "by itself: continue to read; this call committed nothing, the next one commits what was delivered since"
+        )
+
+    def _discard(self, positions: Mapping[TopicPartition, int]) -> None:
+        for where, offset in positions.items():
+            if offset >= self._uncommitted.get(where, offset + 1):
+                del self._uncommitted[where]
