@@ -87,8 +87,8 @@ async def page() -> AsyncIterator[Page]:
 
 
 @contextlib.contextmanager
-def gateway(node_address: str, **variables: str) -> Iterator[str]:
-    with process("gateway", "--bootstrap", node_address, "--http-port", "0", **variables) as (_, ready):
+def gateway(node_address: str, *, port: str = "0", **variables: str) -> Iterator[str]:
+    with process("gateway", "--bootstrap", node_address, "--http-port", port, **variables) as (_, ready):
         yield f"http://127.0.0.1:{ready['http_port']}"
 
 
@@ -166,3 +166,26 @@ async def test_the_page_of_the_cookbook_counts_each_record_once_over_reloads(
             await producer.send(b"/", key=b"ada")
             await page.get_by_text("ada: 4").wait_for()
             assert sorted(await page.locator("#counts li").all_inner_texts()) == ["<b>: 1", "ada: 4"]
+
+
+async def test_the_page_of_the_cookbook_can_be_reloaded_while_the_gateway_is_down(
+    page: Page, node_address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with other_server() as origin:
+        topic = f"browser-{uuid4().hex[:8]}"
+        async with Client(node_address) as client:
+            await client.create_topic(topic)
+            producer = client.producer(topic)
+            await producer.send(b"/", key=b"ada")
+            with gateway(node_address, TIDELOG_GATEWAY_ALLOWED_ORIGINS=origin) as url:
+                text = html(COOKBOOK).replace(ADDRESS, url).replace('subscribe("visits"', f'subscribe("{topic}"')
+                monkeypatch.setattr(_Pages, "text", text)
+                await page.goto(origin)
+                await page.get_by_text("ada: 1").wait_for()
+            await page.reload()
+            await page.get_by_text("cannot load the client").wait_for()
+            assert await page.locator("#counts li").all_inner_texts() == ["ada: 1"]
+            await producer.send(b"/", key=b"ada")
+            port = url.rpartition(":")[2]
+            with gateway(node_address, port=port, TIDELOG_GATEWAY_ALLOWED_ORIGINS=origin):
+                await page.get_by_text("ada: 2").wait_for()
