@@ -277,8 +277,8 @@ def status_view(status: ClusterStatus) -> Group:
 
 
 def status_table(status: ClusterStatus) -> Table:
-    """Return the live table of user topics with their records and sizes."""
-    table = Table("topic", "partitions", "records", "size", box=SIMPLE_HEAD, pad_edge=False)
+    """Return the live table of user topics with their sizes and upper bounds of their numbers of records."""
+    table = Table("topic", "partitions", "records (at most)", "size", box=SIMPLE_HEAD, pad_edge=False)
     for topic in status.topics:
         if topic.name.startswith(INTERNAL_PREFIX):
             continue

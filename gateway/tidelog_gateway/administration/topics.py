@@ -109,7 +109,13 @@ class TopicDetail(TopicView):
 class FiguresView(BaseModel):
     """Sums over the partitions of a topic, from the last sample."""
 
-    records: Annotated[int, Field(description="High watermarks less log start offsets.")]
+    records: Annotated[
+        int,
+        Field(
+            description="High watermarks less log start offsets: at most so many records, as compacted and invisible "
+            "records take offsets."
+        ),
+    ]
     end_offsets: Annotated[int, Field(description="Sum of the high watermarks.")]
     size_bytes: Annotated[int, Field(description="Of one copy.")]
     idle: Annotated[int, Field(description="Partitions that are not open; the sums leave them out.")]
