@@ -333,4 +333,6 @@ def evaluate_access(session: Session | None, question: pb.AccessTest, broker: Br
     permissions = broker.security.registry.permissions
     decision = permissions.decide(principal, roles, question.operation, question.resource, question.name)
     what = f"{operation_name(question.operation)} on the {resource_name(question.resource)}"
+    if question.name:
+        what += f" {question.name!r}"
     return pb.AccessTestReply(allowed=decision.allowed, because=f"{what}: {decision.because}")

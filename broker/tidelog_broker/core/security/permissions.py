@@ -51,7 +51,7 @@ class Decision(NamedTuple):
 
     allowed: bool
     because: str
-    """Id of the deciding rule, or a text if no rule decided."""
+    """`rule ID` of the deciding rule, or a text if no rule decided."""
 
 
 class Permissions:
@@ -118,11 +118,11 @@ class Permissions:
                     continue
                 if rule.deny:
                     if operation in rule.operations or pb.OP_ALL in rule.operations:
-                        return Decision(allowed=False, because=rule.rule_id)
+                        return Decision(allowed=False, because=f"rule {rule.rule_id}")
                 elif operation in rule.operations or pb.OP_ALL in rule.operations or operation == pb.OP_DESCRIBE:
                     allowing = allowing or rule.rule_id
         if allowing:
-            return Decision(allowed=True, because=allowing)
+            return Decision(allowed=True, because=f"rule {allowing}")
         return Decision(allowed=False, because="no rule allows it")
 
 
