@@ -114,7 +114,7 @@ def up(
         security = secure(data, [one.node_id for one in nodes_to_run])
         nodes_to_run = [replace(one, command=(*one.command, *security.config(one.node_id))) for one in nodes_to_run]
         _warn_of_variables(security)
-    # In one file beside the nodes' logs; a single insecure node logs to this command's stderr, and so does its gateway.
+    # A single insecure node and its gateway log to this command's stderr.
     log = data / "gateway.log" if nodes_to_run[0].log is not None else None
     wanted = Wanted(nodes_to_run, ports.http, log, security, tuple(allow_origin or ()))
     if not as_json:

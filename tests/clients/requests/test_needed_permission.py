@@ -1,8 +1,9 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.broker.keyed import ADMIN, client
@@ -29,13 +30,13 @@ async def opened(path: Path) -> AsyncIterator[tuple[Client, Client]]:
         yield admin, await stack.enter_async_context(client(node.port, key.api_key))
 
 
-async def refused_by(asking: object) -> str:
+async def refused_by(asking: Awaitable[object]) -> str:
     with pytest.raises(ForbiddenError) as refused:
-        await asking  # type: ignore[misc]
+        await asking
     return str(refused.value)
 
 
-async def consume(eve: Client, **options: object) -> None:
+async def consume(eve: Client, **options: Any) -> None:
     async with eve.consumer("temps", **options) as consumer:
         await anext(consumer)
 
@@ -43,7 +44,7 @@ async def consume(eve: Client, **options: object) -> None:
 async def test_refusals_name_the_requested_operation(tmp_path: Path) -> None:
     async with opened(tmp_path) as (_, eve):
         producer: Producer = eve.producer("temps")
-        asked = {
+        asked: dict[str, list[Awaitable[object]]] = {
             "consume": [
                 eve.fetch("temps", 0, 0),
                 eve.get("temps", b"k"),

@@ -32,7 +32,8 @@ async def test_refused_reads_name_consume_and_the_complete_command(tmp_path: Pat
             assert "consume on the topic 'temps'" in answer.json()["detail"], path
             assert answer.json()["detail"].endswith("tidelog acl grant eve consume topic:temps"), path
         async with gate.ws(eve) as socket:
-            for number, asked in enumerate(({}, {"from": "earliest"}, {"group": "g"}, {"group": "g", "member": True})):
+            subs: list[dict[str, Any]] = [{}, {"from": "earliest"}, {"group": "g"}, {"group": "g", "member": True}]
+            for number, asked in enumerate(subs):
                 sub = {"sid": number, "topic": "temps", "credit": {"records": 9}} | asked
                 await socket.send(json.dumps({"id": number, "sub": sub}))
                 detail = (await receive(socket))["error"]["detail"]
