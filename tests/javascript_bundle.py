@@ -1,4 +1,5 @@
-"""Write the JavaScript client as one file for `/ui/client.js`: `python -m tests.javascript_bundle`.
+"""Write the JavaScript client as one file for `/ui/client.js`, and its types for `/ui/client.d.ts`:
+`python -m tests.javascript_bundle`.
 
 The modules of `clients/javascript/src` are put one after the other, each after those that it imports; imports between
 them are left out, and the names that `index.js` exports are exported at the end. So a name at the top of a module is
@@ -14,6 +15,8 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[1]
 SOURCES: Final = ROOT / "clients" / "javascript" / "src"
 BUNDLE: Final = ROOT / "gateway" / "tidelog_gateway" / "ui" / "static" / "client.js"
+TYPES_SOURCE: Final = SOURCES / "index.d.ts"
+TYPES: Final = BUNDLE.with_name("client.d.ts")
 ENTRY: Final = "index.js"
 
 _IMPORT: Final = re.compile(r'^import \{[^}]*\} from "\./([\w-]+\.js)";\n', re.MULTILINE)
@@ -54,5 +57,11 @@ def _stripped(module: str) -> str:
     return re.sub(r"\n{3,}", "\n\n", text)
 
 
+def render_types() -> str:
+    """Return the types of the bundle."""
+    return NOTE + TYPES_SOURCE.read_text()
+
+
 if __name__ == "__main__":
     BUNDLE.write_text(render())
+    TYPES.write_text(render_types())

@@ -27,9 +27,10 @@ WAIT_S = 20
 
 
 def configuration() -> str:
-    block = re.search(r"^```nginx\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    assert block is not None
-    return block[1]
+    """Return the page's configuration, with its additional locations."""
+    server, locations = re.findall(r"^```nginx\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    assert server.count("    location / {") == 1
+    return str(server).replace("    location / {", f"{locations}    location / {{")
 
 
 @asynccontextmanager
@@ -86,6 +87,33 @@ async def test_requests_large_bodies_and_pages_pass_through(
         assert (await api.post("/v1/topics/t/records", content=b"x" * 9_000_000)).status_code == 413
         assert (await api.get("/readyz")).status_code == 200
         assert (await api.get("/v1/ws")).status_code == 426
+
+
+async def test_additional_locations_pass_requests_on(
+    serve: Serve, log: FakeLog, tmp_path: Path, unused_tcp_port: int
+) -> None:
+    log.logs["temps"] = [[]]
+    async with (
+        serve() as served,
+        nginx(served.port, unused_tcp_port, tmp_path) as address,
+        httpx.AsyncClient(base_url=address) as api,
+    ):
+        body = {"records": [{"value": "21"}]}
+        answer = await api.post("/tidelog/v1/topics/temps/records", json=body, headers={"Origin": address})
+        assert answer.status_code == 200, answer.text
+        async with api.stream("GET", "/v1/topics/temps/stream?from=earliest", headers={"Origin": address}) as stream:
+            assert stream.status_code == 200
+            assert any([line.startswith("event: begin") async for line in _first_lines(stream, 4)])
+        assert (await api.post("/v1/topics/temps/stream", json={})).status_code == 403
+        assert (await api.get("/app/missing.html")).status_code == 404
+
+
+async def _first_lines(answer: httpx.Response, count: int) -> AsyncIterator[str]:
+    async for line in answer.aiter_lines():
+        yield line
+        count -= 1
+        if not count:
+            return
 
 
 async def test_a_websocket_passes_through(serve: Serve, log: FakeLog, tmp_path: Path, unused_tcp_port: int) -> None:

@@ -1,4 +1,4 @@
-"""The examples of `docs/javascript.md`, and the page of `docs/cookbook.md`."""
+"""The examples of `docs/javascript.md`, and the pages of `docs/cookbook.md`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ def scripts() -> list[tuple[str, str]]:
     return found
 
 
-def html(document: Path = PAGE) -> str:
-    """Return the example of a page."""
-    found = re.search(r"^```html\n(.*?)^```", document.read_text(), re.MULTILINE | re.DOTALL)
-    assert found is not None
-    return found[1]
+def html(document: Path = PAGE, number: int = 0) -> str:
+    """Return an example of a page; `number`: its place in the document."""
+    found = re.findall(r"^```html\n(.*?)^```", document.read_text(), re.MULTILINE | re.DOTALL)
+    return str(found[number])

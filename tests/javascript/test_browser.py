@@ -11,12 +11,14 @@ import os
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
 from tests.gateway.conftest import process
+from tests.gateway.secured import secured
 from tests.javascript.page_blocks import ADDRESS, COOKBOOK, html
 
 from tidelog import Client
@@ -87,8 +89,8 @@ async def page() -> AsyncIterator[Page]:
 
 
 @contextlib.contextmanager
-def gateway(node_address: str, **variables: str) -> Iterator[str]:
-    with process("gateway", "--bootstrap", node_address, "--http-port", "0", **variables) as (_, ready):
+def gateway(node_address: str, *, port: str = "0", **variables: str) -> Iterator[str]:
+    with process("gateway", "--bootstrap", node_address, "--http-port", port, **variables) as (_, ready):
         yield f"http://127.0.0.1:{ready['http_port']}"
 
 
@@ -166,3 +168,49 @@ async def test_the_page_of_the_cookbook_counts_each_record_once_over_reloads(
             await producer.send(b"/", key=b"ada")
             await page.get_by_text("ada: 4").wait_for()
             assert sorted(await page.locator("#counts li").all_inner_texts()) == ["<b>: 1", "ada: 4"]
+
+
+async def test_the_page_of_the_cookbook_can_be_reloaded_while_the_gateway_is_down(
+    page: Page, node_address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with other_server() as origin:
+        topic = f"browser-{uuid4().hex[:8]}"
+        async with Client(node_address) as client:
+            await client.create_topic(topic)
+            producer = client.producer(topic)
+            await producer.send(b"/", key=b"ada")
+            with gateway(node_address, TIDELOG_GATEWAY_ALLOWED_ORIGINS=origin) as url:
+                text = html(COOKBOOK).replace(ADDRESS, url).replace('subscribe("visits"', f'subscribe("{topic}"')
+                monkeypatch.setattr(_Pages, "text", text)
+                await page.goto(origin)
+                await page.get_by_text("ada: 1").wait_for()
+            await page.reload()
+            await page.get_by_text("cannot load the client").wait_for()
+            assert await page.locator("#counts li").all_inner_texts() == ["ada: 1"]
+            await producer.send(b"/", key=b"ada")
+            port = url.rpartition(":")[2]
+            with gateway(node_address, port=port, TIDELOG_GATEWAY_ALLOWED_ORIGINS=origin):
+                await page.get_by_text("ada: 2").wait_for()
+
+
+async def test_the_page_of_the_cookbook_reads_one_topic_with_a_key(
+    page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with other_server() as origin:
+        async with secured(tmp_path, allowed_origins=[origin]) as gate:
+            await gate.admin.create_topic("temps")
+            await gate.admin.producer("temps").send_many([b"not JSON", b'{"sensor": "roof", "c": 21}'])
+            key = await gate.key_of("webpage", (("consume",), "topic", "temps"))
+            other = await gate.key_of("other")
+            url = f"http://127.0.0.1:{gate.port}"
+            text = html(COOKBOOK, 1).replace("https://127.0.0.1:8080", url)
+            monkeypatch.setattr(_Pages, "text", text.replace("./client.js", f"{url}/ui/client.js"))
+            await page.goto(origin)
+            await page.locator("#key").fill(other)
+            await page.get_by_role("button").click()
+            await page.get_by_text("tidelog acl grant other consume topic:temps").wait_for()
+            await page.locator("#key").fill(key)
+            await page.get_by_role("button").click()
+            await page.get_by_text("roof: 21 °C").wait_for()
+            await page.reload()
+            await page.get_by_text("roof: 21 °C").wait_for()

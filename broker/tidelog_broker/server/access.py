@@ -133,7 +133,7 @@ def _member(_broker: Broker, session: Session, envelope: pb.Envelope) -> None:
     heartbeat = envelope.group_heartbeat
     session.check(pb.OP_GROUP, pb.RES_GROUP, heartbeat.group)
     for name in heartbeat.join.topics[:TOPICS_MAX]:
-        for operation in (pb.OP_DESCRIBE, pb.OP_CONSUME):
+        for operation in (pb.OP_CONSUME, pb.OP_DESCRIBE):  # `consume` includes `describe` unless a rule denies it
             session.check(operation, pb.RES_TOPIC, name)
 
 
@@ -333,4 +333,6 @@ def evaluate_access(session: Session | None, question: pb.AccessTest, broker: Br
     permissions = broker.security.registry.permissions
     decision = permissions.decide(principal, roles, question.operation, question.resource, question.name)
     what = f"{operation_name(question.operation)} on the {resource_name(question.resource)}"
+    if question.name:
+        what += f" {question.name!r}"
     return pb.AccessTestReply(allowed=decision.allowed, because=f"{what}: {decision.because}")

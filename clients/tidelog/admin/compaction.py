@@ -10,6 +10,7 @@ from tidelog.cluster.answers import results_of
 from tidelog.cluster.routing import Router
 from tidelog.errors import TidelogError, error_of
 from tidelog.model import Compacted
+from tidelog.requests.needed_permission import requiring
 from tidelog.requests.partial_results import attach_done
 from tidelog_proto import broker_pb2 as pb
 
@@ -23,7 +24,8 @@ A node reports within 30 s that a pass makes no progress, and `wait_with_probes`
 async def compact(router: Router, topic: str, partitions: Iterable[int] | None) -> dict[int, Compacted]:
     """Compact partitions of a topic; None for all. See `Client.compact_topic`."""
     if partitions is None:
-        route = await router.retry_for_topic(topic, lambda: router.topic_now(topic), repeatable=True)
+        async with requiring(router, pb.OP_ALTER, topic):
+            route = await router.retry_for_topic(topic, lambda: router.topic_now(topic), repeatable=True)
         partitions = sorted(route.partitions)
     done: dict[int, Compacted] = {}
     try:
@@ -37,8 +39,9 @@ async def compact(router: Router, topic: str, partitions: Iterable[int] | None) 
 
 async def _one(router: Router, topic: str, partition: int) -> Compacted:
     async def attempt() -> Compacted:
-        connection = await router.connection(topic, partition)
-        route = await router.topic(topic)
+        async with requiring(router, pb.OP_ALTER, topic):
+            connection = await router.connection(topic, partition)
+            route = await router.topic(topic)
         entry = pb.CompactEntry(topic_id=route.topic_id, partition=partition)
         answer = router.call(connection, pb.Envelope(compact=pb.Compact(entries=[entry])), wait_s=PASS_TIMEOUT_S)
         frame = await wait_with_probes(router, topic, partition, connection, answer, what="is compacting")

@@ -11,6 +11,7 @@ from tidelog.cluster.connection import Connection
 from tidelog.cluster.routing import Router
 from tidelog.errors import InvalidRequestError, TidelogError, error_of
 from tidelog.requests.conversions import microseconds
+from tidelog.requests.needed_permission import requiring
 from tidelog.requests.paging import in_requests
 from tidelog.requests.partial_results import attach_done
 from tidelog_proto import broker_pb2 as pb
@@ -47,8 +48,9 @@ async def delete_records(
 
     async def attempt() -> dict[int, int]:
         nonlocal of_topic
-        route = await router.topic_now(topic)
-        route = await router.topic_with(topic, requested or ())
+        async with requiring(router, pb.OP_DELETE, topic):
+            route = await router.topic_now(topic)
+            route = await router.topic_with(topic, requested or ())
         if route.topic_id != of_topic:
             of_topic = route.topic_id
             starts.clear()  # results of earlier attempts belong to a deleted topic of the same name

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from tidelog.cluster.connection import Connection
 from tidelog.cluster.routing import Router
 from tidelog.errors import EpochChangingError, TidelogError, TopicExistsError, UnknownTopicError
+from tidelog.requests.needed_permission import requiring
 from tidelog_proto import broker_pb2 as pb
 
 T = TypeVar("T")
@@ -63,7 +64,8 @@ async def delete(router: Router, name: str) -> None:
         UnknownTopicError: the topic does not exist.
         TidelogError: as `Router.call_any`; `definite` says whether it is certain that nothing was deleted.
     """
-    existing = await _described(router, name)
+    async with requiring(router, pb.OP_DELETE, name):
+        existing = await _described(router, name)
     if existing is None:
         raise UnknownTopicError(f"topic {name!r} does not exist; check the name with `tidelog topic list`")
     topic_id = existing.topics[0].topic_id

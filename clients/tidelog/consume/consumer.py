@@ -35,7 +35,7 @@ from tidelog.requests import list_offsets
 from tidelog.requests.conversions import NewestOf
 from tidelog.subscriptions.assignment import Assignment
 from tidelog.subscriptions.consumer_meter import ConsumerMeter
-from tidelog.subscriptions.consumer_options import ConsumerOptions, positions_to_begin_at
+from tidelog.subscriptions.consumer_options import ConsumerOptions, confirm_topics, positions_to_begin_at
 from tidelog.subscriptions.cursor import SKIP_SLICE_S, Cursor
 from tidelog_proto.batch.record_batch import RecordBatch
 
@@ -519,8 +519,7 @@ class Consumer:
             return
         self._check_usable()
         if self._member is not None:
-            for topic in self._options.topics:
-                await self._router.retry_for_topic(topic, partial(self._router.topic_now, topic), repeatable=True)
+            await confirm_topics(self._router, self._options.topics)
             if self._may_begin():
                 self._begin_parts()
                 self._member.begin()

@@ -15,6 +15,7 @@ from tidelog.groups.options import ASSIGNORS, Assignor
 from tidelog.model import Committed, GroupInfo, GroupMemberInfo, GroupState, Lag, Offset, TopicPartition
 from tidelog.requests import committed_positions, fetch_and_commit, list_offsets
 from tidelog.requests.conversions import checked_group
+from tidelog.requests.needed_permission import requiring
 from tidelog.requests.paging import in_requests
 from tidelog_proto import broker_pb2 as pb
 
@@ -128,7 +129,11 @@ class Groups:
         chosen = None if partitions is None else set(partitions)
         if chosen is not None and topic is None:
             raise InvalidRequestError(f"partitions {sorted(chosen)} need a topic: pass topic=...")
-        await self._check_empty(name, is_made=topic is not None)
+        if dry_run:
+            await self._check_empty(name, is_made=topic is not None)
+        else:
+            async with requiring(self._router, pb.OP_GROUP, name, pb.RES_GROUP):
+                await self._check_empty(name, is_made=topic is not None)
         rows = [row for row in await self.lag(name, topic) if chosen is None or row.partition in chosen]
         missing = (chosen or set()) - {row.partition for row in rows}
         if missing:

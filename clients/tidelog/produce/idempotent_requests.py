@@ -42,6 +42,7 @@ from tidelog.produce.deduplicated_records import DroppedRecords, offsets_of
 from tidelog.produce.expiry import expiry_error
 from tidelog.produce.open_batch import RecordLists
 from tidelog.produce.splitting import group_by_partition
+from tidelog.requests.needed_permission import requiring
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.key_partitions import partition_column, partition_list
 from tidelog_proto.batch.record_batch import EncodedBatch, columns_of, encode_batch
@@ -143,7 +144,9 @@ class IdempotentRequests:
             return await self._publish(topic, rows, key, deadline)  # the topic may have been recreated
 
     async def _publish(self, topic: str, rows: RecordLists, key: RequestKey, deadline: float) -> list[Outcome]:
-        route = await self._router.topic_with(topic, {number for number in rows.partitions or () if number is not None})
+        numbers = {number for number in rows.partitions or () if number is not None}
+        async with requiring(self._router, pb.OP_PRODUCE, topic):
+            route = await self._router.topic_with(topic, numbers)
         work = _Publish(self._router, topic, route.topic_id, key, deadline)
         split = route.partition_count
         for _ in range(SPLITS_MAX):

@@ -22,6 +22,8 @@ from tidelog.errors import InvalidRequestError, ProducerFencedError
 from tidelog.produce.producer_epochs import fenced_error, write_epoch
 from tidelog.produce.work import Work, numbers_of
 from tidelog.produce.work_registry import Registration, register_part
+from tidelog.requests.needed_permission import requiring
+from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.limits import EPOCHS_PER_INSTANCE
 
 BEGIN_ATTEMPTS_MAX: Final = 16
@@ -81,7 +83,8 @@ class ProducerInstance:
     async def _begin(self) -> None:
         epoch = self.first_epoch
         for _ in range(BEGIN_ATTEMPTS_MAX):
-            route = await self._router.topic_with(self._topic, ())
+            async with requiring(self._router, pb.OP_PRODUCE, self._topic):
+                route = await self._router.topic_with(self._topic, ())
             topic_id = route.topic_id
             written = await write_epoch(self._router, topic_id, [0], self.producer_id, epoch)
             if written.is_new_at(epoch):

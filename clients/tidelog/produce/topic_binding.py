@@ -15,6 +15,8 @@ from tidelog.cluster.metadata import deleted_topic_error
 from tidelog.cluster.routing import Router
 from tidelog.model import TopicRoute
 from tidelog.produce.producer_instances import ProducerInstance
+from tidelog.requests.needed_permission import requiring
+from tidelog_proto import broker_pb2 as pb
 
 
 class TopicBinding:
@@ -65,7 +67,8 @@ class TopicBinding:
 
         if instance is not None and not instance.epoch:
             await instance.begin()
-        route = await self._router.retry_for_topic(self._topic, ask, repeatable=True)
+        async with requiring(self._router, pb.OP_PRODUCE, self._topic):
+            route = await self._router.retry_for_topic(self._topic, ask, repeatable=True)
         expected = self.topic_id or (b"" if instance is None else instance.topic_id)
         if expected:
             self._check(route, expected)

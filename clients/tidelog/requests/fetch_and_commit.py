@@ -24,6 +24,7 @@ from tidelog.fetch_options import FETCH_BYTES_DEFAULT, projection_message
 from tidelog.model import Committed, Fetched, TopicPartition
 from tidelog.requests import list_offsets
 from tidelog.requests.conversions import check_position, checked_group, committed_of
+from tidelog.requests.needed_permission import requiring
 from tidelog.requests.paging import in_requests
 from tidelog.requests.partial_results import Commits, attach_done
 from tidelog.requests.record_filters import record_filter
@@ -82,7 +83,8 @@ async def fetch(
             except TidelogError as error:  # the owner returns an error that is not the replica's own
                 if error.retriable:
                     router.nearest_replica.exclude(near.connection.address, describe_error(error))
-        replica = await router.reading_connection(topic, partition)
+        async with requiring(router, pb.OP_CONSUME, topic):
+            replica = await router.reading_connection(topic, partition)
         return await _fetched_from(router, replica, topic, request, end_offset or 0, control=control)
 
     while True:
@@ -189,7 +191,8 @@ async def commit(
     """Committed positions by topic id: the next attempt sends only the rest."""
 
     async def ask(connection: Connection) -> dict[int, Committed]:
-        route = await router.topic(topic)
+        async with requiring(router, pb.OP_GROUP, group, pb.RES_GROUP):
+            route = await router.topic(topic)
         if topic_id is not None and route.topic_id != topic_id:
             raise deleted_topic_error(topic)
         held = done.setdefault(route.topic_id, {})

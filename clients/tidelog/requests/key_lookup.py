@@ -9,6 +9,8 @@ from tidelog.errors import EpochChangingError, OffsetOutOfRangeError
 from tidelog.model import Record
 from tidelog.requests import fetch_and_commit, list_offsets
 from tidelog.requests.conversions import NewestOf
+from tidelog.requests.needed_permission import requiring
+from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.key_partitions import partition_for_key
 
 _TRIES_MAX: Final = 8
@@ -18,10 +20,12 @@ _TRIES_MAX: Final = 8
 async def newest_of_key(router: Router, topic: str, key: bytes, partition: int | None) -> Record | None:
     """Return the newest committed record of a key, or None. See `Client.get`."""
     if partition is None:
-        route = await router.retry_for_topic(topic, lambda: router.topic(topic), repeatable=True)
+        async with requiring(router, pb.OP_CONSUME, topic):
+            route = await router.retry_for_topic(topic, lambda: router.topic(topic), repeatable=True)
         partition = partition_for_key(key, len(route.partitions))
     for _ in range(_TRIES_MAX):
-        place = (await list_offsets.list_offsets(router, topic, NewestOf(key), [partition]))[partition]
+        async with requiring(router, pb.OP_CONSUME, topic):
+            place = (await list_offsets.list_offsets(router, topic, NewestOf(key), [partition]))[partition]
         if not place.found:
             return None
         try:

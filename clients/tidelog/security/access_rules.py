@@ -10,7 +10,8 @@ from typing import Final, Literal
 from tidelog.auth.scram_password import Password, user_of
 from tidelog.cluster.callers import Caller, Identified, identify_by_password, parse_identify_reply
 from tidelog.cluster.routing import Router, repeated
-from tidelog.errors import ForbiddenError, InvalidRequestError
+from tidelog.errors import InvalidRequestError
+from tidelog.requests.needed_permission import check_permission
 from tidelog.security.quotas import Quota, QuotaUsage, quota_of, quota_to, usage_of
 from tidelog_proto import broker_pb2 as pb
 
@@ -283,11 +284,7 @@ class Security:
             ForbiddenError: the operation is not allowed.
         """
         self._check_usable()
-        request = pb.AccessTest(operation=OPERATIONS[operation], resource=RESOURCES[resource], name=name, enforce=True)
-        frame = await self._router.call_any(partial(repeated, pb.Envelope(access_test=request)), repeatable=True)
-        reply = frame.envelope.access_test_reply
-        if not reply.allowed:  # a node of an earlier release does not refuse
-            raise ForbiddenError(reply.because)
+        await check_permission(self._router, OPERATIONS[operation], RESOURCES[resource], name)
 
     async def identify(self, credentials: pb.Credentials | Password, *, again: bool = True) -> Identified:
         """Return the principal of credentials, for a gateway that may `impersonate`; a password is proven, not sent.

@@ -14,6 +14,7 @@ from tidelog.cluster.metadata import deleted_topic_error
 from tidelog.cluster.routing import Router
 from tidelog.errors import InvalidRequestError, TidelogError, UnknownPartitionError
 from tidelog.model import ConsumedBatch, TopicPartition, TopicRoute
+from tidelog.requests.needed_permission import requiring
 from tidelog.subscriptions.consumer_meter import ConsumerMeter
 from tidelog.subscriptions.consumer_options import ConsumerOptions, dead_letter_loop_error
 from tidelog.subscriptions.cursor import Cursor
@@ -22,6 +23,7 @@ from tidelog.subscriptions.prefetch import Credit, Prefetch
 from tidelog.subscriptions.receive_buffer import ReceiveBuffer
 from tidelog.subscriptions.subscription import Prefetched
 from tidelog.subscriptions.subscription_keeper import SubscriptionKeeper
+from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.record_batch import RecordBatch
 
 
@@ -305,7 +307,8 @@ class Assignment:
                 await self._router.confirmed_topic(topic)
             return await self._router.topic_with(topic, partitions)
 
-        return (await self._router.retry_for_topic(topic, attempt, repeatable=True)).topic_id
+        async with requiring(self._router, pb.OP_CONSUME, topic):
+            return (await self._router.retry_for_topic(topic, attempt, repeatable=True)).topic_id
 
     def _stop_delivery(self, partitions: Collection[TopicPartition], reason: set[TopicPartition]) -> None:
         """Stop delivery of partitions for a reason: the set of paused or of held-back partitions.

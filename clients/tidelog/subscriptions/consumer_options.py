@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Final, Literal, NamedTuple, TypedDict, cast, get_args
 
 from tidelog.base.backoff import Backoff
@@ -23,10 +24,12 @@ from tidelog.model import Committed, TopicPartition
 from tidelog.requests import committed_positions
 from tidelog.requests.conversions import checked_group, checked_topic, microseconds
 from tidelog.requests.list_offsets import OffsetSearch
+from tidelog.requests.needed_permission import requiring
 from tidelog.requests.record_filters import RecordFilter, record_filter
 from tidelog.subscriptions.deserializers import Decoding, Deserializer, OnUndecodable
 from tidelog.subscriptions.prefetch import Credit
 from tidelog.subscriptions.topic_pattern import TopicPattern
+from tidelog_proto import broker_pb2 as pb
 
 Start = Literal["earliest", "latest"] | datetime | int | Mapping[int, int] | Mapping[TopicPartition, int]
 """An end of the log, a time (with a zone), an offset for every partition, or partition -> offset."""
@@ -300,7 +303,20 @@ async def resolve_start(router: Router, topic: str, options: TopicOptions) -> St
             raise EpochChangingError(f"topic {topic!r} was recreated while a consumer of it started; try again")
         return StartPositions(route.topic_id, *known)
 
-    return await router.retry_for_topic(topic, attempt, repeatable=True)
+    async with requiring(router, pb.OP_CONSUME, topic):
+        return await router.retry_for_topic(topic, attempt, repeatable=True)
+
+
+async def confirm_topics(router: Router, topics: Iterable[str]) -> None:
+    """Refuse topics that a member of a group names and that do not exist, or that its caller may not read.
+
+    Raises:
+        UnknownTopicError: a topic does not exist.
+        TidelogError: as `resolve_start`.
+    """
+    for topic in topics:
+        async with requiring(router, pb.OP_CONSUME, topic):
+            await router.retry_for_topic(topic, partial(router.topic_now, topic), repeatable=True)
 
 
 async def resolve_added(router: Router, topic: str, options: TopicOptions, partitions: list[int]) -> dict[int, int]:

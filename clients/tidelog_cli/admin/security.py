@@ -14,6 +14,7 @@ from typing import Annotated, Final, cast
 import typer
 
 from tidelog import Client
+from tidelog.errors import ForbiddenError
 from tidelog.security.access_rules import (
     OPERATIONS,
     RESOURCES,
@@ -209,7 +210,9 @@ def grant(
     async def work(client: Client) -> AccessRule:
         return await client.security.grant(rule)
 
-    typer.echo(with_client(bootstrap, work).rule_id)
+    granted = with_client(bootstrap, work)
+    typer.echo(granted.rule_id)
+    typer.echo(f"{_rule_text(granted)}; remove the rule with: tidelog acl revoke {granted.rule_id}", err=True)
 
 
 def revoke(
@@ -244,7 +247,7 @@ def list_rules(*, as_json: JsonOption = False, bootstrap: BootstrapOption = DEFA
                 "deny" if rule.deny else "allow",
                 rule.principal,
                 ", ".join(rule.operations),
-                rule.resource if rule.resource == "cluster" else f"{rule.resource}:{rule.name}{'*' * rule.prefix}",
+                _resource_text(rule),
             )
             for rule in rules
         ],
@@ -264,15 +267,31 @@ def judge(
     if operation not in OPERATIONS or operation == "all":
         raise CommandFailed(f"{operation!r} is not an operation; use one of {', '.join(OPERATIONS)}", 2)
 
-    async def work(client: Client) -> Verdict:
-        return await client.security.test(
+    async def work(client: Client) -> tuple[Verdict, AccessRule | None]:
+        verdict = await client.security.test(
             cast("Operation", operation), cast("Resource", kind), name, principal=principal, roles=role or ()
         )
+        try:
+            rules = await client.security.rules()
+        except ForbiddenError:  # a caller may test its own permissions without access to the rules
+            return verdict, None
+        return verdict, next((rule for rule in rules if verdict.because.endswith(rule.rule_id)), None)
 
-    verdict = with_client(bootstrap, work)
-    typer.echo(f"{'allowed' if verdict.allowed else 'denied'}: {verdict.because}")
+    verdict, rule = with_client(bootstrap, work)
+    which = "" if rule is None else f" ({_rule_text(rule)})"
+    typer.echo(f"{'allowed' if verdict.allowed else 'denied'}: {verdict.because}{which}")
     if not verdict.allowed:
         raise typer.Exit(1)
+
+
+def _rule_text(rule: AccessRule) -> str:
+    """Return a rule as a sentence."""
+    verb = "may not" if rule.deny else "may"
+    return f"{rule.principal} {verb} {', '.join(rule.operations)} {_resource_text(rule)}"
+
+
+def _resource_text(rule: AccessRule) -> str:
+    return rule.resource if rule.resource == "cluster" else f"{rule.resource}:{rule.name}{'*' * rule.prefix}"
 
 
 def _resource(text: str) -> tuple[str, str, bool]:

@@ -93,5 +93,10 @@ def _print(findings: Sequence[Finding]) -> None:
         print_table(("check", "remedy"), [(finding.check, finding.remedy) for finding in to_do])
     counts = {verdict: sum(finding.verdict == verdict for finding in findings) for verdict in MARKS}
     typer.echo(
-        f"{counts['failure']} failures, {counts['warning']} warnings, {counts['ok']} ok, {counts['skipped']} skipped"
+        f"{_counted(counts['failure'], 'failure')}, {_counted(counts['warning'], 'warning')}, {counts['ok']} ok, "
+        f"{counts['skipped']} skipped"
     )
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -32,7 +32,7 @@ from tidelog_cli.cluster.command import nodes_table
 from tidelog_cli.up.child_processes import Child
 from tidelog_cli.up.local_cluster import LocalNode, is_of_one_node, nodes_in, prepare
 from tidelog_cli.up.local_security import LocalSecurity, secure, secured
-from tidelog_cli.up.local_stack import LocalStack, running_stack
+from tidelog_cli.up.local_stack import ALLOWED_ORIGINS_VARIABLE, LocalStack, running_stack
 from tidelog_cli.up.saved_ports import chosen, keep, kept_ports
 from tidelog_proto.names import INTERNAL_PREFIX
 from tidelog_proto.process.file_descriptors import raise_descriptor_limit
@@ -41,6 +41,16 @@ from tidelog_proto.process.standard_streams import queued_streams
 STATUS_PERIOD_S: Final = 2.0
 
 STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Wanted(NamedTuple):
+    """The stack to run; see `running_stack`."""
+
+    nodes: Sequence[LocalNode]
+    http_port: int
+    gateway_log: Path | None
+    security: LocalSecurity | None
+    allowed_origins: tuple[str, ...]
 
 
 def register(app: typer.Typer) -> None:
@@ -70,6 +80,14 @@ def up(
         bool,
         typer.Option("--secure", help="Enable TLS and authentication, and create an administrator's key and context."),
     ] = False,
+    allow_origin: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ORIGIN",
+            help="Origin of pages that may use the gateway, such as https://app.example.org; can be repeated, and is "
+            "needed at each start. With --secure, TIDELOG_GATEWAY_ALLOWED_ORIGINS is not used.",
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run a node, or with --nodes a cluster, and a gateway on this machine until Ctrl-C.
@@ -95,12 +113,29 @@ def up(
     if secure_it:
         security = secure(data, [one.node_id for one in nodes_to_run])
         nodes_to_run = [replace(one, command=(*one.command, *security.config(one.node_id))) for one in nodes_to_run]
-    asyncio.run(_until_told(data, nodes_to_run, ports.http, security, as_json=as_json))
+        _warn_of_variables(security)
+    # A single insecure node and its gateway log to this command's stderr.
+    log = data / "gateway.log" if nodes_to_run[0].log is not None else None
+    wanted = Wanted(nodes_to_run, ports.http, log, security, tuple(allow_origin or ()))
+    if not as_json:
+        what = "a node" if len(nodes_to_run) == 1 else f"{len(nodes_to_run)} nodes"
+        sys.stderr.write(f"Starting {what} and a gateway; this takes about 10 seconds.\n")
+    asyncio.run(_until_told(data, wanted, as_json=as_json))
 
 
-async def _until_told(
-    data: Path, wanted: Sequence[LocalNode], http_port: int, security: LocalSecurity | None, *, as_json: bool
-) -> None:
+def _warn_of_variables(security: LocalSecurity) -> None:
+    """Report variables of this terminal that a secure stack does not use."""
+    names = security.variables_not_passed_on()
+    if not names:
+        return
+    remedy = f"; pass --allow-origin instead of {ALLOWED_ORIGINS_VARIABLE}" if ALLOWED_ORIGINS_VARIABLE in names else ""
+    sys.stderr.write(
+        f"warning: not passed on to a secure node or gateway, because another cluster may need them: {', '.join(names)}"
+        f"{remedy}\n"
+    )
+
+
+async def _until_told(data: Path, wanted: Wanted, *, as_json: bool) -> None:
     """Run the stack; a stop signal at any time, including start-up, ends it in order."""
     task = asyncio.current_task()
     assert task is not None, "this coroutine runs inside a task"
@@ -117,17 +152,22 @@ async def _until_told(
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, stop)
     try:
-        await _run(data, wanted, http_port, security, as_json=as_json)
+        await _run(data, wanted, as_json=as_json)
     except asyncio.CancelledError:
         if not told:
             raise
         sys.stderr.write(f"Tidelog has stopped. Its data stays in {data}; start it again with the same command.\n")
 
 
-async def _run(
-    data: Path, wanted: Sequence[LocalNode], http_port: int, security: LocalSecurity | None, *, as_json: bool
-) -> None:
-    async with running_stack(wanted, http_port=http_port, security=security) as stack:
+async def _run(data: Path, wanted: Wanted, *, as_json: bool) -> None:
+    security = wanted.security
+    async with running_stack(
+        wanted.nodes,
+        http_port=wanted.http_port,
+        gateway_log=wanted.gateway_log,
+        security=security,
+        allowed_origins=wanted.allowed_origins,
+    ) as stack:
         _keep_ports(data, stack)
         if security is not None:
             await security.let_gateway_ask(stack.bootstrap)
@@ -137,7 +177,7 @@ async def _run(
             if len(stack.nodes) == 1:
                 raise await _first_to_end(stack.nodes[0], stack.gateway)
             async with asyncio.TaskGroup() as watching:
-                pairs = zip(stack.nodes, wanted, strict=True)
+                pairs = zip(stack.nodes, wanted.nodes, strict=True)
                 tasks = [watching.create_task(_tell_of_end(node, one)) for node, one in pairs]
                 failed = await _first_to_end(stack.gateway)
                 for task in tasks:
@@ -239,8 +279,8 @@ def status_view(status: ClusterStatus) -> Group:
 
 
 def status_table(status: ClusterStatus) -> Table:
-    """Return the live table of user topics with their records and sizes."""
-    table = Table("topic", "partitions", "records", "size", box=SIMPLE_HEAD, pad_edge=False)
+    """Return the live table of user topics with their sizes and upper bounds of their numbers of records."""
+    table = Table("topic", "partitions", "records (at most)", "size", box=SIMPLE_HEAD, pad_edge=False)
     for topic in status.topics:
         if topic.name.startswith(INTERNAL_PREFIX):
             continue

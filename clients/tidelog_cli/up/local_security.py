@@ -35,6 +35,7 @@ _NODE: Final = "node"
 _GATEWAY: Final = "gateway"
 _HTTPS: Final = "https"
 _PREFIX: Final = "TIDELOG_"
+_FOR_OTHER_COMMANDS: Final = frozenset({"TIDELOG_BOOTSTRAP", "TIDELOG_CONTEXT", "TIDELOG_CONTEXTS"})
 
 NODE_VARIABLES: Final = (
     *("io_workers", "segment_read", "segment_write", "group_bytes", "idle_poll_us", "stop_timeout_ms"),
@@ -109,6 +110,18 @@ class LocalSecurity:
         kept = _allowed(_GATEWAY, GATEWAY_VARIABLES, os.environ)
         ca, _ = paths(self.certs, CA)
         return kept | {CA_FILE_VARIABLE: str(ca), CERT_FILE_VARIABLE: str(cert), KEY_FILE_VARIABLE: str(key)}
+
+    def variables_not_passed_on(self) -> list[str]:
+        """Return the names of this process's Tidelog variables that neither the nodes nor the gateway get.
+
+        Those that select a cluster for other commands are left out.
+        """
+        passed_on = self.node_environ().keys() | self.gateway_environ().keys()
+        return sorted(
+            name
+            for name in os.environ
+            if name.startswith(_PREFIX) and name not in passed_on and name not in _FOR_OTHER_COMMANDS
+        )
 
     def write_settings(self, node_ids: Iterable[str]) -> None:
         """Write the settings files of nodes and the gateway.

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from tidelog_cli.base.failures import CommandFailed
 from tidelog_cli.up.child_processes import Child, running
 from tidelog_cli.up.local_cluster import HOST, LocalNode
 from tidelog_cli.up.local_security import LocalSecurity
 from tidelog_proto.process.private_files import open_private_log
+
+ALLOWED_ORIGINS_VARIABLE: Final = "TIDELOG_GATEWAY_ALLOWED_ORIGINS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +68,16 @@ async def running_stack(
     http_port: int,
     gateway_log: Path | None = None,
     security: LocalSecurity | None = None,
+    allowed_origins: Sequence[str] = (),
 ) -> AsyncIterator[LocalStack]:
     """Run nodes and a gateway; enter the block when all are ready.
 
     Args:
         wanted: the nodes, from `local_cluster.prepare`.
         http_port: the gateway's port; 0 picks one.
-        gateway_log: file for the gateway's log, truncated first; this process's stderr by default.
+        gateway_log: file that the gateway's log is appended to; this process's stderr by default.
         security: certificates and keys; None for an insecure stack.
+        allowed_origins: origins of pages that may use the gateway; empty: as the environment says.
 
     Raises:
         CommandFailed: a process did not start.
@@ -80,10 +86,12 @@ async def running_stack(
         nodes = await _start(stack, wanted, None if security is None else security.node_environ())
         # No context, because TIDELOG_CONTEXT of this process may name another cluster.
         command = ["--context=", "gateway", "--bootstrap", _bootstrap(nodes), "--http-port", str(http_port)]
-        environ = None
+        environ: Mapping[str, str] = os.environ
         if security is not None:
             command, environ = [*command, *security.config()], security.gateway_environ()
-        log = None if gateway_log is None else stack.enter_context(open_private_log(gateway_log, append=False))
+        if allowed_origins:
+            environ = {**environ, ALLOWED_ORIGINS_VARIABLE: ",".join(allowed_origins)}
+        log = None if gateway_log is None else stack.enter_context(open_private_log(gateway_log, append=True))
         gateway = await stack.enter_async_context(running("gateway", command, log=log, environ=environ))
         yield LocalStack(nodes, gateway, security)
 

@@ -82,7 +82,7 @@ class LagView(BaseModel):
     next_offset: int | None
     log_start_offset: int
     high_watermark: int
-    lag: int
+    lag: Annotated[int, Field(description="In offsets: at most so many records are left.")]
     commit_timestamp_ms: int | None
     note: Annotated[str | None, Field(description="Metadata committed with the offset; null if there is none.")]
     epoch: Annotated[
@@ -94,7 +94,7 @@ class LagsView(BaseModel):
     """The lag of a group."""
 
     group: str
-    lag: int
+    lag: Annotated[int, Field(description="Sum over the partitions, in offsets.")]
     partitions: list[LagView]
 
 

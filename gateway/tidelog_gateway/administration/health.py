@@ -67,7 +67,10 @@ async def _check_may_ask(gateway: Gateway) -> None:
     """Report not ready if nodes would refuse all callers, because the gateway's own key lacks `impersonate`."""
     verdict = await gateway.client.security.test("impersonate", "cluster")
     if not verdict.allowed:
-        detail = "the gateway's own key lacks `impersonate` on the cluster; grant it with tidelog acl grant"
+        detail = (
+            "the gateway's own key lacks `impersonate` on the cluster; grant it to the key's principal with: "
+            "tidelog acl grant PRINCIPAL impersonate cluster"
+        )
         raise Problem(503, "not_ready", detail, retryable=True)
 
 

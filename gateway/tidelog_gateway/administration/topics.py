@@ -112,7 +112,13 @@ class TopicDetail(TopicView):
 class FiguresView(BaseModel):
     """Sums over the partitions of a topic, from the last sample."""
 
-    records: Annotated[int, Field(description="Number of offsets from log start to high watermark, of all partitions.")]
+    records: Annotated[
+        int,
+        Field(
+            description="Number of offsets from log start to high watermark, of all partitions: at most so many "
+            "records, because compacted and invisible records take offsets."
+        ),
+    ]
     end_offsets: Annotated[int, Field(description="Sum of the high watermarks.")]
     size_bytes: Annotated[int, Field(description="Bytes of one copy of each partition.")]
     idle: Annotated[int, Field(description="Number of partitions that are not open; the sums leave them out.")]

@@ -97,6 +97,8 @@ def credentials_of(token: str) -> pb.Credentials:
     """
     if len(token) > TOKEN_CHARS_MAX:
         raise unauthenticated(f"the token has {len(token)} characters, at most {TOKEN_CHARS_MAX} are allowed")
+    if not token:
+        raise unauthenticated(f"the bearer token is empty; {_HOW}")
     if not _TOKEN.fullmatch(token):
         raise unauthenticated(f"the bearer token has characters other than A-Z a-z 0-9 - . _ ~ + / =; {_HOW}")
     return pb.Credentials(api_key=token) if token.startswith(KEY_PREFIX) else pb.Credentials(token=token)

@@ -27,6 +27,7 @@ from starlette.responses import Response
 from tidelog.errors import OffsetOutOfRangeError
 from tidelog.model import Fetched
 from tidelog_gateway.auth.credentials import credentials_refused
+from tidelog_gateway.auth.needed_permission import requiring
 from tidelog_gateway.budget.response_reservation import ResponseReservation, reservation_of
 from tidelog_gateway.callers.turns import client_gone
 from tidelog_gateway.coalescing.shared_reads import ReadPosition, ReadResult, Written
@@ -253,7 +254,8 @@ async def _start(
     gateway: Gateway, topic: str, partition: int, timestamp: str | None, from_: Literal["earliest", "latest"] | None
 ) -> int:
     at = parse_timestamp(timestamp) if timestamp is not None else from_ or "earliest"
-    return (await gateway.client.list_offsets(topic, at, [partition]))[partition].offset
+    async with requiring(gateway.client, "consume", topic):
+        return (await gateway.client.list_offsets(topic, at, [partition]))[partition].offset
 
 
 async def fetch_matching(

@@ -23,6 +23,8 @@ from tidelog_proto.printable import printable
 KEYED_ROUTE: Final = "/v1/topics/{topic}/records"
 ANSWERS: Final = "answers"
 """The attribute of a route's function with the media types of its answers, if there are several."""
+IGNORES_QUERY: Final = "ignores_query"
+"""The attribute of a static file's function, whose query only distinguishes versions in caches: `client.js?v=2`."""
 _CHANGING: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _SHOWN_CHARS_MAX: Final = 100
 
@@ -50,11 +52,13 @@ async def refuse_unsupported(request: Request) -> None:
 async def refuse_unknown_parameters(request: Request) -> None:
     """Refuse unknown query parameters, and unusual forms of integers; a dependency of every route.
 
+    Static files ignore their query.
+
     Raises:
         Problem: 422.
     """
     route = request.scope.get("route")
-    if isinstance(route, APIRoute):
+    if isinstance(route, APIRoute) and not getattr(route.endpoint, IGNORES_QUERY, False):
         fields = route.dependant.query_params
         lists = {field.alias for field in fields if _is_list(field.field_info.annotation)}
         refuse_unknown(request.query_params, {field.alias for field in fields}, lists)

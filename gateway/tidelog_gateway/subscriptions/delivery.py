@@ -23,6 +23,7 @@ from tidelog import Consumer
 from tidelog.cluster.metadata import deleted_topic_error
 from tidelog.errors import OverloadedError, TidelogError
 from tidelog.model import Committed, ConsumedBatch
+from tidelog_gateway.auth.needed_permission import requiring
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.feed.read_ahead import AHEAD_BYTES, ReadAhead, Window
 from tidelog_gateway.problems import Problem
@@ -153,7 +154,8 @@ class Delivery:
                     lag=self.lag if self.lag is not None and self.lag.skips else None,
                 )
         else:
-            await self._gateway.client.topic(self._sub.topic)  # so that the answer reports a missing topic
+            async with requiring(self._gateway.client, "consume", self._sub.topic):
+                await self._gateway.client.topic(self._sub.topic)  # so that the answer reports a missing topic
             self._protocol.opened(self._sub.sid, {})  # the group assigns partitions after the member has joined
         await self._sender.send(ok_message(request_id, answer))
         self.answered = True

@@ -7,6 +7,7 @@ from typing import Final, Literal, NamedTuple
 
 from tidelog.errors import ForbiddenError, GroupNotEmptyError
 from tidelog.model import Offset, Partition
+from tidelog_gateway.auth.needed_permission import requiring
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.protocol.messages import AtTime, Sub
@@ -42,12 +43,14 @@ async def start_positions_of(gateway: Gateway, sub: Sub, key: bytes | None) -> S
             its end.
         TidelogError, ProtocolError: invalid topic, partition or group, or no node answers.
     """
-    topic = await gateway.client.topic(sub.topic)
+    async with requiring(gateway.client, "consume", sub.topic):
+        topic = await gateway.client.topic(sub.topic)
     scope = Scope(sub.topic, topic.topic_id, key, sub.tag)
     partitions = {partition.partition: partition for partition in topic.partitions}
     positions: dict[int, int] = {}
     if sub.group is not None:
-        committed = await gateway.client.committed(sub.group, sub.topic)
+        async with requiring(gateway.client, "group", sub.group, "group"):
+            committed = await gateway.client.committed(sub.group, sub.topic)
         positions.update({position.partition: position.next_offset for position in committed})
     if sub.resume_token is not None:
         positions.update(positions_in(sub.resume_token, scope))

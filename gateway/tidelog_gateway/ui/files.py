@@ -16,6 +16,7 @@ from starlette.responses import RedirectResponse, Response
 
 from tidelog_gateway.context import GatewayDep
 from tidelog_gateway.problems import Problem
+from tidelog_gateway.requests.unsupported import IGNORES_QUERY
 
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -25,6 +26,7 @@ _PAGE: Final = "index.html"
 _MEDIA_TYPES: Final = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
+    ".ts": "text/plain; charset=utf-8",
     ".css": "text/css; charset=utf-8",
     ".svg": "image/svg+xml",
 }
@@ -78,6 +80,10 @@ async def file(gateway: GatewayDep, name: str, if_none_match: Annotated[str | No
     if name not in _files():
         raise Problem(404, "not_found", f"the page has no file {name!r}; open /ui")
     return _answer(name, if_none_match)
+
+
+for _route in (root, without_slash, page, file):
+    setattr(_route, IGNORES_QUERY, True)
 
 
 def _answer(name: str, if_none_match: str | None) -> Response:

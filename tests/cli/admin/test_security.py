@@ -72,7 +72,12 @@ def test_rules_are_granted_tested_and_revoked(cli: Cli) -> None:
     granted = cli("acl", "grant", "ann", "produce,consume", "topic:in-*")
     rule = granted.out.strip()
     assert granted.code == 0
-    assert cli("acl", "test", "ann", "consume", "topic:in-1").code == 0
+    assert granted.err == f"ann may produce, consume topic:in-*; remove the rule with: tidelog acl revoke {rule}\n"
+    allowed = cli("acl", "test", "ann", "consume", "topic:in-1")
+    assert (allowed.code, allowed.out) == (
+        0,
+        f"allowed: consume on the topic 'in-1': rule {rule} (ann may produce, consume topic:in-*)\n",
+    )
     refused = cli("acl", "test", "ann", "delete", "topic:in-1")
     assert (refused.code, "denied" in refused.out) == (1, True)
     assert cli("acl", "grant", "role:guest", "all", "topic:in-1", "--deny").code == 0

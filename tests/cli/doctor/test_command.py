@@ -7,6 +7,8 @@ import pytest
 from tests.cli.conftest import Cli
 
 from tidelog_cli.base.failures import EXIT_FAILED, EXIT_OK
+from tidelog_cli.doctor import command
+from tidelog_cli.doctor.findings import Finding
 
 
 @pytest.fixture(autouse=True)
@@ -44,3 +46,8 @@ def test_a_configuration_is_read(cli: Cli, tmp_path: Path) -> None:
     assert told.code == EXIT_FAILED
     assert "set advertise_host" in told.out
     assert cli("doctor", "--config", tmp_path / "none").code == 2
+
+
+def test_summary_uses_the_singular_for_one_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    command._print([Finding("disk", "failure", "full")])
+    assert capsys.readouterr().out.endswith("1 failure, 0 warnings, 0 ok, 0 skipped\n")

@@ -77,8 +77,12 @@ def test_secure_in_one_go_and_for_good(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("TIDELOG_GATEWAY_HOST", "of another cluster")
     command = [sys.executable, "-m", "tidelog_cli", "up", "--data", str(tmp_path / "safe"), "--json"]
     secure = ["--secure", "--nodes", "3", "--port", "0", "--management-port", "0", "--http-port", "0"]
-    for options in (secure, []):
-        with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True) as process:
+    monkeypatch.setenv("TIDELOG_GATEWAY_ALLOWED_ORIGINS", "https://another.example")
+    for options in (secure, ["--allow-origin", "https://app.example"]):
+        is_first = options is secure
+        with subprocess.Popen(
+            [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
             assert process.stdout is not None
             ready = json.loads(process.stdout.readline())
             trusted = ssl.create_default_context(cafile=tmp_path / "safe" / "certs" / "ca.pem")
@@ -90,15 +94,23 @@ def test_secure_in_one_go_and_for_good(tmp_path: Path, monkeypatch: pytest.Monke
             key = (tmp_path / "safe" / "admin.key").read_text().strip()
             asked = urllib.request.Request(f"{ready['http_url']}/v1/topics", headers={"Authorization": f"Bearer {key}"})
             with urllib.request.urlopen(asked, context=trusted) as reply:
-                assert ("first" in reply.read().decode()) is not bool(options)
+                assert ("first" in reply.read().decode()) is not is_first
             with pytest.raises(urllib.error.HTTPError, match="401"):
                 urllib.request.urlopen(f"{ready['http_url']}/v1/topics", context=trusted)
-            name = "first" if options else "second"
+            name = "first" if is_first else "second"
             assert main(["--context", ready["context"], "topic", "create", name]) == failures.EXIT_OK
+            headers = {"Authorization": f"Bearer {key}", "Origin": "https://app.example"}
+            asked = urllib.request.Request(f"{ready['http_url']}/v1/topics", headers=headers)
+            with urllib.request.urlopen(asked, context=trusted) as reply:
+                allowed = reply.headers["Access-Control-Allow-Origin"]
+            assert allowed == (None if is_first else "https://app.example")
             process.send_signal(signal.SIGINT)
-            assert process.wait(60) == failures.EXIT_OK
+            _, told = process.communicate(timeout=60)
+            assert process.returncode == failures.EXIT_OK
+            assert "TIDELOG_GATEWAY_HOST, TIDELOG_NODE_ADMIN_KEY_FILE" in told
+            assert "pass --allow-origin instead of TIDELOG_GATEWAY_ALLOWED_ORIGINS" in told
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "safe").glob("*.log")}
-    assert modes == {"node1.log": 0o600, "node2.log": 0o600, "node3.log": 0o600}
+    assert modes == dict.fromkeys(("gateway.log", "node1.log", "node2.log", "node3.log"), 0o600)
     assert stat.S_IMODE((tmp_path / "safe").stat().st_mode) == 0o700
 
 

@@ -74,6 +74,9 @@ def test_variables_for_another_cluster_are_ignored(tmp_path: Path, monkeypatch: 
     config = Path(made.config("node1")[1])
     settings = load_settings(NodeSettings, "node", config, command, environ=made.node_environ())
     assert settings == load_settings(NodeSettings, "node", config, command, environ={"TIDELOG_NODE_RING_BYTES": "8"})
+    ignored = made.variables_not_passed_on()
+    assert {"TIDELOG_API_KEY", "TIDELOG_GATEWAY_ALLOWED_ORIGINS", "TIDELOG_NODE_AUTH", "TIDELOG_X"} <= set(ignored)
+    assert not {"TIDELOG_NODE_RING_BYTES", "TIDELOG_BOOTSTRAP", "TIDELOG_CONTEXTS", "PATH"} & set(ignored)
     environ = made.gateway_environ()
     assert "another's" not in environ.values()
     assert environ["PATH"] == os.environ["PATH"]

@@ -138,3 +138,8 @@ def test_any_header_and_query_is_parsed_or_refused(shown: list[bytes], query: by
     raw = [(b"authorization", schemes[len(value) % 4] + value) for value in shown]
     assert status_of(lambda: credentials_in(Headers(raw=raw))) in {0, 401}
     assert status_of(lambda: refuse_secrets_in(query)) in {0, 400}
+
+
+def test_empty_bearer_token_is_called_empty() -> None:
+    with pytest.raises(Problem, match="the bearer token is empty; send Authorization: Bearer KEY"):
+        credentials_in(Headers({"Authorization": "Bearer "}))

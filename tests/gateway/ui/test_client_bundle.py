@@ -20,6 +20,20 @@ def test_the_bundle_is_up_to_date() -> None:
     assert javascript_bundle.BUNDLE.read_text() == javascript_bundle.render(), "python -m tests.javascript_bundle"
 
 
+async def test_types_of_the_client_are_up_to_date_and_served(api: httpx.AsyncClient) -> None:
+    text = javascript_bundle.TYPES.read_text()
+    assert text == javascript_bundle.render_types(), "python -m tests.javascript_bundle"
+    answer = await api.get("/ui/client.d.ts")
+    assert (answer.status_code, answer.text) == (200, text)
+    assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+
+
+async def test_the_client_is_served_with_any_query(api: httpx.AsyncClient) -> None:
+    for query in ("v=1", "2", "v=1&v=2"):
+        assert (await api.get(f"{PATH}?{query}")).status_code == 200, query
+    assert (await api.get("/ui?theme=dark")).status_code == 307
+
+
 def test_the_bundle_refuses_unsupported_forms_of_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(javascript_bundle, "SOURCES", tmp_path)
     (tmp_path / "index.js").write_text('export { a } from "./a.js";\n')
@@ -63,4 +77,5 @@ def test_a_wheel_contains_the_client(tmp_path: Path) -> None:
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=100, env=os.environ)
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as opened:
-        assert opened.read("tidelog_gateway/ui/static/client.js") == javascript_bundle.BUNDLE.read_bytes()
+        for path in (javascript_bundle.BUNDLE, javascript_bundle.TYPES):
+            assert opened.read(f"tidelog_gateway/ui/static/{path.name}") == path.read_bytes()

@@ -51,7 +51,7 @@ async def test_a_file_is_sent_again_only_if_it_has_changed(api: httpx.AsyncClien
     first = await api.get(f"/ui/{name}")
     assert first.content == STATIC.joinpath(name).read_bytes()
     assert first.headers["cache-control"] == "no-cache"
-    assert PurePosixPath(name).suffix in {".html", ".js", ".css", ".svg"}
+    assert PurePosixPath(name).suffix in {".html", ".js", ".ts", ".css", ".svg"}
     same = await api.get(f"/ui/{name}", headers={"If-None-Match": f'"other", {first.headers["etag"]}'})
     assert (same.status_code, same.content) == (304, b"")
     assert (await api.get(f"/ui/{name}", headers={"If-None-Match": '"other"'})).status_code == 200

@@ -11,6 +11,7 @@ The broker's internal topics require permission to change the cluster; rules abo
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple
 
@@ -50,7 +51,7 @@ class Decision(NamedTuple):
 
     allowed: bool
     because: str
-    """Id of the deciding rule, or a text if no rule decided."""
+    """`rule ID` of the deciding rule, or a text if no rule decided."""
 
 
 class Permissions:
@@ -117,11 +118,11 @@ class Permissions:
                     continue
                 if rule.deny:
                     if operation in rule.operations or pb.OP_ALL in rule.operations:
-                        return Decision(allowed=False, because=rule.rule_id)
+                        return Decision(allowed=False, because=f"rule {rule.rule_id}")
                 elif operation in rule.operations or pb.OP_ALL in rule.operations or operation == pb.OP_DESCRIBE:
                     allowing = allowing or rule.rule_id
         if allowing:
-            return Decision(allowed=True, because=allowing)
+            return Decision(allowed=True, because=f"rule {allowing}")
         return Decision(allowed=False, because="no rule allows it")
 
 
@@ -233,6 +234,16 @@ def operation_name(operation: int) -> str:
 def resource_name(resource: int) -> str:
     """Return the display name of a kind of resource: `topic`."""
     return _word(pb.Resource, resource, "RES_")
+
+
+def grant_command(principal: str, operation: pb.Operation, resource: pb.Resource, name: str) -> str:
+    """Return the command of an administrator that grants an operation."""
+    words = [operation_name(operation), resource_name(resource)]
+    if is_internal_topic(resource, name):
+        words = [operation_name(pb.OP_CLUSTER), resource_name(pb.RES_CLUSTER)]
+    elif name:
+        words[1] += f":{name}"
+    return shlex.join(["tidelog", "acl", "grant", principal, *words])
 
 
 def _word(enum: type[pb.Operation | pb.Resource], number: int, prefix: str) -> str:

@@ -11,6 +11,7 @@ from typing import Final
 from tidelog_broker.core.security.permissions import (
     Decision,
     Permissions,
+    grant_command,
     is_internal_topic,
     operation_name,
     resource_name,
@@ -119,13 +120,15 @@ class Session:
         kind, permission = resource_name(resource), operation_name(operation)
         if by_id is not None and not self.may_see(name):
             what = f"{kind} with the id {by_id.hex()}"
+            shown = "NAME"
         else:
+            shown = name
             what = kind + (f" {name!r}" if name else "")
             if is_internal_topic(resource, name):
                 what += " (internal topics require `cluster` on the cluster)"
         return NotAllowedError(
             f"{self.principal!r} has no permission: {permission} on the {what}; an administrator can grant "
-            "it with: tidelog acl grant",
+            f"it with: {grant_command(self.principal, operation, resource, shown)}",
             permission,
             f"{kind}:{name}" if name else kind,
         )

@@ -73,3 +73,20 @@ def test_caller_is_forwarded_and_a_session_expires() -> None:
     assert not session.expired(9)
     assert session.expired(10)
     assert not Session(Permissions(), "ann").expired(10)
+
+
+@pytest.mark.parametrize(
+    ("operation", "resource", "name", "by_id", "command"),
+    [
+        (pb.OP_CONSUME, pb.RES_TOPIC, "temps", None, "ann consume topic:temps"),
+        (pb.OP_GROUP, pb.RES_GROUP, "a b", None, "ann group 'group:a b'"),
+        (pb.OP_DESCRIBE, pb.RES_CLUSTER, "", None, "ann describe cluster"),
+        (pb.OP_CONSUME, pb.RES_TOPIC, "__audit", None, "ann cluster cluster"),
+        (pb.OP_PRODUCE, pb.RES_TOPIC, "hidden", b"\1\2", "ann produce topic:NAME"),
+    ],
+)
+def test_refusal_ends_with_the_complete_command(
+    operation: pb.Operation, resource: pb.Resource, name: str, by_id: bytes | None, command: str
+) -> None:
+    error = Session(Permissions(), "ann").refusal(operation, resource, name, by_id=by_id)
+    assert error.message.endswith(f"an administrator can grant it with: tidelog acl grant {command}")

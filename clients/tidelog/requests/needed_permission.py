@@ -1,0 +1,45 @@
+"""Refusals that name the operation that the caller requested.
+
+A client looks up a topic before it reads or writes it. A caller without any permission is already refused `describe` by
+the lookup, although it needs `consume` or `produce`, which include `describe`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from tidelog.cluster.routing import Router
+from tidelog.errors import ForbiddenError
+from tidelog_proto import broker_pb2 as pb
+
+
+async def check_permission(router: Router, operation: pb.Operation, resource: pb.Resource, name: str) -> None:
+    """Ask a node to refuse an operation that the caller is not allowed; the node audits a refusal.
+
+    Raises:
+        ForbiddenError: the operation is not allowed.
+        TidelogError: no node answers.
+    """
+    request = pb.AccessTest(operation=operation, resource=resource, name=name, enforce=True)
+    frame = await router.call_any(lambda: pb.Envelope(access_test=request), repeatable=True)
+    reply = frame.envelope.access_test_reply
+    if not reply.allowed:  # a node of an earlier release does not refuse
+        raise ForbiddenError(reply.because)
+
+
+@asynccontextmanager
+async def requiring(
+    router: Router, operation: pb.Operation, name: str, resource: pb.Resource = pb.RES_TOPIC
+) -> AsyncIterator[None]:
+    """Replace a refusal in the block by the refusal of `operation`, if the caller lacks the permission for it.
+
+    Raises:
+        ForbiddenError: the caller may not perform the operation, or it may and the block was refused something else.
+        TidelogError: as the block.
+    """
+    try:
+        yield
+    except ForbiddenError:
+        await check_permission(router, operation, resource, name)
+        raise

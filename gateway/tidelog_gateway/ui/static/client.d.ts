@@ -1,0 +1,357 @@
+// Made of clients/javascript/src: python -m tests.javascript_bundle
+/** Types of Tidelog's client for JavaScript. */
+
+export type Bytes = Uint8Array | ArrayBuffer | ArrayBufferView;
+export type Text = string | Bytes;
+/** Milliseconds since 1970, or a Date; where the gateway takes text, also ISO 8601 with a time zone. */
+export type Time = number | Date;
+
+export interface BackoffOptions {
+  /** The first delay; it doubles with each failure. 250 unless given. */
+  initialMs?: number;
+  /** The longest delay. 30,000 unless given. */
+  maxMs?: number;
+}
+
+export interface CallOptions {
+  /** Ends the call; it rejects with the signal's reason. */
+  signal?: AbortSignal;
+  /** How long the call may take each time that it is tried. */
+  timeoutMs?: number;
+  /** How often it is tried again where that is safe. */
+  retries?: number;
+}
+
+export interface ClientOptions {
+  /** The gateway's address, which may have a path prefix. In a browser the page's origin unless given. */
+  url?: string | URL;
+  /** An API key. */
+  apiKey?: string;
+  /** A token of an issuer, or a function that returns one for each request and each connection. */
+  token?: string | (() => string | Promise<string>);
+  user?: string;
+  password?: string;
+  /** Instead of the global `fetch`. */
+  fetch?: typeof globalThis.fetch;
+  /** Instead of the global `WebSocket`, which node has from version 22 on: a class such as that of the package `ws`. */
+  WebSocket?: new (url: string, protocols: string[]) => any;
+  /** 35,000 unless given: above the 30 s that a gateway gives a request to a node. */
+  timeoutMs?: number;
+  /** 3 unless given. */
+  retries?: number;
+  backoff?: BackoffOptions;
+}
+
+/** A record to publish. It has exactly one of `value`, `json` and `valueText`. */
+export type PublishRecord = {
+  /** Records with equal keys go to one partition. */
+  key?: Text | null;
+  headers?: Array<[name: string, value: Text | null]> | Record<string, Text | null>;
+  tag?: string | null;
+  partition?: number | null;
+  timestamp?: Time | null;
+} & (
+  | { /** Text, bytes, or null for a tombstone. */ value: Text | null; json?: undefined; valueText?: undefined }
+  | { /** Written with `stringifyJson`. */ json: unknown; value?: undefined; valueText?: undefined }
+  | { /** JSON text, stored as it is. */ valueText: string; value?: undefined; json?: undefined }
+);
+
+export interface PublishOptions extends CallOptions {
+  /** Also try again where it is not known whether the records were stored: they may be stored twice. */
+  retryUnknown?: boolean;
+}
+
+export interface PublishResult {
+  partition: number;
+  /** Absent for a record that was dropped as a duplicate. */
+  offset?: number;
+  isDuplicate: boolean;
+}
+
+export interface JsonOptions {
+  /**
+   * What happens to numbers with more digits than a double keeps. "exact", the default, throws `InexactNumberError`;
+   * "bigint" makes integers beyond 2^53 - 1 BigInt and throws for others; "text" makes them `JsonNumber`; "lossy" is
+   * `JSON.parse`.
+   */
+  numbers?: "exact" | "bigint" | "text" | "lossy";
+}
+
+/** A record that was read. */
+export class TidelogRecord {
+  private constructor();
+  readonly topic: string;
+  readonly partition: number;
+  readonly offset: number;
+  readonly timestampMs: number;
+  readonly tag: string | null;
+  /** Text, bytes where it is not UTF-8, or null. */
+  readonly key: string | Uint8Array | null;
+  /** Text, bytes where it is not UTF-8, or null for a tombstone. */
+  readonly value: string | Uint8Array | null;
+  readonly headers: Array<[name: string, value: string | Uint8Array | null]>;
+  readonly isTombstone: boolean;
+  bytes(): Uint8Array | null;
+  keyBytes(): Uint8Array | null;
+  /** The value's text, digit by digit as it was published. */
+  text(): string | null;
+  /** The value as JSON; null for a tombstone. */
+  json(options?: JsonOptions): any;
+  toJSON(): object;
+  /** The record as `publish` takes it. */
+  toPublish(): PublishRecord;
+}
+
+export interface ReadOptions extends CallOptions {
+  /** One of `offset`, `timestamp` and `from` says where to begin; the earliest record unless given. */
+  offset?: number;
+  timestamp?: Time | string;
+  from?: "earliest" | "latest";
+  maxRecords?: number;
+  maxBytes?: number;
+  /** Wait so long for a record at the end of the log. */
+  waitMs?: number;
+  key?: Text;
+  tag?: string;
+}
+
+export interface ReadResult {
+  records: TidelogRecord[];
+  nextOffset: number;
+  logStartOffset: number;
+  highWatermark: number;
+}
+
+/** Records of one partition, in order. */
+export class Batch {
+  private constructor();
+  readonly topic: string;
+  readonly partition: number;
+  readonly records: TidelogRecord[];
+  readonly nextOffset: number;
+}
+
+/** Where a program has come: plain data, to be kept and spread into the options of a later `subscribe`. */
+export interface SubscriptionState {
+  resumeToken?: string;
+  resume?: Record<string, number>;
+}
+
+export interface SubscribeOptions extends SubscriptionState {
+  /** Where to begin without a state or a group's position; "latest" unless given. */
+  from?: "earliest" | "latest" | Time;
+  group?: string;
+  /** Share the topic's partitions with the other members of the group. */
+  member?: boolean;
+  key?: Text;
+  tag?: string;
+  /** How much may lie unprocessed in this program: 2,000 records and 2 MiB unless given. */
+  credit?: { records?: number; bytes?: number };
+  signal?: AbortSignal;
+  timeoutMs?: number;
+  /** A connection that is quiet for so long is probed, and replaced after as long again. 20,000 unless given. */
+  heartbeatMs?: number;
+  /** false ends the subscription with the first lost connection. */
+  reconnect?:
+    | false
+    | (BackoffOptions & {
+        /** Failures in a row after which it ends; Infinity unless given. */
+        attempts?: number;
+        /** The same before the first connection; 5 unless given. */
+        firstAttempts?: number;
+      });
+  /** What happens when the program falls behind; "pause" unless given: it gets every record. */
+  onLag?: "pause" | "skip" | "close";
+  /** With "skip" and "close": how many offsets a partition's position may be before the end of its log. */
+  maxLagRecords?: number;
+  /** With "skip": records of a partition from `fromOffset` up to `nextOffset` are left out. */
+  onGap?: (gap: { partition: number; fromOffset: number; nextOffset: number }) => void;
+  /** The longest message that the WebSocket takes; 100 MiB unless given. A longer record ends the subscription. */
+  maxMessageBytes?: number;
+  onConnected?: () => void;
+  onDisconnected?: (error: TidelogError, delayMs: number) => void;
+  /** A member gets partitions; the next offset of each. */
+  onAssigned?: (offsets: Record<string, number>) => void | Promise<void>;
+  /** A member gives up partitions. Unless they are lost it may commit until the returned promise is settled, for at most 3 s. */
+  onRevoked?: (partitions: number[], how: { isLost: boolean }) => void | Promise<void>;
+}
+
+/** A subscription over WebSocket. It is iterated once, over records or over batches. */
+export class Subscription implements AsyncIterable<TidelogRecord> {
+  private constructor();
+  readonly topic: string;
+  readonly state: SubscriptionState;
+  readonly isConnected: boolean;
+  /** Wait until the subscription is open for the first time. */
+  ready(): Promise<this>;
+  /** A record counts as processed when the next one is asked for. */
+  [Symbol.asyncIterator](): AsyncGenerator<TidelogRecord, void, void>;
+  /** A batch counts as processed when the next one is asked for. */
+  batches(): AsyncGenerator<Batch, void, void>;
+  /** Count a record or a batch as processed, and what is before it in its partition. */
+  processed(upTo: TidelogRecord | Batch): void;
+  /** Commit for the group what was processed. */
+  commit(upTo?: TidelogRecord | Batch, options?: { note?: string; signal?: AbortSignal; timeoutMs?: number }): Promise<Record<string, number>>;
+  close(): void;
+}
+
+/** Where a program has come: plain data, to be kept and spread into the options of a later `stream`. */
+export interface StreamState {
+  lastEventId?: string;
+  /** Partition -> next offset; it wins over `lastEventId`. */
+  offsets?: Record<string, number>;
+}
+
+export interface StreamOptions extends StreamState {
+  /** Where to begin without a state or a group's position; "latest" unless given. */
+  from?: "earliest" | "latest" | Time;
+  /** Begin where the group has committed, and commit for it. */
+  group?: string;
+  key?: Text;
+  tag?: string;
+  signal?: AbortSignal;
+  /** Until the stream begins. */
+  timeoutMs?: number;
+  /** A stream that is quiet for so long is replaced; more than the gateway's `stream_heartbeat_s`. 45,000 unless given. */
+  heartbeatMs?: number;
+  /** As that of a subscription. */
+  reconnect?: SubscribeOptions["reconnect"];
+  onConnected?: () => void;
+  onDisconnected?: (error: TidelogError, delayMs: number) => void;
+}
+
+/** A topic as server-sent events. It is iterated once, over records or over batches. */
+export class RecordStream implements AsyncIterable<TidelogRecord> {
+  private constructor();
+  readonly topic: string;
+  readonly state: StreamState;
+  /** A record counts as processed when the next one is asked for. */
+  [Symbol.asyncIterator](): AsyncGenerator<TidelogRecord, void, void>;
+  /** A batch counts as processed when the next one is asked for. */
+  batches(): AsyncGenerator<Batch, void, void>;
+  /** Count a record or a batch as processed, and what is before it in its partition. */
+  processed(upTo: TidelogRecord | Batch): void;
+  /** Commit for the group what was processed; the positions that hold now, as `groups.commit` returns them. */
+  commit(upTo?: TidelogRecord | Batch, options?: CallOptions & { note?: string }): Promise<Document[]>;
+  close(): void;
+}
+
+/** A document of the HTTP API, with the names of `/openapi.json`; integers beyond 2^53 - 1 are BigInt. */
+export type Document = Record<string, any>;
+/** Settings of a topic, with the names of `/openapi.json`. */
+export type TopicSettings = Record<string, string | number | bigint | boolean>;
+
+export interface Topics {
+  page(options?: CallOptions & { limit?: number; cursor?: string }): Promise<{ topics: Document[]; next_cursor: string | null }>;
+  list(options?: CallOptions): AsyncGenerator<Document, void, void>;
+  describe(topic: string, options?: CallOptions): Promise<Document>;
+  create(topic: string, settings?: TopicSettings, options?: CallOptions): Promise<Document>;
+  alter(topic: string, settings: TopicSettings, options?: CallOptions): Promise<Document>;
+  delete(topic: string, options?: CallOptions): Promise<void>;
+  deleteRecords(
+    topic: string,
+    partition: number,
+    before: CallOptions & ({ beforeOffset: number } | { beforeTimestamp: Time | string }),
+  ): Promise<{ partition: number; log_start_offset: number }>;
+}
+
+export interface Groups {
+  page(options?: CallOptions & { limit?: number; cursor?: string }): Promise<{ groups: Document[]; next_cursor: string | null }>;
+  list(options?: CallOptions): AsyncGenerator<Document, void, void>;
+  describe(group: string, options?: CallOptions): Promise<Document>;
+  delete(group: string, options?: CallOptions): Promise<void>;
+  offsets(group: string, options?: CallOptions & { topic?: string }): Promise<Document[]>;
+  lag(group: string, options?: CallOptions & { topic?: string }): Promise<{ group: string; lag: number; partitions: Document[] }>;
+  commit(
+    group: string,
+    offsets: Array<{ topic: string; partition: number; next_offset: number; note?: string }>,
+    options?: CallOptions,
+  ): Promise<Document[]>;
+  reset(
+    group: string,
+    target: { topic?: string; partitions?: number[]; dry_run?: boolean } & (
+      | { to: "earliest" | "latest" }
+      | { offset: number }
+      | { timestamp: Time | string }
+    ),
+    options?: CallOptions,
+  ): Promise<{ group: string; lag: number; partitions: Document[] }>;
+}
+
+/** A client of one gateway. */
+export class TidelogClient {
+  constructor(options?: ClientOptions);
+  readonly url: string;
+  readonly topics: Topics;
+  readonly groups: Groups;
+  publish(topic: string, record: PublishRecord, options?: PublishOptions): Promise<PublishResult>;
+  publishMany(topic: string, records: Iterable<PublishRecord>, options?: PublishOptions): Promise<{ results: PublishResult[]; duplicates: number }>;
+  read(topic: string, partition: number, options?: ReadOptions): Promise<ReadResult>;
+  follow(topic: string, partition: number, options?: ReadOptions): AsyncGenerator<TidelogRecord, never, void>;
+  newest(topic: string, key: Text, options?: CallOptions & { partition?: number }): Promise<TidelogRecord | undefined>;
+  offsets(topic: string, options?: CallOptions & { timestamp?: Time | string }): Promise<Document[]>;
+  subscribe(topic: string, options?: SubscribeOptions): Subscription;
+  stream(topic: string, options?: StreamOptions): RecordStream;
+}
+
+/** A JSON number as its text. */
+export class JsonNumber {
+  constructor(text: string);
+  readonly text: string;
+  toString(): string;
+  valueOf(): number;
+  toJSON(): never;
+}
+
+export function parseJson(text: string, options?: JsonOptions): any;
+export function stringifyJson(value: unknown): string;
+
+export interface ErrorFields {
+  code?: string;
+  status?: number;
+  retryable?: boolean;
+  definite?: boolean;
+  requestId?: string;
+  retryAfterMs?: number;
+  problem?: Document;
+  cause?: unknown;
+}
+
+/** The base of all errors of this client. */
+export class TidelogError extends Error {
+  constructor(message: string, about?: ErrorFields);
+  /** The gateway's name of the error, or one of the client's own; docs/errors.md and docs/javascript.md list them. */
+  readonly code: string;
+  /** The HTTP status, where there was one. */
+  readonly status: number | undefined;
+  /** Whether the same request may succeed later. */
+  readonly retryable: boolean;
+  /** Whether it is known that the request had no effect. */
+  readonly definite: boolean;
+  /** Names the request in the gateway's log. */
+  readonly requestId: string | undefined;
+  readonly retryAfterMs: number | undefined;
+  /** The problem document as it came. */
+  readonly problem: Document | undefined;
+}
+
+export class AuthenticationError extends TidelogError {}
+export class ForbiddenError extends TidelogError {}
+export class NotFoundError extends TidelogError {}
+export class ConflictError extends TidelogError {}
+export class InvalidRequestError extends TidelogError {}
+export class OffsetOutOfRangeError extends TidelogError {
+  readonly partition: number | undefined;
+  readonly logStartOffset: number;
+  readonly highWatermark: number;
+}
+export class OverloadedError extends TidelogError {}
+export class UnavailableError extends TidelogError {}
+export class OutcomeUnknownError extends TidelogError {}
+export class ConnectionError extends TidelogError {}
+export class TimeoutError extends TidelogError {}
+export class ProtocolError extends TidelogError {}
+export class InexactNumberError extends TidelogError {}
+export class PartialPublishError extends TidelogError {
+  readonly results: Array<(PublishResult & { error?: undefined }) | { error: TidelogError }>;
+}
