@@ -1,4 +1,4 @@
-"""The examples of `docs/javascript.md`, and the pages of `docs/cookbook.md`."""
+"""The examples of `docs/javascript.md`, and the pages of `docs/cookbook-web.md`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 PAGE = Path(__file__).parents[2] / "docs" / "javascript.md"
-COOKBOOK = PAGE.with_name("cookbook.md")
+COOKBOOK = PAGE.with_name("cookbook-web.md")
 ADDRESS = "http://127.0.0.1:8080"
 
 
