@@ -59,7 +59,7 @@ DIALECT: Final = Dialect(
         FieldKind.WHOLE: "BIGINT",
         FieldKind.HUGE: "DECIMAL(38, 0)",
         FieldKind.NUMBER: "DOUBLE",
-        FieldKind.DECIMAL: "DECIMAL(38, {scale})",
+        FieldKind.DECIMAL: "DECIMAL({precision}, {scale})",
         FieldKind.DATE: "DATE",
         FieldKind.TIME: "TIMESTAMP",
         FieldKind.MOMENT: "TIMESTAMP WITH TIME ZONE",
