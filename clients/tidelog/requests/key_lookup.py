@@ -9,6 +9,7 @@ from tidelog.errors import EpochChangingError, OffsetOutOfRangeError
 from tidelog.model import Record
 from tidelog.requests import fetch_and_commit, list_offsets
 from tidelog.requests.conversions import NewestOf
+from tidelog.requests.record_filters import check_key
 from tidelog_proto.batch.key_partitions import partition_for_key
 
 _TRIES_MAX: Final = 8
@@ -17,6 +18,7 @@ _TRIES_MAX: Final = 8
 
 async def newest_of_key(router: Router, topic: str, key: bytes, partition: int | None) -> Record | None:
     """Return the newest committed record of a key, or None. See `Client.get`."""
+    check_key(key)
     if partition is None:
         route = await router.about_topic(topic, lambda: router.topic(topic), repeatable=True)
         partition = partition_for_key(key, len(route.partitions))
