@@ -105,19 +105,10 @@ class Shape:
 
     def told(self) -> list[str]:
         """Return notes about columns that differ from the JSON values."""
-        cast = [f"{name!r} ({kind})" for name, kind in self.fields.items() if kind in ISO_FORMS]
         digits = [repr(name) for name, kind in self.fields.items() if kind is FieldKind.DIGITS]
-        lines = []
-        if cast:
-            lines.append(
-                f"the fields {', '.join(cast)} are converted from ISO 8601; other text is null in them, see "
-                "column value"
-            )
-        if digits:
-            lines.append(
-                f"the fields {', '.join(digits)} have numbers that no type represents exactly, so they are text"
-            )
-        return lines
+        if not digits:
+            return []
+        return [f"the fields {', '.join(digits)} have numbers that no type represents exactly, so they are text"]
 
 
 @dataclass(slots=True)
@@ -275,6 +266,7 @@ class Dialect:
         digits: expression for the digits of a number before its exponent, without leading and trailing zeros.
         whole: expression for the part of a number before its decimal point.
         raises: the function that fails with a message.
+        reports: expression that is null, and reports a topic, a field and a text that its column does not hold.
     """
 
     types: Mapping[FieldKind, str]
@@ -283,6 +275,7 @@ class Dialect:
     digits: Callable[[str], str]
     whole: Callable[[str], str]
     raises: str
+    reports: Callable[[str, str, str], str]
 
 
 class SafeNumbers:
@@ -340,7 +333,9 @@ def _converted(topic: str, shape: Shape, name: str, text: str, dialect: Dialect)
     made_of = dialect.types[kind].format(precision=precision, scale=scale)
     cast = f"try_cast({text} AS {made_of})"
     if kind in ISO_FORMS:
-        return f"CASE WHEN {dialect.matches(text, ISO_FORMS[kind])} THEN {cast} END"
+        other = dialect.reports(topic, name, text)
+        parsed = f"CASE WHEN {dialect.matches(text, ISO_FORMS[kind])} THEN {cast} END"
+        return f"coalesce({parsed}, CASE WHEN {text} IS NOT NULL THEN CAST({other} AS {made_of}) END)"
     message = (
         f"{topic}: {name} is {made_of} by the sampled records, which does not represent every number exactly; use a "
         "larger --sample. Number: "

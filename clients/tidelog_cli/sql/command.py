@@ -52,6 +52,10 @@ class Engine(Protocol):
         """Return whether each result row depends on a single record, so that new rows only need new records."""
         ...
 
+    def notes(self) -> list[str]:
+        """Return notes for the user about the last answer, once its rows have been read."""
+        ...
+
     def close(self) -> None:
         """Release all resources."""
 
@@ -143,6 +147,8 @@ def _answer(engine: Engine, statement: str, topics: Topics, show: Callable[[Answ
             task = progress.add_task("reading", total=None)
             answer = engine.answer(statement, topics.provide, partial(progress.advance, task))
             show(answer)
+        for line in engine.notes():
+            note(line)
     except CommandFailed:
         if topics.empty:
             note(f"{', '.join(sorted(topics.empty))}: no records yet from which to detect columns")

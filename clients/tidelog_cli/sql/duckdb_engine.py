@@ -43,6 +43,7 @@ _RESERVED: Final = frozenset(
 _NANOSECONDS: Final = "_NS"
 """Suffix of types with nanoseconds."""
 _STRICT: Final = "tidelog_strict_json"
+_REPORT: Final = "tidelog_other_text"
 _PLACE: Final = re.compile(r"\n+(LINE (\d+): )(.*)\n( *)\^", re.DOTALL)
 _LENIENT: Final = r",\s*[\]}]|[:\[,]\s*-?(?i:nan|inf)"
 """DuckDB's extensions of JSON: trailing commas, NaN and infinities; may also match inside strings."""
@@ -52,6 +53,10 @@ _LOSSY: Final = r"[:\[,]\s*-?(?:[0-9.]+[eE]|[0-9]*[.](?:[0-9]+0(?:[^0-9]|$)|[0-9
 
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
 
 
 DIALECT: Final = Dialect(
@@ -70,6 +75,7 @@ DIALECT: Final = Dialect(
     digits=lambda text: f"trim(regexp_replace(regexp_replace({text}, '[eE].*', ''), '[^0-9]', '', 'g'), '0')",
     whole=lambda text: f"split_part({text}, '.', 1)",
     raises="error",
+    reports=lambda topic, name, text: f"nullif({_REPORT}({_literal(topic)}, {_literal(name)}, {text}), '')",
 )
 
 
@@ -97,6 +103,8 @@ class DuckDbEngine:
             "python_enable_replacements": False,  # without this, Python variables could be used as tables
         }
         self._datasets: list[TopicDataset] = []
+        self._other_text: dict[tuple[str, str], str] = {}
+        """By topic and field: the first text that is not in the ISO 8601 format of its column."""
         self._connect()
 
     def close(self) -> None:
@@ -149,8 +157,20 @@ class DuckDbEngine:
             ((count,),) = self._connection.execute(f"COPY ({rows}) TO '{place}' ({options})").fetchall()
         return int(count)
 
+    def notes(self) -> list[str]:
+        """Return notes about text that was null in the last answer, because its column has dates or times."""
+        return [
+            f"{topic}: text that is not ISO 8601 is null in column {name!r}, such as {text[:60]!r}; column value has it"
+            for (topic, name), text in self._other_text.items()
+        ]
+
+    def _report(self, topic: str, name: str, text: str) -> str:
+        self._other_text.setdefault((topic, name), text)
+        return ""
+
     def _open(self, statement: str, provide: Provide, on_read: Callable[[int], None]) -> None:
         """Create the views of the topics that a statement names."""
+        self._other_text = {}
         self._disconnect()  # closes the scans of an earlier answer
         self._connect()
         tables = provide(*named_in(self._parsed(statement)))
@@ -178,6 +198,7 @@ class DuckDbEngine:
         self._connection = self._duckdb.connect(config=self._config)
         self._connection.execute("SET TimeZone = 'UTC'")
         self._connection.create_function(_STRICT, strict_json, ["VARCHAR"], "VARCHAR")
+        self._connection.create_function(_REPORT, self._report, ["VARCHAR", "VARCHAR", "VARCHAR"], "VARCHAR")
 
     def _disconnect(self) -> None:
         for dataset in self._datasets:

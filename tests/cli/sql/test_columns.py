@@ -127,10 +127,9 @@ def test_decimal_with_more_than_18_whole_digits_has_38_digits() -> None:
     assert shape.decimals == {"a": (38, 1)}
 
 
-def test_fields_that_are_cast_are_announced() -> None:
+def test_numbers_that_are_text_are_announced() -> None:
     shape = shape_like([], [b'{"day":"2024-02-29","at":"2024-02-29T10:00Z","n":1e999,"x":1}'], None)
-    cast, digits = shape.told()
-    assert "'day' (date), 'at' (moment)" in cast
+    (digits,) = shape.told()
     assert "'n'" in digits
     assert shape_like([], [b'{"x":1}'], None).told() == []
 
