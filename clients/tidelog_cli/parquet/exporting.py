@@ -61,7 +61,11 @@ def export(
     target: Annotated[Path, typer.Argument(metavar="DIR|FILE.parquet", show_default=False)],
     *,
     since: Annotated[
-        str, typer.Option(metavar="WHERE", help="Start: earliest, a time, or a duration before now (7d).")
+        str,
+        typer.Option(
+            metavar="WHERE",
+            help="Start at the first record that is not older: earliest, a time, or an age (30m, 12h, 7d).",
+        ),
     ] = "earliest",
     compression: Annotated[CodecChoice, typer.Option(help="Compression of columns.")] = CodecChoice.ZSTD,
     file_records: Annotated[int, typer.Option(min=1, help="Number of offsets per file in a directory.")] = FILE_RECORDS,
