@@ -12,7 +12,6 @@ from tidelog.model import (
     Offset,
     TopicPartition,
 )
-from tidelog.requests.record_filters import check_key
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import OFFSET_MAX
 from tidelog_proto.errors import ProtocolError
@@ -114,7 +113,6 @@ def list_offsets_entry(topic_id: bytes, partition: int, at: At | NewestOf) -> pb
     """Return an entry of LIST_OFFSETS.
 
     Raises:
-        TypeError: the key is not bytes.
         InvalidRequestError: `at` is not a point in a log.
     """
     if at == "earliest":
@@ -122,7 +120,6 @@ def list_offsets_entry(topic_id: bytes, partition: int, at: At | NewestOf) -> pb
     if at == "latest":
         return pb.ListOffsetsEntry(topic_id=topic_id, partition=partition, latest=True)
     if isinstance(at, NewestOf):
-        check_key(at.key)
         return pb.ListOffsetsEntry(topic_id=topic_id, partition=partition, latest_of_key=at.key)
     if isinstance(at, datetime):
         return pb.ListOffsetsEntry(topic_id=topic_id, partition=partition, timestamp_us=microseconds(at))
