@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Final, Literal, Protocol
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
@@ -35,6 +35,10 @@ from tidelog_proto.limits import (
     TIMESTAMP_MS_MAX,
 )
 from tidelog_proto.names import check_topic_name
+from tidelog_proto.process.epoch_units import wrong_unit
+
+TIMESTAMP_DIGITS_MAX: Final = 20
+"""Most digits of a time that is parsed; nanoseconds have 19."""
 
 router = APIRouter(prefix="/v1", tags=["offsets"], route_class=JsonRoute)
 
@@ -235,10 +239,14 @@ def parse_timestamp(text: str, parameter: str = "timestamp") -> int:
     """Parse a time as us since 1970; `parameter` names it in the error.
 
     Raises:
-        Problem: 422 when it is neither milliseconds nor ISO 8601 with a time zone, or out of range.
+        Problem: 422 when it is neither milliseconds nor ISO 8601 with a time zone, or out of range; also for a time in
+            another unit, such as seconds.
     """
-    if text.isascii() and text.isdigit() and int(text) <= TIMESTAMP_MS_MAX:
-        return int(text) * 1000
+    if text.isascii() and text.isdigit() and len(text) <= TIMESTAMP_DIGITS_MAX:
+        if reason := wrong_unit(int(text), "milliseconds"):
+            raise invalid([{"parameter": parameter, "detail": reason}])
+        if int(text) <= TIMESTAMP_MS_MAX:
+            return int(text) * 1000
     try:
         moment = datetime.fromisoformat(text)
         # Not converted to UTC first, because some valid times would exceed the year 9999.

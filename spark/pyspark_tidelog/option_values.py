@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from pyspark_tidelog.errors import OptionError
+from tidelog_proto.process.epoch_units import wrong_unit
 
 NUMBER_MAX: Final = (2**63 - 1) // 1000
 """Largest number of milliseconds that fits a long in microseconds; larger than all offsets."""
@@ -58,7 +59,14 @@ def timestamp_us(name: str, text: str) -> int:
     """Parse milliseconds since 1970; return microseconds."""
     if not text.isdecimal() or len(text) > len(str(NUMBER_MAX)) or int(text) > NUMBER_MAX:
         raise OptionError(f"option {name!r} must be milliseconds since 1970, got {text[:60]!r}.")
-    return int(text) * 1000
+    return milliseconds_to_us(name, int(text))
+
+
+def milliseconds_to_us(name: str, value: int) -> int:
+    """Convert milliseconds since 1970 to microseconds; refuse times in another unit."""
+    if reason := wrong_unit(value, "milliseconds"):
+        raise OptionError(f"option {name!r}: {reason}.")
+    return value * 1000
 
 
 def count(options: Mapping[str, str], name: str, most: int) -> int | None:

@@ -29,6 +29,7 @@ from pyspark_tidelog.option_values import (
     flag,
     is_int,
     json_object,
+    milliseconds_to_us,
     per_partition,
     timestamp_us,
 )
@@ -351,7 +352,9 @@ def _position(options: Mapping[str, str], side: str, default: Edge, *, one_edge:
         return AtTimestamp(timestamp_us(by_time, options[by_time]))
     if by_times in options:
         parsed = per_partition(by_times, options[by_times], '{"flights":{"0":1700000000000}}', lowest=0)
-        return AtTimestamps({topic: {p: ms * 1000 for p, ms in of.items()} for topic, of in parsed.items()})
+        return AtTimestamps(
+            {topic: {p: milliseconds_to_us(by_times, ms) for p, ms in of.items()} for topic, of in parsed.items()}
+        )
     if by_offset not in options:
         return default
     return _offsets(by_offset, options[by_offset], default, one_edge=one_edge)

@@ -72,7 +72,10 @@ def refuse_overwriting(*, overwrite: bool) -> None:
         OptionError: with `overwrite`.
     """
     if overwrite:
-        raise OptionError("rows can only be appended to a topic: write with mode('append').")
+        raise OptionError(
+            "rows can only be appended to a topic: use mode('append') for a frame, or outputMode('append') for a "
+            "stream; results in other output modes are written with foreachBatch."
+        )
 
 
 class TidelogWriter(DataSourceArrowWriter):

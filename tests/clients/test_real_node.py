@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from unittest.mock import ANY
 
 import pyarrow as pa
@@ -210,6 +211,9 @@ async def test_records_are_found_by_key_and_tag(real_node: RealNode) -> None:
             while len(found) < len(mine):
                 found.append((await anext(consumer)).value)
         assert found == mine
+        text: Any = "12"
+        with pytest.raises(TypeError, match="key must be bytes, got str: '12'; pass b'12'"):
+            await client.get("t", text)
         newest = await client.get("t", b"12")
         assert newest is not None
         assert (newest.value, newest.key, newest.tag) == (mine[-1], b"12", "even")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from pyspark_tidelog.errors import OptionError
-from pyspark_tidelog.option_values import per_partition
+from pyspark_tidelog.option_values import milliseconds_to_us, per_partition, timestamp_us
 
 
 def test_number_out_of_range_is_refused_with_the_range_and_an_example() -> None:
@@ -13,3 +13,14 @@ def test_number_out_of_range_is_refused_with_the_range_and_an_example() -> None:
         "option 'startingOffsets': -3 for 'flights' partition 0 must be an integer from -2 to 9223372036854775; "
         'give {"flights":{"0":42}}.'
     )
+
+
+def test_milliseconds_become_microseconds() -> None:
+    assert milliseconds_to_us("startingTimestamp", 1_700_000_000_123) == 1_700_000_000_123_000
+    assert timestamp_us("startingTimestamp", "0") == 0
+
+
+@pytest.mark.parametrize(("text", "unit"), [("1700000000", "seconds"), ("1700000000000000", "microseconds")])
+def test_another_unit_is_named_with_the_value_to_pass(text: str, unit: str) -> None:
+    with pytest.raises(OptionError, match=f"'startingTimestamp': {text} is .* in {unit}.*pass 1700000000000"):
+        timestamp_us("startingTimestamp", text)

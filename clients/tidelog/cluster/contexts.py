@@ -191,7 +191,10 @@ def require_context(name: str | None = None) -> Context:
     """
     context = find_context(name)
     if context is None:
-        raise InvalidRequestError("no context is selected; create one with: tidelog context add NAME --bootstrap …")
+        raise InvalidRequestError(
+            "no cluster is named: pass bootstrap=, or select a context; create one with: tidelog context add NAME "
+            "--bootstrap … (TIDELOG_BOOTSTRAP is for commands)"
+        )
     return context
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from tidelog.produce.custom_partitioners import chooser_of
 from tidelog.produce.open_batch import record_size_bytes
@@ -16,6 +16,8 @@ from tidelog.produce.producer_options import ProducerOptions
 from tidelog.produce.serializers import serializer_of
 from tidelog_proto.batch.columns import TIMESTAMP_US_MAX, Headers
 from tidelog_proto.limits import TAG_BYTES_MAX
+
+_ENCODE: Final = "encode it, or pass {0}_serializer to the producer"
 
 
 class PreparedRecord(NamedTuple):
@@ -127,9 +129,7 @@ def _no_text(many: Sequence[Any], what: str) -> Sequence[bytes | None]:
     """
     items: Sequence[Any] = list(many) if isinstance(many, Iterator) else many
     if isinstance(items, str) or isinstance(next((each for each in items if each is not None), None), str):
-        raise TypeError(
-            f"a {what} must be bytes or None, got str; encode it, or pass {what}_serializer to the producer"
-        )
+        raise TypeError(f"a {what} must be bytes or None, got str; {_ENCODE.format(what)}")
     return items
 
 
@@ -171,9 +171,9 @@ def _check_record(value: object, key: object, tag: object, timestamp_us: int | N
         TypeError, ValueError: see `Producer.send`.
     """
     if not (value is None or isinstance(value, bytes)):
-        raise TypeError(f"a value must be bytes or None, got {type(value).__name__}")
+        raise TypeError(f"a value must be bytes or None, got {type(value).__name__}; {_ENCODE.format('value')}")
     if not (key is None or isinstance(key, bytes)):
-        raise TypeError(f"a key must be bytes or None, got {type(key).__name__}")
+        raise TypeError(f"a key must be bytes or None, got {type(key).__name__}; {_ENCODE.format('key')}")
     if tag is not None:
         if not isinstance(tag, str):
             raise TypeError(f"a tag must be str or None, got {type(tag).__name__}")

@@ -10,6 +10,7 @@ from tidelog.model import Record
 from tidelog.requests import fetch_and_commit, list_offsets
 from tidelog.requests.conversions import NewestOf
 from tidelog.requests.needed_permission import requiring
+from tidelog.requests.record_filters import check_key
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.key_partitions import partition_for_key
 
@@ -19,6 +20,7 @@ _TRIES_MAX: Final = 8
 
 async def newest_of_key(router: Router, topic: str, key: bytes, partition: int | None) -> Record | None:
     """Return the newest committed record of a key, or None. See `Client.get`."""
+    check_key(key)
     if partition is None:
         async with requiring(router, pb.OP_CONSUME, topic):
             route = await router.retry_for_topic(topic, lambda: router.topic(topic), repeatable=True)

@@ -15,6 +15,7 @@ from tidelog.errors import OffsetOutOfRangeError, TidelogError, UnknownTopicErro
 from tidelog.model import Offset, TopicPartition
 from tidelog.requests.conversions import At, NewestOf, list_offsets_entry, offset_of
 from tidelog.requests.paging import in_requests
+from tidelog.requests.record_filters import check_key
 from tidelog_proto import broker_pb2 as pb
 
 OFFSETS_PER_REQUEST: Final = 256
@@ -109,6 +110,8 @@ async def list_offsets(
     router: Router, topic: str, at: At | NewestOf, partitions: Iterable[int] | None
 ) -> dict[int, Offset]:
     """Resolve a point in the log. See `Client.list_offsets`."""
+    if isinstance(at, NewestOf):
+        check_key(at.key)
     numbers = list(partitions or ())
     if partitions is None:  # all partitions, including those added since the last metadata refresh
         numbers = sorted(

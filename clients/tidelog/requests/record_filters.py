@@ -25,12 +25,29 @@ class RecordFilter(NamedTuple):
         return message
 
 
+def check_key(key: object) -> None:
+    """Check the key to look for.
+
+    Raises:
+        TypeError: the key is not bytes.
+    """
+    if isinstance(key, str):
+        raise TypeError(f"key must be bytes, got str: {key!r}; pass {key.encode(errors='replace')!r}")
+    if not isinstance(key, bytes):
+        raise TypeError(f"key must be bytes, got {type(key).__name__}: {key!r}; encode it as its producer does")
+
+
 def record_filter(key: bytes | None, tag: str | None) -> RecordFilter | None:
     """Return the filter for a key and a tag; None for neither.
 
     Raises:
+        TypeError: the key is not bytes, or the tag is not text.
         InvalidRequestError: the tag is too long.
     """
+    if key is not None:
+        check_key(key)
+    if not (tag is None or isinstance(tag, str)):
+        raise TypeError(f"tag must be str, got {type(tag).__name__}: {tag!r}")
     if tag is not None and len(tag.encode()) > TAG_BYTES_MAX:
         raise InvalidRequestError(f"a tag must have at most {TAG_BYTES_MAX} bytes, got {len(tag.encode())}")
     return RecordFilter(key, tag) if (key, tag) != (None, None) else None

@@ -23,6 +23,7 @@ from tidelog.model import Fetched, Offset
 from tidelog.requests.offset_ranges import OffsetRange, fetch_options, fetch_range
 from tidelog.tables.joined_batches import BatchJoiner, wire_batch
 from tidelog_proto.batch.record_schema import RECORDS_SCHEMA
+from tidelog_proto.process.epoch_units import wrong_unit
 
 if TYPE_CHECKING:
     from tidelog.sync.client import Client
@@ -57,15 +58,16 @@ def read_arrow(
         context: the name of a context; None: that of TIDELOG_CONTEXT, or the current one.
         columns: some of topic, partition, offset, timestamp, key, value, headers, tag, in this order; None: all. The
             node does not send other columns if it can omit them, and they are not decoded.
-        since: start of the range, inclusive. A time after the last record gives no rows.
+        since: start of the range, inclusive; a time begins each partition at its first record that is not older. A time
+            after the last record gives no rows.
         until: end of the range, exclusive.
         partitions: the partitions to read; None: all.
         batch_records: most rows of a batch.
         options: options of `Client`.
 
     Raises:
-        InvalidRequestError: a column or a partition does not exist, a range ends before it begins, or a start offset is
-            beyond the end of the log.
+        InvalidRequestError: a column or a partition does not exist, a range ends before it begins, a start offset is
+            beyond the end of the log, or an integer is a time in another unit than µs.
         TidelogError: a request failed; also raised while batches are read. Records that retention deletes before they
             are read raise `OffsetOutOfRangeError`.
     """
@@ -106,6 +108,9 @@ def _ranges(
     numbers = [each.partition for each in described.partitions] if partitions is None else list(partitions)
     if len(set(numbers)) != len(numbers):
         raise InvalidRequestError(f"partitions must be distinct, got {numbers}")
+    for name, point in (("since", since), ("until", until)):
+        if isinstance(point, int) and (reason := wrong_unit(point, "microseconds")):
+            raise InvalidRequestError(f"{name}: {reason}, or a datetime with a time zone")
     starts, ends = (_offsets(client, topic, point, numbers) for point in (since, until))
     if isinstance(since, Mapping):
         _check_starts(topic, starts, client.list_offsets(topic, "latest", numbers))

@@ -25,7 +25,7 @@ from tidelog_cli.base.output import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOpti
 from tidelog_cli.base.session import place_and_options, with_client
 from tidelog_cli.parquet.files import FILE_SCHEMA, Codec, ExportedFile, Source, ends_in, exclusive, name_of
 from tidelog_cli.parquet.json_columns import SAMPLE_RECORDS, write_columns
-from tidelog_cli.records.consume import parse_start
+from tidelog_cli.records.consume import parse_since
 
 FILE_RECORDS: Final = 5_000_000
 GROUP_RECORDS: Final = 500_000
@@ -61,7 +61,11 @@ def export(
     target: Annotated[Path, typer.Argument(metavar="DIR|FILE.parquet", show_default=False)],
     *,
     since: Annotated[
-        str, typer.Option(metavar="WHERE", help="Start: earliest, a time, or a duration before now (7d).")
+        str,
+        typer.Option(
+            metavar="WHERE",
+            help="Start at the first record that is not older: earliest, a time, or an age (30m, 12h, 7d).",
+        ),
     ] = "earliest",
     compression: Annotated[CodecChoice, typer.Option(help="Compression of columns.")] = CodecChoice.ZSTD,
     file_records: Annotated[int, typer.Option(min=1, help="Number of offsets per file in a directory.")] = FILE_RECORDS,
@@ -92,12 +96,7 @@ def export(
     A directory gets files for each partition; a repeated run only adds new records, and continues an interrupted one. A
     FILE.parquet contains all partitions. Files are written atomically.
     """
-    begin = parse_start(since, "--since")
-    if isinstance(begin, int):
-        raise CommandFailed(
-            "--since takes a time, because an offset is a different record in each partition; give a time such as 7d",
-            EXIT_USAGE,
-        )
+    begin = parse_since(since)
     started = time.monotonic()
     if sample is not None and not columns:
         raise CommandFailed("--sample is for --columns: without it no columns are inferred", EXIT_USAGE)

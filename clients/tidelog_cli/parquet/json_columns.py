@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from tidelog_cli.base.offset_extents import Since
+from tidelog_cli.base.output import note
 from tidelog_cli.parquet.files import sync
 
 SAMPLE_RECORDS: Final = 10_000
@@ -46,6 +47,8 @@ def write_columns(
             codec=_CODECS.get(codec, codec),
             group_rows=group_records,
         )
+        for line in engine.notes():
+            note(line)
         sync(partial)
         partial.rename(target)
         sync(target.parent)

@@ -28,6 +28,7 @@ from tidelog.subscriptions.consumer_options import START_WAIT_S
 from tidelog_cli.base.background_io import call_in_background
 from tidelog_cli.base.end_offsets import Ends, insisting
 from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
+from tidelog_cli.base.offset_extents import Since
 from tidelog_cli.base.output import DEFAULT_BOOTSTRAP, BootstrapOption
 from tidelog_cli.base.session import with_client
 from tidelog_cli.base.times import ago, is_duration, moment_of
@@ -181,8 +182,8 @@ def consume(
     with_client(bootstrap, work)
 
 
-def parse_start(text: str, option: str = "--from") -> Start:
-    """Parse the value of `--from` or a similar option.
+def parse_start(text: str, option: str = "--from", *, offsets: bool = True) -> Start:
+    """Parse the value of `--from` or a similar option; `offsets`: whether the error suggests an offset.
 
     Raises:
         CommandFailed: it is not earliest, latest, an offset, an ISO 8601 time or a duration.
@@ -197,10 +198,26 @@ def parse_start(text: str, option: str = "--from") -> Start:
         return ago(text, datetime.now(UTC)) if is_duration(text) else moment_of(text)
     except ValueError as error:
         raise CommandFailed(
-            f"{option} {text!r}: give earliest, latest, an offset, a time like 2013-01-01T05:00:00, or how long ago, "
-            "like 7d",
+            f"{option} {text!r}: give earliest, latest, {'an offset, ' if offsets else ''}a time like "
+            "2013-01-01T05:00:00, or how long ago with a unit ms, s, m, h, d or w, like 30m, 12h or 7d",
             EXIT_USAGE,
         ) from error
+
+
+def parse_since(text: str) -> Since:
+    """Parse the value of `--since`: as `parse_start`, without offsets.
+
+    Raises:
+        CommandFailed: it is not earliest, latest, an ISO 8601 time or a duration.
+    """
+    begin = parse_start(text, "--since", offsets=False)
+    if isinstance(begin, int):
+        raise CommandFailed(
+            f"--since takes a time, got {text}: an integer would be an offset, which is a different record in each "
+            "partition; give a time like 2013-01-01T05:00:00, or how long ago, like 30m, 12h or 7d",
+            EXIT_USAGE,
+        )
+    return begin
 
 
 async def _keep_beginning(client: Client, topic: str, positions: Mapping[int, int], group: str) -> None:

@@ -78,12 +78,12 @@ class Rows(NamedTuple):
     records: dict[str, AnyArray]
 
 
-def rows_of(stream: ByteReader, types: Mapping[str, ColumnType]) -> Iterator[Rows]:
-    """Yield the rows of a CSV stream, some at a time.
+def rows_of(stream: ByteReader, types: Mapping[str, ColumnType], skip: int = 0) -> Iterator[Rows]:
+    """Yield the rows of a CSV stream, some at a time, without the first `skip` rows after the header.
 
     Raises:
         CommandFailed: the stream is not CSV, or a field is not of its column's type; the message has the row, where the
-            header is 1.
+            header is 1. The rows before a field of another type have been yielded.
     """
     reader = _Blocks(stream)
     names = _names(reader)
@@ -97,15 +97,25 @@ def rows_of(stream: ByteReader, types: Mapping[str, ColumnType]) -> Iterator[Row
             "rename `value` to publish a JSON object for each row"
         )
     row = 2
-    for batch in _parsed(reader, names):
+    for parsed in _parsed(reader, names):
+        skipped = min(skip, parsed.num_rows)
+        skip, row, batch = skip - skipped, row + skipped, parsed.slice(skipped)
+        if not batch.num_rows:
+            continue
         if "value" in names:
             records = {name: batch.column(name) for name in names}
             yield Rows(
                 batch, {name: column if name == "tag" else column.cast(pa.binary()) for name, column in records.items()}
             )
         else:
-            yield Rows(batch, {"value": pa.array(_objects(batch, names, types, row), pa.binary())})
+            valid, fault = _checked(batch, names, types, row)
+            if valid.num_rows:
+                yield Rows(valid, {"value": pa.array(_objects(valid, names, types), pa.binary())})
+            if fault is not None:
+                raise fault
         row += batch.num_rows
+    if skip:
+        raise CommandFailed(f"--skip-rows {row - 2 + skip}: the file has only {row - 2} rows after the header")
 
 
 def _parsed(reader: _Blocks, names: list[str]) -> Iterator[pa.RecordBatch]:
@@ -134,37 +144,47 @@ def _parsed(reader: _Blocks, names: list[str]) -> Iterator[pa.RecordBatch]:
         raise CommandFailed(f"not CSV: {fault}") from error
 
 
-def _objects(
+def _checked(
     batch: pa.RecordBatch, names: Sequence[str], types: Mapping[str, ColumnType], first_row: int
-) -> list[bytes]:
-    """Return a JSON object for each row.
+) -> tuple[pa.RecordBatch, CommandFailed | None]:
+    """Return the rows before the first field that is not of its column's type, and the error for that field."""
+    valid, fault = batch, None
+    for name in names:
+        kind = types.get(name, ColumnType.TEXT)
+        if kind is ColumnType.TEXT:
+            continue
+        for at, field in enumerate(valid.column(name).to_pylist()):
+            if field is not None and not _is_of(field, kind):
+                valid = batch.slice(0, at)
+                fault = CommandFailed(
+                    f"row {first_row + at} (the header is row 1), column {name!r}: {field!r} is not of type {kind}; "
+                    f"correct it, or give --type {name}=text"
+                )
+                break
+    return valid, fault
 
-    Raises:
-        CommandFailed: a field is not of its column's type.
-    """
+
+def _is_of(field: str, kind: ColumnType) -> bool:
+    if kind is ColumnType.BOOLEAN:
+        return field in {"true", "false"}
+    return (_INTEGER if kind is ColumnType.INTEGER else _NUMBER).fullmatch(field) is not None
+
+
+def _objects(batch: pa.RecordBatch, names: Sequence[str], types: Mapping[str, ColumnType]) -> list[bytes]:
+    """Return a JSON object for each row of checked fields."""
     columns = []
     for name in names:
         kind = types.get(name, ColumnType.TEXT)
         member = f"{json.dumps(name, ensure_ascii=False)}:"
         fields: list[str | None] = batch.column(name).to_pylist()
-        columns.append([member + _json(field, kind, name, first_row + at) for at, field in enumerate(fields)])
+        columns.append([member + _json(field, kind) for field in fields])
     return [f"{{{','.join(row)}}}".encode() for row in zip(*columns, strict=True)]
 
 
-def _json(field: str | None, kind: ColumnType, name: str, row: int) -> str:
+def _json(field: str | None, kind: ColumnType) -> str:
     if field is None:
         return "null"
-    if kind is ColumnType.TEXT:
-        return json.dumps(field, ensure_ascii=False)
-    if kind is ColumnType.BOOLEAN:
-        is_valid = field in {"true", "false"}
-    else:
-        is_valid = (_INTEGER if kind is ColumnType.INTEGER else _NUMBER).fullmatch(field) is not None
-    if not is_valid:
-        raise CommandFailed(
-            f"row {row}, column {name!r}: {field!r} is not of type {kind}; correct it, or give --type {name}=text"
-        )
-    return field
+    return json.dumps(field, ensure_ascii=False) if kind is ColumnType.TEXT else field
 
 
 def _names(reader: _Blocks) -> list[str]:

@@ -72,12 +72,14 @@ class Fields:
         timestamp: the JSON field or column for the timestamp: ISO 8601 or ms since 1970.
         key_delimiter: for lines: separates the key at the start of the line from the value.
         types: for CSV: column -> type; other columns are text.
+        skip_rows: for CSV: number of rows after the header to skip.
     """
 
     key: str | None = None
     timestamp: str | None = None
     key_delimiter: bytes | None = None
     types: Mapping[str, ColumnType] = field(default_factory=dict)
+    skip_rows: int = 0
 
 
 NO_FIELDS: Final = Fields()
@@ -178,7 +180,7 @@ def read_stream(stream: ByteReader, file_format: Format, fields: Fields = NO_FIE
 
 
 def _csv_records(stream: ByteReader, fields: Fields) -> Iterator[pa.RecordBatch]:
-    for rows in rows_of(stream, fields.types):
+    for rows in rows_of(stream, fields.types, fields.skip_rows):
         names = rows.fields.schema.names
         _check_names(names, fields)
         added: dict[str, AnyArray] = {}

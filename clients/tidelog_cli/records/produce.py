@@ -53,6 +53,9 @@ def produce(
             "columns.",
         ),
     ] = None,
+    skip_rows: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Skip N rows of a CSV file after the header, to continue it.")
+    ] = 0,
     header: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="Header of every record; may be repeated.")
     ] = None,
@@ -87,15 +90,31 @@ def produce(
         | {"--timestamp-field": timestamp_field, "--header": "".join(header or [])}
     )
     delimiter = None if key_delimiter is None else key_delimiter.encode()
-    fields = Fields(key_field, timestamp_field, delimiter, types_of(column_type or []))
+    fields = Fields(key_field, timestamp_field, delimiter, types_of(column_type or []), skip_rows)
     additions = Additions.of(key=key, timestamp=_timestamp_us(timestamp), headers=header, tag=tag)
+    sources = _formats(files or ["-"], file_format, fields)
+    if skip_rows and len(sources) > 1:
+        raise CommandFailed(
+            f"--skip-rows is for a single file, got {len(sources)}; continue each by itself", EXIT_USAGE
+        )
     dropped = checked_names(drop_header or [])
-    read = _read_all(_formats(files or ["-"], file_format, fields), fields)
+    read = _read_all(sources, fields)
     records = additions.to_all(without_headers(read, dropped) if dropped else read)
     batches = with_tombstones(records) if tombstones else records
     placed = (Chunk(batch, partition) for batch in batches)
 
-    published = publish_all(topic, placed, acks=acks, compression=compression, bootstrap=bootstrap)
+    def resume(acknowledged: int) -> str:
+        return f"after the correction continue with --skip-rows {skip_rows + acknowledged}"
+
+    is_one_csv = [one for _, one in sources] == [Format.CSV]
+    published = publish_all(
+        topic,
+        placed,
+        acks=acks,
+        compression=compression,
+        bootstrap=bootstrap,
+        resume=resume if is_one_csv else None,
+    )
     published.tell(topic, "published {} to {}", as_json=as_json)
 
 
@@ -134,6 +153,8 @@ def _checked(file_format: Format, fields: Fields) -> Format:
         raise CommandFailed(
             f"--type is only for CSV, because {file_format} has its own types; leave it out", EXIT_USAGE
         )
+    if fields.skip_rows and file_format is not Format.CSV:
+        raise CommandFailed(f"--skip-rows is only for CSV, got {file_format}; leave it out", EXIT_USAGE)
     if file_format is Format.RECORDS and fields != NO_FIELDS:
         raise CommandFailed(
             "--format records takes keys and timestamps from the records; omit --key-field and --timestamp-field",

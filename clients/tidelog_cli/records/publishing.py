@@ -103,6 +103,7 @@ def publish_all(
     compression: CompressionChoice | None,
     bootstrap: str,
     check: Callable[[Topic], None] = lambda _: None,
+    resume: Callable[[int], str] | None = None,
 ) -> Published:
     """Publish chunks, read on a thread, to an existing topic; show progress on stderr.
 
@@ -113,6 +114,8 @@ def publish_all(
         compression: the producer's setting.
         bootstrap: the cluster, as in `with_client`.
         check: called with the topic before anything is published; raises CommandFailed to refuse.
+        resume: returns how to continue, from the number of acknowledged records. Its text is added to an error of
+            reading after which all earlier records were acknowledged.
 
     Raises:
         CommandFailed: a batch was refused, or its outcome is unknown; the message has the number of acknowledged
@@ -125,7 +128,7 @@ def publish_all(
             topic, acks=acks.value, compression=None if compression is None else compression.value
         ) as producer:
             with _publishing_progress() as progress:
-                return await _publish(producer, in_background(chunks), progress)
+                return await _publish(producer, in_background(chunks), progress, resume)
 
     started = time.monotonic()
     published = with_client(bootstrap, work)
@@ -133,7 +136,12 @@ def publish_all(
     return published
 
 
-async def _publish(producer: Producer, chunks: AsyncIterator[Chunk], progress: Progress) -> Published:
+async def _publish(
+    producer: Producer,
+    chunks: AsyncIterator[Chunk],
+    progress: Progress,
+    resume: Callable[[int], str] | None = None,
+) -> Published:
     """Send every chunk in order, with a bounded number in flight; return the acknowledged records.
 
     Raises:
@@ -153,11 +161,14 @@ async def _publish(producer: Producer, chunks: AsyncIterator[Chunk], progress: P
             await _settle(in_flight, published)
             _show(progress, task_id, published)
     except (CommandFailed, OSError, TidelogError, TypeError, ValueError) as error:
+        is_prefix = False
         with contextlib.suppress(TidelogError):
             while in_flight:  # batches in flight may still be acknowledged
                 await _settle(in_flight, published)
+            is_prefix = isinstance(error, CommandFailed)
+        hint = f"; {resume(published.records)}" if is_prefix and resume is not None else ""
         raise CommandFailed(
-            f"{describe(error)} ({published.records:,} records were acknowledged before)", exit_code_of(error)
+            f"{describe(error)} ({published.records:,} records were acknowledged before{hint})", exit_code_of(error)
         ) from error
     return published
 

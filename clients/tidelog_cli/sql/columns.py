@@ -33,6 +33,10 @@ FIELDS_MAX: Final = 1000
 """Largest number of fields of JSON values that become columns."""
 DECIMAL_DIGITS: Final = 38
 """Digits of the widest exact numeric type that both engines have."""
+FRACTION_DIGITS_MAX: Final = 9
+"""Fractions of at most this many digits are DECIMAL; longer ones are usually computed, and DOUBLE."""
+WHOLE_DIGITS: Final = 18
+"""Digits before the decimal point of a DECIMAL column with a short fraction, so that sums fit `DECIMAL_DIGITS`."""
 SHORT_CHARS: Final = 15
 """A double represents any number of at most this many characters without an exponent."""
 NUMBER: Final = "-?(0|[1-9][0-9]*)([.][0-9]+)?([eE][-+]?[0-9]+)?"
@@ -57,10 +61,10 @@ class FieldKind(StrEnum):
     """Whole numbers of 64 bits."""
     HUGE = "huge"
     """Whole numbers of up to 38 digits."""
-    NUMBER = "number"
-    """Numbers that a double represents: its shortest text has the same significant digits."""
     DECIMAL = "decimal"
-    """Numbers of up to 38 digits that a double would round."""
+    """Numbers with a short fraction, and numbers of up to 38 digits that a double would round; without exponents."""
+    NUMBER = "number"
+    """Other numbers that a double represents: its shortest text has the same significant digits."""
     DIGITS = "digits"
     """Numbers that no type represents, as text."""
     TRUTH = "truth"
@@ -90,7 +94,7 @@ class Shape:
         text_keys: whether all sampled keys are UTF-8.
         fields: fields of JSON values that become columns, by name.
         hidden: fields that do not become columns, because a column has their name or there are too many fields.
-        scales: digits after the decimal point of DECIMAL fields.
+        decimals: precision and scale of DECIMAL fields.
         sampled: number of sampled values; 0 if none of them was parsed.
         others: how many of them are not JSON objects.
     """
@@ -99,24 +103,18 @@ class Shape:
     text_keys: bool
     fields: dict[str, FieldKind]
     hidden: tuple[str, ...] = ()
-    scales: Mapping[str, int] = field(default_factory=dict)
+    decimals: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     sampled: int = 0
     others: int = 0
 
     def told(self) -> list[str]:
         """Return notes about columns that differ from the JSON values."""
-        cast = [f"{name!r} ({kind})" for name, kind in self.fields.items() if kind in ISO_FORMS]
         digits = [repr(name) for name, kind in self.fields.items() if kind is FieldKind.DIGITS]
         lines = []
         if self.values is ValueKind.JSON and self.others:
             lines.append(
                 f"{self.others:,} of {self.sampled:,} sampled values are not JSON objects: all fields of such a record "
                 "are null, see column value"
-            )
-        if cast:
-            lines.append(
-                f"the fields {', '.join(cast)} are converted from ISO 8601; other text is null in them, see "
-                "column value"
             )
         if digits:
             lines.append(
@@ -192,10 +190,20 @@ class _Seen:
             return FieldKind.WHOLE if kind is FieldKind.NUMBER else kind
         if self.is_whole:
             return FieldKind.HUGE if self.whole_digits <= DECIMAL_DIGITS else FieldKind.DIGITS
+        if self._is_short:
+            return FieldKind.DECIMAL
         if self.is_double:
             return FieldKind.NUMBER
         fits = self.is_plain and self.whole_digits + self.scale <= DECIMAL_DIGITS
         return FieldKind.DECIMAL if fits else FieldKind.DIGITS
+
+    def decimal(self) -> tuple[int, int]:
+        """Return the precision and the scale of a DECIMAL field."""
+        return WHOLE_DIGITS + self.scale if self._is_short else DECIMAL_DIGITS, self.scale
+
+    @property
+    def _is_short(self) -> bool:
+        return self.is_plain and self.whole_digits <= WHOLE_DIGITS and self.scale <= FRACTION_DIGITS_MAX
 
 
 def is_double(number: str) -> bool:
@@ -250,9 +258,9 @@ def shape_of(batches: Iterable[tuple[Iterable[bytes | None], Iterable[bytes | No
         other = ValueKind.TEXT if text_values else ValueKind.BYTES
         kind = ValueKind.JSON if 2 * objects > non_null else other
     fields, hidden = _columns(summaries if kind is ValueKind.JSON else {})
-    scales = {name: summaries[name].scale for name, field in fields.items() if field is FieldKind.DECIMAL}
+    decimals = {name: summaries[name].decimal() for name, field in fields.items() if field is FieldKind.DECIMAL}
     sampled, others = (non_null, non_null - objects) if is_parsed else (0, 0)
-    return Shape(kind, text_keys, fields, tuple(hidden), scales, sampled, others)
+    return Shape(kind, text_keys, fields, tuple(hidden), decimals, sampled, others)
 
 
 def _columns(summaries: Mapping[str, _Seen]) -> tuple[dict[str, FieldKind], list[str]]:
@@ -274,12 +282,13 @@ class Dialect:
     """SQL expressions of an engine.
 
     Attributes:
-        types: column types; DECIMAL has a placeholder for the scale.
+        types: column types; DECIMAL has placeholders for its precision and scale.
         quote: quotes a name.
         matches: expression for whether a whole text matches a regular expression without backslashes.
         digits: expression for the digits of a number before its exponent, without leading and trailing zeros.
         whole: expression for the part of a number before its decimal point.
         raises: the function that fails with a message.
+        reports: expression that is null, and reports a topic, a field and a text that its column does not hold.
     """
 
     types: Mapping[FieldKind, str]
@@ -288,6 +297,7 @@ class Dialect:
     digits: Callable[[str], str]
     whole: Callable[[str], str]
     raises: str
+    reports: Callable[[str, str, str], str]
 
 
 class SafeNumbers:
@@ -336,15 +346,18 @@ def select_list(topic: str, shape: Shape, text_of: Callable[[str], str], dialect
 
 def _converted(topic: str, shape: Shape, name: str, text: str, dialect: Dialect) -> str:
     """Return the expression that converts a field's text to its column's type."""
-    kind, scale = shape.fields[name], shape.scales.get(name, 0)
+    kind = shape.fields[name]
+    precision, scale = shape.decimals.get(name, (DECIMAL_DIGITS, 0))
     if kind in {FieldKind.TEXT, FieldKind.JSON, FieldKind.DIGITS}:
         return text
     if kind is FieldKind.TRUTH:
         return f"CASE {text} WHEN 'true' THEN TRUE WHEN 'false' THEN FALSE END"
-    made_of = dialect.types[kind].format(scale=scale)
+    made_of = dialect.types[kind].format(precision=precision, scale=scale)
     cast = f"try_cast({text} AS {made_of})"
     if kind in ISO_FORMS:
-        return f"CASE WHEN {dialect.matches(text, ISO_FORMS[kind])} THEN {cast} END"
+        other = dialect.reports(topic, name, text)
+        parsed = f"CASE WHEN {dialect.matches(text, ISO_FORMS[kind])} THEN {cast} END"
+        return f"coalesce({parsed}, CASE WHEN {text} IS NOT NULL THEN CAST({other} AS {made_of}) END)"
     message = (
         f"{topic}: {name} is {made_of} by the sampled records, which does not represent every number exactly; use a "
         "larger --sample. Number: "

@@ -15,7 +15,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.base.output import DEFAULT_BOOTSTRAP, BootstrapOption, note
 from tidelog_cli.base.session import place_of
-from tidelog_cli.records.consume import parse_start
+from tidelog_cli.records.consume import parse_since
 from tidelog_cli.sql.answers import (
     TABLE_ROWS,
     Answer,
@@ -52,6 +52,10 @@ class Engine(Protocol):
         """Return whether each result row depends on a single record, so that new rows only need new records."""
         ...
 
+    def notes(self) -> list[str]:
+        """Return notes for the user about the last answer, once its rows have been read."""
+        ...
+
     def close(self) -> None:
         """Release all resources."""
 
@@ -80,7 +84,11 @@ def sql(
         typer.Option(min=1, max=1_000_000, help="Number of records of each topic that are sampled to detect columns."),
     ] = 1000,
     since: Annotated[
-        str, typer.Option(metavar="WHERE", help="Start: earliest, a time, or a duration before now (7d).")
+        str,
+        typer.Option(
+            metavar="WHERE",
+            help="Start at the first record that is not older: earliest, a time, or an age (30m, 12h, 7d).",
+        ),
     ] = "earliest",
     limit: Annotated[
         int | None,
@@ -109,12 +117,7 @@ def sql(
     """
     if as_json and as_csv:
         raise CommandFailed("--json and --csv are mutually exclusive; give one of them", EXIT_USAGE)
-    begin = parse_start(since, "--since")
-    if isinstance(begin, int):
-        raise CommandFailed(
-            "--since takes a time, because an offset is a different record in each partition; give a time such as 7d",
-            EXIT_USAGE,
-        )
+    begin = parse_since(since)
     quote = '"' if engine is EngineChoice.DUCKDB else "`"
     topics = Topics(bootstrap, begin, kinds_of(values or []), sample, quote)
     show: Callable[[Answer], None] = partial(_show_table, limit=limit or TABLE_ROWS)
@@ -150,6 +153,8 @@ def _answer(engine: Engine, statement: str, topics: Topics, show: Callable[[Answ
             task = progress.add_task("reading", total=None)
             answer = engine.answer(statement, topics.provide, partial(progress.advance, task))
             show(answer)
+        for line in engine.notes():
+            note(line)
     except CommandFailed as failed:
         if topics.empty:
             note(f"{', '.join(sorted(topics.empty))}: no records yet from which to detect columns")

@@ -43,6 +43,7 @@ _RESERVED: Final = frozenset(
 _NANOSECONDS: Final = "_NS"
 """Suffix of types with nanoseconds."""
 _STRICT: Final = "tidelog_strict_json"
+_REPORT: Final = "tidelog_other_text"
 _PLACE: Final = re.compile(r"\n+(LINE (\d+): )(.*)\n( *)\^", re.DOTALL)
 _NEEDS_CAST: Final = re.compile("explicit (?:type )?cast")
 _CAST_HINT: Final = "; a JSON string is a text column: cast it, for instance total::DECIMAL(18, 2)"
@@ -56,12 +57,16 @@ def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
 DIALECT: Final = Dialect(
     types={
         FieldKind.WHOLE: "BIGINT",
         FieldKind.HUGE: "DECIMAL(38, 0)",
         FieldKind.NUMBER: "DOUBLE",
-        FieldKind.DECIMAL: "DECIMAL(38, {scale})",
+        FieldKind.DECIMAL: "DECIMAL({precision}, {scale})",
         FieldKind.DATE: "DATE",
         FieldKind.TIME: "TIMESTAMP",
         FieldKind.MOMENT: "TIMESTAMP WITH TIME ZONE",
@@ -72,6 +77,7 @@ DIALECT: Final = Dialect(
     digits=lambda text: f"trim(regexp_replace(regexp_replace({text}, '[eE].*', ''), '[^0-9]', '', 'g'), '0')",
     whole=lambda text: f"split_part({text}, '.', 1)",
     raises="error",
+    reports=lambda topic, name, text: f"nullif({_REPORT}({_literal(topic)}, {_literal(name)}, {text}), '')",
 )
 
 
@@ -99,6 +105,8 @@ class DuckDbEngine:
             "python_enable_replacements": False,  # without this, Python variables could be used as tables
         }
         self._datasets: list[TopicDataset] = []
+        self._other_text: dict[tuple[str, str], str] = {}
+        """By topic and field: the first text that is not in the ISO 8601 format of its column."""
         self._connect()
 
     def close(self) -> None:
@@ -151,8 +159,20 @@ class DuckDbEngine:
             ((count,),) = self._connection.execute(f"COPY ({rows}) TO '{place}' ({options})").fetchall()
         return int(count)
 
+    def notes(self) -> list[str]:
+        """Return notes about text that was null in the last answer, because its column has dates or times."""
+        return [
+            f"{topic}: text that is not ISO 8601 is null in column {name!r}, such as {text[:60]!r}; column value has it"
+            for (topic, name), text in self._other_text.items()
+        ]
+
+    def _report(self, topic: str, name: str, text: str) -> str:
+        self._other_text.setdefault((topic, name), text)
+        return ""
+
     def _open(self, statement: str, provide: Provide, on_read: Callable[[int], None]) -> None:
         """Create the views of the topics that a statement names."""
+        self._other_text = {}
         self._disconnect()  # closes the scans of an earlier answer
         self._connect()
         tables = provide(*named_in(self._parsed(statement)))
@@ -180,6 +200,7 @@ class DuckDbEngine:
         self._connection = self._duckdb.connect(config=self._config)
         self._connection.execute("SET TimeZone = 'UTC'")
         self._connection.create_function(_STRICT, strict_json, ["VARCHAR"], "VARCHAR")
+        self._connection.create_function(_REPORT, self._report, ["VARCHAR", "VARCHAR", "VARCHAR"], "VARCHAR")
 
     def _disconnect(self) -> None:
         for dataset in self._datasets:

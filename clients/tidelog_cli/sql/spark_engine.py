@@ -53,7 +53,7 @@ DIALECT: Final = Dialect(
         FieldKind.WHOLE: "BIGINT",
         FieldKind.HUGE: "DECIMAL(38, 0)",
         FieldKind.NUMBER: "DOUBLE",
-        FieldKind.DECIMAL: "DECIMAL(38, {scale})",
+        FieldKind.DECIMAL: "DECIMAL({precision}, {scale})",
         FieldKind.DATE: "DATE",
         FieldKind.TIME: "TIMESTAMP_NTZ",
         FieldKind.MOMENT: "TIMESTAMP",
@@ -64,6 +64,7 @@ DIALECT: Final = Dialect(
     digits=lambda text: f"trim('0' FROM regexp_replace(regexp_replace({text}, '[eE].*', ''), '[^0-9]', ''))",
     whole=lambda text: f"split_part({text}, '.', 1)",
     raises="raise_error",
+    reports=lambda *_: "NULL",
 )
 
 
@@ -122,6 +123,10 @@ class SparkEngine:
         """Return False: Spark does not expose its syntax tree, so --follow runs the whole statement each time."""
         del statement
         return False
+
+    def notes(self) -> list[str]:
+        """Return nothing: Spark's tasks do not report text that a column does not hold."""
+        return []
 
     def _planned(self, statement: str, provide: Provide) -> DataFrame:
         from pyspark.errors import AnalysisException  # noqa: PLC0415

@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from tidelog_gateway.protocol.resume_tokens import TOKEN_CHARS_MAX
 from tidelog_gateway.records.json_decoding import JsonRecord, PartitionNumber
@@ -32,6 +32,7 @@ from tidelog_proto.limits import (
     TIMESTAMP_MS_MAX,
     TOPIC_NAME_CHARS_MAX,
 )
+from tidelog_proto.process.epoch_units import wrong_unit
 
 INTEGER_MAX: Final = 2**53 - 1
 """The largest integer that every JSON implementation represents exactly."""
@@ -86,6 +87,13 @@ class AtTime(_Message):
     """A position by time: the first record that is not older."""
 
     timestamp_ms: Annotated[int, Field(ge=0, le=TIMESTAMP_MS_MAX)]
+
+    @field_validator("timestamp_ms")
+    @classmethod
+    def _has_unit(cls, value: int) -> int:
+        if reason := wrong_unit(value, "milliseconds"):
+            raise ValueError(reason)
+        return value
 
 
 class InitialCredit(_Message):

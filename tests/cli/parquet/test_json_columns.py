@@ -26,7 +26,7 @@ def test_fields_are_columns_with_the_types_of_sql(cli: Cli, topic: str, tmp_path
     assert [row["key"] for row in rows] == ["AA", "UA"]
     assert [row["delay"] for row in rows] == [None, 12]
     assert [row["day"] for row in rows] == [date(2024, 3, 1), date(2024, 2, 29)]
-    assert [row["price"] for row in rows] == [2.0, 1.1]
+    assert [row["price"] for row in rows] == [Decimal("2.00"), Decimal("1.10")]
     assert [row["big"] for row in rows] == [Decimal("1.500"), Decimal("12345678901234567890.125")]
     assert json.loads(rows[0]["gate"]) == {"no": 7}
     assert sorted(row["value"] for row in rows) == sorted(LINES.decode().splitlines())

@@ -16,7 +16,7 @@ from tests.proto.derived_batches import END_OFFSET, compacted_log
 
 from tidelog import ConsumedBatch
 from tidelog_cli.base.failures import CommandFailed
-from tidelog_cli.records.consume import Reading, parse_start, write_out
+from tidelog_cli.records.consume import Reading, parse_since, parse_start, write_out
 from tidelog_proto.batch.header import stamp_owner
 from tidelog_proto.batch.record_batch import RecordBatch, columns_of, encode_batch
 
@@ -210,6 +210,16 @@ def test_a_beginning_some_time_ago() -> None:
 def test_invalid_start_is_refused(text: str) -> None:
     with pytest.raises(CommandFailed, match="earliest"):
         parse_start(text)
+
+
+def test_start_without_offsets_names_the_units_of_durations() -> None:
+    for text in ("60min", "1 hour"):
+        with pytest.raises(CommandFailed) as refused:
+            parse_since(text)
+        assert "unit ms, s, m, h, d or w" in str(refused.value)
+        assert "an offset" not in str(refused.value)
+    with pytest.raises(CommandFailed, match="--since takes a time, got 1795964400000: an integer would be an offset"):
+        parse_since("1795964400000")
 
 
 def batch_at(partition: int, base_offset: int, count: int) -> ConsumedBatch:

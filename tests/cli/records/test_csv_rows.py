@@ -67,9 +67,9 @@ def test_many_blocks_are_rows_in_their_order() -> None:
         (
             b"a\n1\nx\n",
             ("a=integer",),
-            "row 3, column 'a': 'x' is not of type integer; correct it, or give --type a=text",
+            r"row 3 \(the header is row 1\), column 'a': 'x' is not of type integer; correct it, or give --type a=text",
         ),
-        (b"a\n1.5\n", ("a=integer",), "row 2, column 'a': '1.5' is not of type integer"),
+        (b"a\n1.5\n", ("a=integer",), "row 2 .*, column 'a': '1.5' is not of type integer"),
         (b"a\nNaN\n", ("a=number",), "'NaN' is not of type number"),
         (b"a\n01\n", ("a=number",), "'01' is not of type number"),
         (b"a\nTRUE\n", ("a=boolean",), "'TRUE' is not of type boolean"),
@@ -115,6 +115,31 @@ def test_a_column_value_makes_records() -> None:
 
 def test_a_header_alone_has_no_records() -> None:
     assert values(b"a,b\n") == values(b"a,b") == []
+
+
+def test_rows_before_a_wrong_field_are_published_and_the_load_continues(cli: Cli, topic: str, tmp_path: Any) -> None:
+    path = tmp_path / "visits.csv"
+    rows = [str(number) for number in range(9)]
+    path.write_text("\n".join(["seconds", *rows[:6], "x", *rows[7:]]) + "\n")
+    arguments = ("produce", topic, path, "--type", "seconds=integer", "--partition", 0)
+    failed = cli(*arguments)
+    assert failed.code == 1
+    assert "row 8 (the header is row 1), column 'seconds': 'x'" in failed.err
+    assert "(6 records were acknowledged before; after the correction continue with --skip-rows 6)" in failed.err
+    again = cli(*arguments, "--skip-rows", 6)
+    assert "(0 records were acknowledged before; after the correction continue with --skip-rows 6)" in again.err
+    path.write_text("\n".join(["seconds", *rows]) + "\n")
+    assert cli(*arguments, "--skip-rows", 6).out.startswith("published 3 records")
+    assert cli("consume", topic).out.splitlines() == [f'{{"seconds":{row}}}' for row in rows]
+
+
+def test_skipping_of_rows_is_checked(cli: Cli, topic: str, tmp_path: Any) -> None:
+    path = tmp_path / "visits.csv"
+    path.write_text("a\n1\n2\n")
+    assert "the file has only 2 rows after the header" in cli("produce", topic, path, "--skip-rows", 3).err
+    assert cli("produce", topic, path, "--skip-rows", 2).out.startswith("published 0 records")
+    assert "--skip-rows is for a single file, got 2" in cli("produce", topic, path, path, "--skip-rows", 1).err
+    assert "--skip-rows is only for CSV, got lines" in cli("produce", topic, "--skip-rows", 1, stdin=b"1\n").err
 
 
 def test_csv_is_published(cli: Cli, topic: str, tmp_path: Any) -> None:

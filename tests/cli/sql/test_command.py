@@ -141,7 +141,7 @@ def test_decimals_are_printed_with_all_digits(cli: Cli, topic: str) -> None:
     assert " 12345678901234567.89 " in cli("sql", statement).out
 
 
-def test_dates_and_times_are_recognised_and_announced(cli: Cli, topic: str) -> None:
+def test_dates_and_times_are_recognised_and_other_text_is_reported(cli: Cli, topic: str) -> None:
     line = b'{"day":"2024-02-29","seen":"2024-02-29T10:00:00.5+02:00","note":"2024"}\n'
     assert cli("produce", topic, stdin=line).code == 0
     ended = cli(
@@ -151,7 +151,11 @@ def test_dates_and_times_are_recognised_and_announced(cli: Cli, topic: str) -> N
     )
     assert json.loads(ended.out)["seen"] == "2024-02-29T08:00:00.500000Z"
     assert json.loads(ended.out)["next"].startswith("2024-03-01")
-    assert f"{topic}: the fields 'day' (date), 'seen' (moment) are converted from ISO 8601" in ended.err
+    assert "ISO 8601" not in ended.err
+    lines = line * 10 + b'{"day":"soon"}\n' + line * 10
+    assert cli("produce", topic, "--partition", 0, stdin=lines).code == 0
+    ended = cli("sql", f'SELECT count(day), count(seen) FROM "{topic}"', "--sample", 2, "--values", "json")
+    assert f"{topic}: text that is not ISO 8601 is null in column 'day', such as 'soon'" in ended.err
 
 
 def test_a_file_with_a_byte_order_mark_loses_no_record(cli: Cli, topic: str, tmp_path: Path) -> None:

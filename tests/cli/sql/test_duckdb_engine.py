@@ -168,6 +168,23 @@ def test_numbers_that_were_not_looked_at_are_exact_or_an_error(
         assert list(map(is_same, answered, texts)) == [True] * len(texts), (answered, table.shape)
 
 
+def test_text_of_another_form_is_null_and_reported_once(engine: DuckDbEngine) -> None:
+    values = [b'{"it\'s":"2024-02-29"}', b'{"it\'s":"soon"}', b'{"it\'s":"2024-02-30"}', b'{"it\'s":null}']
+    table = table_of(values, values[:1])
+    assert [at and at.isoformat() for at in column_of(engine, table, "it's")] == ["2024-02-29", None, None, None]
+    (line,) = engine.notes()
+    assert line == ("""t: text that is not ISO 8601 is null in column "it's", such as 'soon'; column value has it""")
+    assert column_of(engine, table_of(values[:1]), "it's") != []
+    assert engine.notes() == []
+
+
+def test_sums_of_short_fractions_are_exact(engine: DuckDbEngine) -> None:
+    table = table_of([b'{"n":0.1}', b'{"n":0.20}', b'{"n":22390545.03}', b'{"n":1}'])
+    statement = "SELECT sum(n), sum(n) FILTER (n < 0.3) = 0.3, typeof(any_value(n)) FROM t"
+    ((total, same, kind),) = engine.answer(statement, lambda names, optional=(): [table], lambda rows: None).rows
+    assert (total, same, kind) == (Decimal("22390546.33"), True, "DECIMAL(20,2)")
+
+
 @settings(max_examples=100)
 @given(st.lists(values.filter(lambda text: text != "null"), min_size=1, max_size=5))
 def test_parts_are_the_text_of_their_json_with_all_digits(shared: DuckDbEngine, texts: list[str]) -> None:

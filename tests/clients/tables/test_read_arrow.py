@@ -75,6 +75,15 @@ def test_range_and_columns(node: testing.LocalNode, topic: str) -> None:
     assert read(node, topic, since={0: 1000, 1: 500}) == [], "the next record's"
 
 
+@pytest.mark.parametrize(("value", "unit"), [(1_700_000_000_490, "milliseconds"), (1_700_000_000, "seconds")])
+@pytest.mark.parametrize("name", ["since", "until"])
+def test_integer_in_another_unit_is_refused(
+    node: testing.LocalNode, topic: str, name: str, value: int, unit: str
+) -> None:
+    with pytest.raises(InvalidRequestError, match=f"{name}: {value} is 2023-11-14T22:13:20Z in {unit}.*microseconds"):
+        read(node, topic, **{name: value})
+
+
 def test_later_records_are_not_read(node: testing.LocalNode, topic: str) -> None:
     reader = tidelog.read_arrow(topic, bootstrap=node.bootstrap, columns=["value"])
     with Client(node.bootstrap) as client, client.producer(topic) as producer:
