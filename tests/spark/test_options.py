@@ -144,7 +144,7 @@ def test_offsets() -> None:
         ("startingTimestamp", "1700000000", "2023-11-14T22:13:20Z in seconds, but milliseconds"),
         ("endingTimestamp", "1700000000000000", "in microseconds, but milliseconds since 1970 are expected"),
         ("startingOffsetsByTimestamp", '{"t":{"0":1700000000}}', "pass 1700000000000"),
-        ("startingOffsetsByTimestamp", '{"t":{"0":-1}}', "out of range"),
+        ("startingOffsetsByTimestamp", '{"t":{"0":-1}}', "must be an integer from 0"),
         ("startingOffsetsByTimestampStrategy", "newest", "'error' or 'latest'"),
         ("minPartitions", "0", "from 1"),
         ("minPartitions", "many", "from 1"),
