@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import FileIO
 from pathlib import Path
 from typing import Annotated
@@ -93,29 +93,37 @@ def produce(
     fields = Fields(key_field, timestamp_field, delimiter, types_of(column_type or []), skip_rows)
     additions = Additions.of(key=key, timestamp=_timestamp_us(timestamp), headers=header, tag=tag)
     sources = _formats(files or ["-"], file_format, fields)
-    if skip_rows and len(sources) > 1:
-        raise CommandFailed(
-            f"--skip-rows is for a single file, got {len(sources)}; continue each by itself", EXIT_USAGE
-        )
+    resume = _resumption(sources, skip_rows)
     dropped = checked_names(drop_header or [])
     read = _read_all(sources, fields)
     records = additions.to_all(without_headers(read, dropped) if dropped else read)
     batches = with_tombstones(records) if tombstones else records
     placed = (Chunk(batch, partition) for batch in batches)
 
-    def resume(acknowledged: int) -> str:
-        return f"after the correction continue with --skip-rows {skip_rows + acknowledged}"
-
-    is_one_csv = [one for _, one in sources] == [Format.CSV]
     published = publish_all(
         topic,
         placed,
         acks=acks,
         compression=compression,
         bootstrap=bootstrap,
-        resume=resume if is_one_csv else None,
+        resume=resume,
     )
     published.tell(topic, "published {} to {}", as_json=as_json)
+
+
+def _resumption(sources: list[tuple[str, Format]], skip_rows: int) -> Callable[[int], str] | None:
+    """Return a function that describes how to continue after some acknowledged rows; None if that is not possible.
+
+    Raises:
+        CommandFailed: rows of several files would be skipped.
+    """
+    if skip_rows and len(sources) > 1:
+        raise CommandFailed(
+            f"--skip-rows is for a single file, got {len(sources)}; continue each by itself", EXIT_USAGE
+        )
+    if [one for _, one in sources] != [Format.CSV]:
+        return None
+    return lambda acknowledged: f"after the correction continue with --skip-rows {skip_rows + acknowledged}"
 
 
 def _formats(names: list[str], file_format: Format | None, fields: Fields) -> list[tuple[str, Format]]:
