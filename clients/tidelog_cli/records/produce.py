@@ -99,15 +99,7 @@ def produce(
     records = additions.to_all(without_headers(read, dropped) if dropped else read)
     batches = with_tombstones(records) if tombstones else records
     placed = (Chunk(batch, partition) for batch in batches)
-
-    published = publish_all(
-        topic,
-        placed,
-        acks=acks,
-        compression=compression,
-        bootstrap=bootstrap,
-        resume=resume,
-    )
+    published = publish_all(topic, placed, acks=acks, compression=compression, bootstrap=bootstrap, resume=resume)
     published.tell(topic, "published {} to {}", as_json=as_json)
 
 
