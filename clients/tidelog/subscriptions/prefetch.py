@@ -79,7 +79,7 @@ class Window:
 
     @property
     def is_starved(self) -> bool:
-        """Whether the node has no credit, and there are no received batches that would return some when taken."""
+        """Whether the node has no credit, and no received batch is left whose taking would return some."""
         waits = self._waiting_records or self._waiting_bytes
         return self.send is not None and not waits and (self._records <= 0 or self._bytes <= 0)
 

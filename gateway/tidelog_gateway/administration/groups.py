@@ -84,7 +84,7 @@ class LagView(BaseModel):
     high_watermark: int
     lag: Annotated[int, Field(description="In offsets: at most so many records are left.")]
     commit_timestamp_ms: int | None
-    note: Annotated[str | None, Field(description="Metadata committed with the offset; null if there is none.")]
+    note: Annotated[str | None, Field(description="Metadata committed with the offset; null without metadata.")]
     epoch: Annotated[
         int | None, Field(description="Epoch of the record before next_offset; null if it was not committed.")
     ]

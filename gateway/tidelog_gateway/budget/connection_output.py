@@ -115,7 +115,7 @@ class ConnectionOutput:
 
     @property
     def pushed_at(self) -> float:
-        """The loop's time of the last write to `direct`; 0 if there was none."""
+        """The loop's time of the last write to `direct`; 0 before the first write."""
         return max([self.settled_at, *(source.pushed_at for source in self.sources)])
 
     @property

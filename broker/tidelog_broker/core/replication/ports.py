@@ -123,11 +123,11 @@ class LogView(Protocol):
         ...
 
     def copy_position(self, epoch: int) -> tuple[int, int] | None:
-        """Return the end of the partial copy of a sealed epoch; None if there is none."""
+        """Return the end of the partial copy of a sealed epoch; None without such a copy."""
         ...
 
     def position_beside(self, epoch: int) -> tuple[int, int] | None:
-        """Return the end of the partial copy beside the log's copy of a sealed epoch; None if there is none."""
+        """Return the end of the partial copy beside the log's copy of a sealed epoch; None without such a copy."""
         ...
 
     def log_start(self) -> int:
