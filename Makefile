@@ -62,10 +62,10 @@ generate: $(STAMP) ## regenerate what is derived from the code: protobuf modules
 	  $(BIN)/python -m tests.$$table || exit 1; done
 
 test: check ## check, then every test but the long ones, in several processes (TESTERS=4)
-	$(BIN)/python -m pytest -m "not long" -n $(TESTERS) --dist loadgroup
+	$(BIN)/python -m tests.suite -m "not long" -n $(TESTERS) --dist loadgroup
 
 testall: check ## check, then every test, the long ones too
-	$(BIN)/python -m pytest -n $(TESTERS) --dist loadgroup
+	$(BIN)/python -m tests.suite -n $(TESTERS) --dist loadgroup
 
 simulate: $(STAMP) ## replication and whole nodes in simulated clusters that fail: SEEDS=1000 WHOLE=300, or SEED=7 with its trace
 	@$(BIN)/python -m tests.simulation.run $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000))

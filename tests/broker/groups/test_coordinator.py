@@ -16,6 +16,7 @@ from tidelog_broker.core.groups.member_access import UNRESTRICTED, MemberAccess
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.core.topics import OFFSETS_KEY
 from tidelog_broker.groups import coordinator as coordinator_module
+from tidelog_broker.groups.coordinator import Coordinator
 from tidelog_broker.node.node import Node
 from tidelog_broker.partition.access import Access
 from tidelog_proto import broker_pb2 as pb
@@ -33,6 +34,18 @@ async def three(founded: Founded) -> Founded:
 def coordinator_of(cluster: Founded) -> str:
     name = next(iter(cluster.nodes))
     return cluster.owner(cluster.nodes[name].broker.groups.key_of("g"), name)
+
+
+async def ready_coordinator(cluster: Founded) -> tuple[Coordinator, int]:
+    """Return the coordinator of group "g" and its epoch, also if the partition changes its owner meanwhile."""
+    async with asyncio.timeout(30):
+        while True:
+            owner = coordinator_of(cluster)
+            if owner in cluster.nodes:
+                coordinator = cluster.nodes[owner].broker.groups.of("g").coordinator
+                with contextlib.suppress(ProtocolError):
+                    return coordinator, await coordinator.ready()
+            await asyncio.sleep(0.05)
 
 
 def another_than(cluster: Founded, *names: str) -> str:
@@ -98,8 +111,7 @@ async def test_members_continue_after_the_coordinator_is_killed(three: Founded) 
 
 
 async def test_group_is_created_only_in_the_epoch_of_its_quota_count(three: Founded) -> None:
-    coordinator = three.nodes[coordinator_of(three)].broker.groups.of("g").coordinator
-    epoch = await coordinator.ready()
+    coordinator, epoch = await ready_coordinator(three)
     wish = pb.GroupWish(topics=["t"])
     asked = pb.GroupHeartbeat(group="g", member_id="ada0000000000000", join=wish)
     with pytest.raises(ProtocolError) as refused:

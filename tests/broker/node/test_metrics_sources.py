@@ -105,6 +105,7 @@ async def test_lost_node_is_exported_as_missing_copies_and_new_owners(founded: F
         lambda: all(p.state.owner_id != used.owner for n in founded.nodes.values() for p in n.broker.partitions.all()),
         "the partitions of the lost node have no new owner",
     )
+    await founded.until(lambda: under_replicated_of(founded) > 0, "no new owner misses the copies of the lost node")
     after = {name: await scraped(founded.nodes[name]) for name in others}
     assert sum(of(series, "tidelog_under_replicated_partitions") for series in after.values()) > 0
     changes = sum(of(series, "tidelog_owner_changes_total") - before[name] for name, series in after.items())

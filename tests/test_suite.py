@@ -1,0 +1,61 @@
+"""`make test` repeats the few tests that failed, and fails if one fails again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from tests import suite
+
+SECOND_TIME = """
+from pathlib import Path
+
+def test_passes_the_second_time():
+    seen = Path(__file__).with_suffix(".seen")
+    first = not seen.exists()
+    seen.touch()
+    assert not first
+
+def test_passes():
+    pass
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    return tmp_path
+
+
+def run_in(folder: Path) -> int:
+    def run(arguments: Sequence[str]) -> int:
+        return subprocess.run([sys.executable, "-m", "pytest", "-q", *arguments], cwd=folder, check=False).returncode
+
+    return suite.run_suite(["-n", "2"], run_pytest=run, cache=folder / "cache")
+
+
+def test_test_that_fails_once_is_listed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "test_once.py").write_text(SECOND_TIME)
+    assert run_in(folder) == 0
+    assert "UNSTABLE" in (told := capsys.readouterr().out)
+    assert "test_once.py::test_passes_the_second_time\n" in told
+
+
+def test_test_that_fails_twice_fails_the_run(folder: Path) -> None:
+    (folder / "test_twice.py").write_text(SECOND_TIME + "\ndef test_fails():\n    assert False\n")
+    assert run_in(folder) == pytest.ExitCode.TESTS_FAILED
+
+
+def test_many_failures_are_not_repeated(folder: Path) -> None:
+    many = SECOND_TIME.replace("def test_passes_the", "@pytest.mark.parametrize('n', range(6))\ndef test_passes_the")
+    many = "import pytest\n" + many.replace("second_time()", "second_time(n)").replace('".seen"', 'f".{n}"')
+    (folder / "test_many.py").write_text(many)
+    assert run_in(folder) == pytest.ExitCode.TESTS_FAILED
+
+
+def test_errors_of_collection_fail_the_run(folder: Path) -> None:
+    (folder / "test_broken.py").write_text("def broken(:\n")
+    assert run_in(folder) not in {0, pytest.ExitCode.TESTS_FAILED}
