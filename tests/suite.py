@@ -3,7 +3,7 @@
     python -m tests.suite [arguments of pytest]
 
 Many tests run clusters of processes, whose timeouts a busy machine can exceed. A test that fails beside others and
-passes alone is listed as unstable, and the run succeeds: it is a fault of the test or of the product to be corrected.
+passes alone is listed as unstable, and the run succeeds: correct the test or the product.
 A test that fails twice fails the run, as do more than 5 failures and errors of another kind (collection, interruption).
 """
 
@@ -34,7 +34,7 @@ def run_suite(arguments: Sequence[str], *, run_pytest: Callable[[Sequence[str]],
     Args:
         arguments: those of pytest.
         run_pytest: runs it with arguments and returns its exit code.
-        cache: pytest's cache directory of this run; what it contains is deleted.
+        cache: pytest's cache directory of this run; it is emptied first.
     """
     shutil.rmtree(cache, ignore_errors=True)
     recorded = ["-o", f"cache_dir={cache}"]
