@@ -28,7 +28,7 @@ from tidelog_cli.certs import command as certs
 from tidelog_cli.cluster import command as cluster
 from tidelog_cli.doctor import command as doctor
 from tidelog_cli.parquet import exporting, importing
-from tidelog_cli.records import consume, produce
+from tidelog_cli.records import consume, get, produce
 from tidelog_cli.sql import command as sql
 from tidelog_cli.top import command as top
 from tidelog_cli.topics import command as topics
@@ -42,6 +42,7 @@ OWN_COMMANDS: Final[dict[str, Callable[[typer.Typer], None]]] = {
     "topic": topics.register,
     "produce": produce.register,
     "consume": consume.register,
+    "get": get.register,
     "sql": sql.register,
     "export": exporting.register,
     "import": importing.register,

@@ -43,7 +43,7 @@ CONFIRMS: Final = frozenset(
 
 PRINTS: Final = frozenset(
     {
-        *("up", "consume", "sql", "topic list", "topic describe", "group list", "group describe", "group lag"),
+        *("up", "consume", "get", "sql", "topic list", "topic describe", "group list", "group describe", "group lag"),
         *("key new", "key create", "key list", "user list", "acl list", "acl test", "quota list"),
         *("cluster status", "context list", "doctor", "top", "deploy"),
     }

@@ -137,9 +137,7 @@ def consume(
     members. Printed records are committed.
     Output of --json can be published again: `tidelog produce --format records`.
     """
-    if value is not None and not as_json:
-        raise CommandFailed("--value requires --json", EXIT_USAGE)
-    form = (value or ValueForm.JSON) if as_json else None
+    form = checked_form(value, as_json=as_json)
     begin = parse_start(start)
 
     async def work(client: Client) -> None:
@@ -154,7 +152,7 @@ def consume(
                 key=None if key is None else key.encode(),
                 tag=tag,
                 max_records=max_records,
-                write=lambda batch, count: write_out(batch, count, _standard_output(), form),
+                write=lambda batch, count: write_out(batch, count, standard_output(), form),
             )
             return
         if group is not None:
@@ -180,6 +178,17 @@ def consume(
                 await ends.close()
 
     with_client(bootstrap, work)
+
+
+def checked_form(value: ValueForm | None, *, as_json: bool) -> ValueForm | None:
+    """Return the form of values in JSON lines for the options `--json` and `--value`; None if values are printed alone.
+
+    Raises:
+        CommandFailed: `--value` is given without `--json`.
+    """
+    if value is not None and not as_json:
+        raise CommandFailed("--value requires --json", EXIT_USAGE)
+    return (value or ValueForm.JSON) if as_json else None
 
 
 def parse_start(text: str, option: str = "--from", *, offsets: bool = True) -> Start:
@@ -278,7 +287,7 @@ async def _run(
     form: ValueForm | None,
 ) -> None:
     committed = dict(reading.positions)
-    sink = _standard_output()
+    sink = standard_output()
 
     async def commit() -> None:
         moved = {p: position for p, position in reading.positions.items() if position != committed.get(p)}
@@ -306,7 +315,8 @@ async def _run(
         await commit()
 
 
-def _standard_output() -> ByteSink:
+def standard_output() -> ByteSink:
+    """Return the unbuffered stream of standard output."""
     sink: ByteSink = getattr(sys.stdout.buffer, "raw", sys.stdout.buffer)
     return sink
 
@@ -321,6 +331,15 @@ def write_out(batch: ConsumedBatch, count: int, sink: ByteSink, form: ValueForm 
         lines = [record_line(record, batch.topic, batch.partition, form).encode() for _, record in records]
     else:
         lines = [value or b"" for value in batch.batch.values()[:count]]
+    write_lines(lines, sink)
+
+
+def write_lines(lines: list[bytes], sink: ByteSink) -> None:
+    """Write lines completely, each with a newline.
+
+    Raises:
+        CommandFailed: the stream is non-blocking and takes no more.
+    """
     rest = memoryview(b"\n".join([*lines, b""]))
     while rest:
         written_bytes = sink.write(rest)

@@ -78,15 +78,35 @@ class Rows(NamedTuple):
     records: dict[str, AnyArray]
 
 
-def rows_of(stream: ByteReader, types: Mapping[str, ColumnType], skip: int = 0) -> Iterator[Rows]:
+def delimiter_of(text: str) -> str:
+    """Return the character of an argument such as `;`, or of the name `tab`.
+
+    Raises:
+        CommandFailed: the argument is not one ASCII character that can separate fields.
+    """
+    delimiter = {"tab": "\t", "\\t": "\t"}.get(text, text)
+    if len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n\0':
+        raise CommandFailed(f"--delimiter must be one ASCII character such as ';', or tab, got {text!r}", EXIT_USAGE)
+    return delimiter
+
+
+def rows_of(
+    stream: ByteReader, types: Mapping[str, ColumnType], skip: int = 0, delimiter: str | None = None
+) -> Iterator[Rows]:
     """Yield the rows of a CSV stream, some at a time, without the first `skip` rows after the header.
+
+    Args:
+        stream: the bytes of the file.
+        types: column -> type; other columns are text.
+        skip: number of rows after the header to skip.
+        delimiter: separates the fields; None is a comma, and refuses a header that another one seems to separate.
 
     Raises:
         CommandFailed: the stream is not CSV, or a field is not of its column's type; the message has the row, where the
             header is 1. The rows before a field of another type have been yielded.
     """
     reader = _Blocks(stream)
-    names = _names(reader)
+    names = _names(reader, delimiter)
     if missing := [name for name in types if name not in names]:
         raise CommandFailed(
             f"--type names column {missing[0]!r}, which the file does not have; its columns: {', '.join(names)}"
@@ -97,7 +117,7 @@ def rows_of(stream: ByteReader, types: Mapping[str, ColumnType], skip: int = 0) 
             "rename `value` to publish a JSON object for each row"
         )
     row = 2
-    for parsed in _parsed(reader, names):
+    for parsed in _parsed(reader, names, delimiter or ","):
         skipped = min(skip, parsed.num_rows)
         skip, row, batch = skip - skipped, row + skipped, parsed.slice(skipped)
         if not batch.num_rows:
@@ -118,7 +138,7 @@ def rows_of(stream: ByteReader, types: Mapping[str, ColumnType], skip: int = 0) 
         raise CommandFailed(f"--skip-rows {row - 2 + skip}: the file has only {row - 2} rows after the header")
 
 
-def _parsed(reader: _Blocks, names: list[str]) -> Iterator[pa.RecordBatch]:
+def _parsed(reader: _Blocks, names: list[str], delimiter: str) -> Iterator[pa.RecordBatch]:
     """Yield the rows after the header, all columns as text.
 
     Raises:
@@ -127,7 +147,7 @@ def _parsed(reader: _Blocks, names: list[str]) -> Iterator[pa.RecordBatch]:
     if reader.is_at_end():
         return
     read = arrow_csv.ReadOptions(column_names=names, block_size=BLOCK_BYTES, use_threads=False)
-    parse = arrow_csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=len(names) > 1)
+    parse = arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True, ignore_empty_lines=len(names) > 1)
     convert = arrow_csv.ConvertOptions(
         column_types={name: pa.string() for name in names},
         null_values=[""],
@@ -187,19 +207,26 @@ def _json(field: str | None, kind: ColumnType) -> str:
     return json.dumps(field, ensure_ascii=False) if kind is ColumnType.TEXT else field
 
 
-def _names(reader: _Blocks) -> list[str]:
+def _names(reader: _Blocks, delimiter: str | None) -> list[str]:
     """Take the header row from a stream and return the names of the columns.
 
     Raises:
-        CommandFailed: the header row is missing, too long, not UTF-8, or has an empty or repeated name.
+        CommandFailed: the header row is missing, too long, not UTF-8, or has an empty or repeated name; or commas do
+            not divide it, no delimiter was given, and it contains another usual one.
     """
     row = reader.first_row()
     try:
-        (names,) = csv.reader([row.decode().rstrip("\r\n")], strict=True)
+        (names,) = csv.reader([row.decode().rstrip("\r\n")], strict=True, delimiter=delimiter or ",")
     except (UnicodeDecodeError, ValueError, csv.Error) as error:
         raise CommandFailed(
             "row 1 is not a CSV header in UTF-8; the first row must have the names of the columns"
         ) from error
+    if delimiter is None and len(names) == 1 and (other := next((one for one in ";\t|" if one in names[0]), None)):
+        shown = "tab" if other == "\t" else f"'{other}'"
+        raise CommandFailed(
+            f"row 1 is one column named {names[0]!r}; if {shown} separates the columns give --delimiter {shown}, "
+            "otherwise --delimiter ','"
+        )
     if "" in names or len(set(names)) < len(names):
         fault = next(name for at, name in enumerate(names) if not name or name in names[:at])
         raise CommandFailed(f"row 1 has {'an empty name' if not fault else f'the name {fault!r} twice'}")

@@ -73,6 +73,7 @@ class Fields:
         key_delimiter: for lines: separates the key at the start of the line from the value.
         types: for CSV: column -> type; other columns are text.
         skip_rows: for CSV: number of rows after the header to skip.
+        delimiter: for CSV: separates the fields; None: see `rows_of`.
     """
 
     key: str | None = None
@@ -80,6 +81,7 @@ class Fields:
     key_delimiter: bytes | None = None
     types: Mapping[str, ColumnType] = field(default_factory=dict)
     skip_rows: int = 0
+    delimiter: str | None = None
 
 
 NO_FIELDS: Final = Fields()
@@ -180,7 +182,7 @@ def read_stream(stream: ByteReader, file_format: Format, fields: Fields = NO_FIE
 
 
 def _csv_records(stream: ByteReader, fields: Fields) -> Iterator[pa.RecordBatch]:
-    for rows in rows_of(stream, fields.types, fields.skip_rows):
+    for rows in rows_of(stream, fields.types, fields.skip_rows, fields.delimiter):
         names = rows.fields.schema.names
         _check_names(names, fields)
         added: dict[str, AnyArray] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 import time
 from collections.abc import Sequence
 from typing import Any, Final
@@ -19,6 +20,7 @@ _READ_FIELDS: Final = frozenset(
     {"key", "key_encoding", "value", "value_encoding", "headers", "tag", "timestamp_ms", "topic", "partition", "offset"}
 )
 """The position of a record (topic, partition, offset) is accepted and ignored: the command determines it."""
+_MILLISECONDS: Final = re.compile(r"(\d{1,15})(?:\.(\d{1,3}))?", re.ASCII)
 
 
 def records_of(lines: Sequence[bytes], first_line: int) -> pa.RecordBatch | None:
@@ -36,15 +38,15 @@ def records_of(lines: Sequence[bytes], first_line: int) -> pa.RecordBatch | None
     ]
     if not read:
         return None
-    now_ms = time.time_ns() // 1_000_000
-    stamps = [one["timestamp_ms"] for one in read]
+    now_us = time.time_ns() // 1000
+    stamps = [one["timestamp_us"] for one in read]
     timed = any(stamp is not None for stamp in stamps)
     return columns_of(
         [one["value"] for one in read],
         keys=[one["key"] for one in read],
         headers=[one["headers"] for one in read] if any(one["headers"] for one in read) else None,
         tags=[one["tag"] for one in read] if any(one["tag"] is not None for one in read) else None,
-        timestamps_us=[(now_ms if stamp is None else stamp) * 1000 for stamp in stamps] if timed else None,
+        timestamps_us=[now_us if stamp is None else stamp for stamp in stamps] if timed else None,
     )
 
 
@@ -68,7 +70,7 @@ def _read(line: bytes, where: str) -> dict[str, Any]:
             "value": _value_of(document, text),
             "headers": [_header_of(header) for header in _of(list, document.get("headers") or [], "headers")],
             "tag": None if document.get("tag") is None else _of(str, document["tag"], "tag"),
-            "timestamp_ms": _timestamp_of(document.get("timestamp_ms")),
+            "timestamp_us": None if document.get("timestamp_ms") is None else _timestamp_us_of(text),
         }
     except ValueError as error:
         raise CommandFailed(f"{where}: {error}") from error
@@ -105,12 +107,17 @@ def _header_of(header: Any) -> tuple[str, bytes | None]:
     return header[0], _bytes_of(header[1], header[2] if len(header) == 3 else "utf8")
 
 
-def _timestamp_of(stamp: Any) -> int | None:
-    if stamp is None:
-        return None
-    if not isinstance(stamp, int) or isinstance(stamp, bool) or not 0 <= stamp <= TIMESTAMP_MS_MAX:
-        raise ValueError(f"{stamp!r} is not a timestamp_ms: give whole milliseconds since 1970, up to the year 9999")
-    return stamp
+def _timestamp_us_of(text: str) -> int:
+    """Return the time of a record's text, whose number of milliseconds may have up to three digits after the point."""
+    stamp = member_text(text, "timestamp_ms")
+    number = _MILLISECONDS.fullmatch(stamp)
+    stamp_us = int(number[1]) * 1000 + int((number[2] or "").ljust(3, "0")) if number else -1
+    if not 0 <= stamp_us < (TIMESTAMP_MS_MAX + 1) * 1000:
+        raise ValueError(
+            f"{stamp} is not a timestamp_ms: give milliseconds since 1970, up to the year 9999, with at most three "
+            "digits after the point"
+        )
+    return stamp_us
 
 
 def _of(kind: type, value: Any, name: str) -> Any:

@@ -14,7 +14,7 @@ import typer
 from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.base.output import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption
 from tidelog_cli.base.times import timestamp_us_of
-from tidelog_cli.records.csv_rows import types_of
+from tidelog_cli.records.csv_rows import delimiter_of, types_of
 from tidelog_cli.records.input_formats import NO_FIELDS, Fields, Format, format_of, read_file, read_stream
 from tidelog_cli.records.publishing import AcksChoice, AcksOption, Chunk, CompressionOption, publish_all
 from tidelog_cli.records.record_fields import Additions, checked_names, with_tombstones, without_headers
@@ -56,6 +56,10 @@ def produce(
     skip_rows: Annotated[
         int, typer.Option(min=0, metavar="N", help="Skip N rows of a CSV file after the header, to continue it.")
     ] = 0,
+    delimiter: Annotated[
+        str | None,
+        typer.Option(metavar="CHAR", help="Character between the fields of a CSV file, or tab; a comma by default."),
+    ] = None,
     header: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="Header of every record; may be repeated.")
     ] = None,
@@ -89,8 +93,14 @@ def produce(
         {"--key": key, "--key-delimiter": key_delimiter, "--tag": tag, "--key-field": key_field}
         | {"--timestamp-field": timestamp_field, "--header": "".join(header or [])}
     )
-    delimiter = None if key_delimiter is None else key_delimiter.encode()
-    fields = Fields(key_field, timestamp_field, delimiter, types_of(column_type or []), skip_rows)
+    fields = Fields(
+        key_field,
+        timestamp_field,
+        None if key_delimiter is None else key_delimiter.encode(),
+        types_of(column_type or []),
+        skip_rows,
+        None if delimiter is None else delimiter_of(delimiter),
+    )
     additions = Additions.of(key=key, timestamp=_timestamp_us(timestamp), headers=header, tag=tag)
     sources = _formats(files or ["-"], file_format, fields)
     resume = _resumption(sources, skip_rows)
@@ -153,8 +163,9 @@ def _checked(file_format: Format, fields: Fields) -> Format:
         raise CommandFailed(
             f"--type is only for CSV, because {file_format} has its own types; leave it out", EXIT_USAGE
         )
-    if fields.skip_rows and file_format is not Format.CSV:
-        raise CommandFailed(f"--skip-rows is only for CSV, got {file_format}; leave it out", EXIT_USAGE)
+    for option, value in {"--skip-rows": fields.skip_rows, "--delimiter": fields.delimiter}.items():
+        if value and file_format is not Format.CSV:
+            raise CommandFailed(f"{option} is only for CSV, got {file_format}; leave it out", EXIT_USAGE)
     if file_format is Format.RECORDS and fields != NO_FIELDS:
         raise CommandFailed(
             "--format records takes keys and timestamps from the records; omit --key-field and --timestamp-field",

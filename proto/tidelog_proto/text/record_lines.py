@@ -2,7 +2,8 @@
 
 The fields are those of the HTTP API. Bytes that are valid UTF-8 are shown as text, others as base64, marked by
 `key_encoding` or `value_encoding`. A JSON object or array without line breaks is embedded byte for byte, with
-`"value_encoding": "json"`. Other JSON values (`42`, `true`) are shown as text. Every form is lossless.
+`"value_encoding": "json"`. Other JSON values (`42`, `true`) are shown as text. A timestamp of whole milliseconds is an
+integer, another one a decimal number with up to three digits after the point. Every form is lossless.
 """
 
 from __future__ import annotations
@@ -27,24 +28,26 @@ class ValueForm(StrEnum):
 
 def record_line(record: Record, topic: str, partition: int, form: ValueForm = ValueForm.JSON) -> str:
     """Return a record of a partition as one line of JSON, without the newline."""
-    document: dict[str, Any] = {
-        "topic": topic,
-        "partition": partition,
-        "offset": record.offset,
-        "timestamp_ms": record.timestamp_us // 1000,
-    }
+    position = _members({"topic": topic, "partition": partition, "offset": record.offset})
+    members = [position, f'"timestamp_ms": {milliseconds_text(record.timestamp_us)}']
+    document: dict[str, Any] = {}
     _put(document, "key", record.key)
-    raw = _raw_json(record.value) if form is ValueForm.JSON else None
-    before = "" if raw is None else f'{_dumped(document)[:-1]}, "value": {raw}, '
-    if raw is None:
-        _put(document, "value", record.value, as_text=form is not ValueForm.BASE64)
-    else:
+    if (raw := _raw_json(record.value) if form is ValueForm.JSON else None) is not None:
+        members += [_members(document), f'"value": {raw}']
         document = {"value_encoding": "json"}
+    else:
+        _put(document, "value", record.value, as_text=form is not ValueForm.BASE64)
     if record.headers:
         document["headers"] = [_header(name, value) for name, value in record.headers]
     if record.tag is not None:
         document["tag"] = record.tag
-    return before + (_dumped(document) if raw is None else _dumped(document)[1:])
+    return f"{{{', '.join([*members, _members(document)])}}}"
+
+
+def milliseconds_text(timestamp_us: int) -> str:
+    """Return a time in microseconds as the exact JSON number of its milliseconds, such as 1500 or 1500.25."""
+    whole, rest = divmod(timestamp_us, 1000)
+    return f"{whole}.{rest:03}".rstrip("0") if rest else str(whole)
 
 
 def finite(value: Any) -> Any:
@@ -60,8 +63,9 @@ def finite(value: Any) -> Any:
             return value
 
 
-def _dumped(document: dict[str, Any]) -> str:
-    return json.dumps(document, ensure_ascii=False, allow_nan=False)
+def _members(document: dict[str, Any]) -> str:
+    """Return the members of an object as JSON, without its braces."""
+    return json.dumps(document, ensure_ascii=False, allow_nan=False)[1:-1]
 
 
 def _raw_json(content: bytes | None) -> str | None:

@@ -11,7 +11,7 @@ import pytest
 from tests.cli.conftest import Cli
 
 from tidelog_cli.base.failures import CommandFailed
-from tidelog_cli.records.csv_rows import BLOCK_BYTES, HEADER_BYTES_MAX, ColumnType, rows_of, types_of
+from tidelog_cli.records.csv_rows import BLOCK_BYTES, HEADER_BYTES_MAX, ColumnType, delimiter_of, rows_of, types_of
 from tidelog_cli.records.input_formats import Fields, Format, read_stream
 
 
@@ -152,3 +152,32 @@ def test_csv_is_published(cli: Cli, topic: str, tmp_path: Any) -> None:
     refused = cli("produce", topic, "--type", "a=integer", stdin=b"1\n")
     assert (refused.code, "--type is only for CSV, because lines has its own types" in refused.err) == (2, True)
     assert "publish CSV with `tidelog produce`" in cli("import", topic, path).err
+
+
+@pytest.mark.parametrize(("argument", "character"), [(";", b";"), ("tab", b"\t"), ("|", b"|"), (" ", b" ")])
+def test_another_delimiter(argument: str, character: bytes) -> None:
+    text = b'a,b\n1,"x,y"\n'.replace(b",", character)
+    (rows,) = rows_of(Pipe(text), types_of([]), delimiter=delimiter_of(argument))
+    (value,) = rows.records["value"].to_pylist()
+    assert json.loads(value) == {"a": "1", "b": f"x{character.decode()}y"}
+
+
+@pytest.mark.parametrize("text", ["", ";;", '"', "\n", "ä", "comma"])
+def test_delimiter_that_cannot_separate_fields_is_refused(text: str) -> None:
+    with pytest.raises(CommandFailed, match="--delimiter must be one ASCII character"):
+        delimiter_of(text)
+
+
+@pytest.mark.parametrize("other", [";", "\t", "|"])
+def test_header_of_another_delimiter_is_refused(other: str) -> None:
+    with pytest.raises(CommandFailed, match=r"row 1 is one column named .*--delimiter"):
+        list(rows_of(Pipe(f"a{other}b\n1{other}2\n".encode()), {}))
+    (rows,) = rows_of(Pipe(f"a{other}b\n1{other}2\n".encode()), {}, delimiter=",")
+    assert rows.fields.schema.names == [f"a{other}b"]
+
+
+def test_delimiter_is_an_option_of_produce_for_csv_alone(cli: Cli, topic: str) -> None:
+    assert cli("produce", topic, "--format", "csv", "--delimiter", "tab", stdin=b"a\tb\n1\t2\n").code == 0
+    assert json.loads(cli("consume", topic).out) == {"a": "1", "b": "2"}
+    refused = cli("produce", topic, "--delimiter", ";", stdin=b"x\n")
+    assert (refused.code, "--delimiter is only for CSV" in refused.err) == (2, True)

@@ -22,7 +22,7 @@ def test_text_is_text_and_other_bytes_are_base64() -> None:
         "topic": "t",
         "partition": 1,
         "offset": 7,
-        "timestamp_ms": 1,
+        "timestamp_ms": 1.5,
         "key": "a/8=",
         "key_encoding": "base64",
         "value": "Käse",
@@ -76,3 +76,12 @@ def test_numbers_that_json_has_no_form_for_become_null() -> None:
         "d": [None],
         "e": "x",
     }
+
+
+@pytest.mark.parametrize(
+    ("timestamp_us", "text"),
+    [(0, "0"), (1_000, "1"), (1, "0.001"), (1_500, "1.5"), (253402300799999_999, "253402300799999.999")],
+)
+def test_milliseconds_keep_every_microsecond(timestamp_us: int, text: str) -> None:
+    line = record_line(Record(0, timestamp_us, None, b"x", (), None), "t", 0)
+    assert f'"timestamp_ms": {text}, ' in line
