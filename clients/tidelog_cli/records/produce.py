@@ -20,6 +20,23 @@ from tidelog_cli.records.publishing import AcksChoice, AcksOption, Chunk, Compre
 from tidelog_cli.records.record_fields import Additions, checked_names, with_tombstones, without_headers
 
 
+ColumnTypeOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--type",
+        metavar="COLUMN=TYPE",
+        help="Type of a CSV column: integer, number, boolean or text (the default); may be repeated for other columns.",
+    ),
+]
+SkipRowsOption = Annotated[
+    int, typer.Option(min=0, metavar="N", help="Skip N rows of a CSV file after the header, to continue it.")
+]
+DelimiterOption = Annotated[
+    str | None,
+    typer.Option(metavar="CHAR", help="Character between the fields of a CSV file, or tab; a comma by default."),
+]
+
+
 def register(app: typer.Typer) -> None:
     """Add `produce` to the command."""
     app.command("produce")(produce)
@@ -44,22 +61,9 @@ def produce(
     timestamp: Annotated[
         str | None, typer.Option(metavar="TIME", help="Timestamp of every record: ISO 8601 or ms since 1970.")
     ] = None,
-    column_type: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--type",
-            metavar="COLUMN=TYPE",
-            help="Type of a CSV column: integer, number, boolean or text (the default); may be repeated for other "
-            "columns.",
-        ),
-    ] = None,
-    skip_rows: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Skip N rows of a CSV file after the header, to continue it.")
-    ] = 0,
-    delimiter: Annotated[
-        str | None,
-        typer.Option(metavar="CHAR", help="Character between the fields of a CSV file, or tab; a comma by default."),
-    ] = None,
+    column_type: ColumnTypeOption = None,
+    skip_rows: SkipRowsOption = 0,
+    delimiter: DelimiterOption = None,
     header: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="Header of every record; may be repeated.")
     ] = None,
