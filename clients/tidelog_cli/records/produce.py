@@ -19,7 +19,6 @@ from tidelog_cli.records.input_formats import NO_FIELDS, Fields, Format, format_
 from tidelog_cli.records.publishing import AcksChoice, AcksOption, Chunk, CompressionOption, publish_all
 from tidelog_cli.records.record_fields import Additions, checked_names, with_tombstones, without_headers
 
-
 ColumnTypeOption = Annotated[
     list[str] | None,
     typer.Option(
