@@ -107,6 +107,11 @@ async def test_a_group_is_moved_and_a_topic_deleted(stack: LocalStack) -> None:
         await expect(page.get_by_text("13 offsets", exact=True)).to_be_visible()
         assert (await http.get("/v1/groups/readers/lag")).json()["lag"] == 13
 
+        await go(page, stack, "topic/visits?tab=groups")
+        row = page.get_by_role("row").filter(has=page.get_by_role("link", name="readers"))
+        await expect(row.get_by_role("cell", name="13", exact=True)).to_be_visible()
+        assert await accessibility_faults(page) == []
+
         await go(page, stack, "topic/visits?tab=settings")
         await page.get_by_role("button", name="Delete the topic…").click()
         await page.get_by_label("Type the topic's name").fill("visit")

@@ -9,7 +9,7 @@ import { pill } from "./topics.js";
 
 const LAGS_SHOWN = 20;
 const LAG_AGE_MS = 30_000;
-const OFFSETS_NOTE = "Lag counts offsets: at most so many records are left to read, because requests with an Idempotency-Key and records that compaction removed have offsets, too.";
+export const OFFSETS_NOTE = "Lag counts offsets: at most so many records are left to read, because requests with an Idempotency-Key and records that compaction removed have offsets, too.";
 
 /** Returns {of(group), ask(groups), stop()}: lags of groups, one request at a time, each at most every `LAG_AGE_MS`. */
 function lagsOf(changed) {

@@ -1,4 +1,4 @@
-// One topic: its figures and partitions, its records, what arrives now, publishing, settings.
+// One topic: its figures and partitions, its records, what arrives now, its groups, publishing, settings.
 
 import * as api from "./api.js";
 import { chart } from "./chart.js";
@@ -8,6 +8,7 @@ import { fact } from "./groups.js";
 import { livePanel } from "./live.js";
 import { reasonNote, restrict } from "./permissions.js";
 import { publishPanel } from "./publish.js";
+import { readersPanel } from "./readers.js";
 import { recordsPanel } from "./records.js";
 import { table } from "./table.js";
 import { keeps, pill } from "./topics.js";
@@ -16,6 +17,7 @@ const TABS = [
   ["partitions", "Partitions"],
   ["records", "Records"],
   ["live", "Live"],
+  ["groups", "Groups"],
   ["publish", "Publish"],
   ["settings", "Settings"],
 ];
@@ -26,7 +28,7 @@ export async function topicView({ name, query, me, setQuery }) {
   const tabs = TABS.filter(([key]) => maySend || key !== "publish");
   const panel = h("div", { role: "tabpanel", id: "panel", tabindex: 0 });
   const bar = h("div", { role: "tablist", "aria-label": "Parts of the topic", class: "tabs" });
-  const makers = { partitions: partitionsPanel, records: recordsPanel, live: livePanel, publish: publishPanel, settings: settingsPanel };
+  const makers = { partitions: partitionsPanel, records: recordsPanel, live: livePanel, groups: readersPanel, publish: publishPanel, settings: settingsPanel };
   let shown = null;
   let current = tabs.some(([key]) => key === query.get("tab")) ? query.get("tab") : "partitions";
 
