@@ -1041,10 +1041,12 @@ class CommitEntry(_message.Message):
     def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., next_offset: _Optional[int] = ..., note: _Optional[str] = ..., epoch: _Optional[int] = ..., record_epoch: _Optional[int] = ...) -> None: ...
 
 class CommitReply(_message.Message):
-    __slots__ = ("results",)
+    __slots__ = ("results", "forwarded")
     RESULTS_FIELD_NUMBER: _ClassVar[int]
+    FORWARDED_FIELD_NUMBER: _ClassVar[int]
     results: _containers.RepeatedCompositeFieldContainer[CommittedResult]
-    def __init__(self, results: _Optional[_Iterable[_Union[CommittedResult, _Mapping]]] = ...) -> None: ...
+    forwarded: bool
+    def __init__(self, results: _Optional[_Iterable[_Union[CommittedResult, _Mapping]]] = ..., forwarded: _Optional[bool] = ...) -> None: ...
 
 class Committed(_message.Message):
     __slots__ = ("group", "entries", "after", "topic_id")
@@ -1067,12 +1069,14 @@ class CommittedEntry(_message.Message):
     def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ...) -> None: ...
 
 class CommittedReply(_message.Message):
-    __slots__ = ("results", "last")
+    __slots__ = ("results", "last", "forwarded")
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
+    FORWARDED_FIELD_NUMBER: _ClassVar[int]
     results: _containers.RepeatedCompositeFieldContainer[CommittedResult]
     last: CommittedEntry
-    def __init__(self, results: _Optional[_Iterable[_Union[CommittedResult, _Mapping]]] = ..., last: _Optional[_Union[CommittedEntry, _Mapping]] = ...) -> None: ...
+    forwarded: bool
+    def __init__(self, results: _Optional[_Iterable[_Union[CommittedResult, _Mapping]]] = ..., last: _Optional[_Union[CommittedEntry, _Mapping]] = ..., forwarded: _Optional[bool] = ...) -> None: ...
 
 class CommittedResult(_message.Message):
     __slots__ = ("error", "topic_id", "partition", "found", "next_offset", "note", "commit_timestamp_us", "topic", "epoch", "record_epoch")

@@ -14,6 +14,8 @@ from tidelog_proto.errors import ProtocolError
 FOUNDED_TIMEOUT_S: Final = 10.0
 """Limit of the wait for `__offsets` in a new cluster."""
 _LOOK_S: Final = 0.05
+_TELLS_FORWARDED: Final = frozenset({"commit_reply", "committed_reply"})
+"""Answers that tell a client whether another node coordinates the group."""
 
 
 async def at_coordinator(broker: Broker, group: str, request: Request, local: Local) -> pb.Envelope:
@@ -23,7 +25,11 @@ async def at_coordinator(broker: Broker, group: str, request: Request, local: Lo
         ProtocolError: see `at_owner`.
     """
     await founded(broker)
-    return await at_owner(broker, broker.groups.key_of(group), request, local)
+    key = broker.groups.key_of(group)
+    answer = await at_owner(broker, key, request, local)
+    if (kind := answer.WhichOneof("kind")) in _TELLS_FORWARDED and broker.routes.owner(key) != broker.node_id:
+        getattr(answer, kind).forwarded = True
+    return answer
 
 
 async def founded(broker: Broker) -> None:

@@ -161,25 +161,29 @@ class Router:
         about = make().WhichOneof("kind")
         return await self.retrying(lambda: self.at_any(ask, repeatable=repeatable), repeatable=repeatable, about=about)
 
-    async def at_any(self, ask: Callable[[Connection], Awaitable[T]], *, repeatable: bool = True) -> T:
+    async def at_any(
+        self, ask: Callable[[Connection], Awaitable[T]], *, repeatable: bool = True, first: Address | None = None
+    ) -> T:
         """Ask one node, and another one when it fails; if the request is `repeatable`, also when it is slow.
 
-        One failure is not final: a node that is partitioned from the cluster fails requests that others can serve.
+        The node at `first` is preferred unless it seems to have failed. One failure is not final: a node that is
+        partitioned from the cluster fails requests that others can serve.
 
         Raises:
             TidelogError: no node could answer; or the outcome of a request that is not `repeatable` is unknown.
         """
         if not repeatable:
-            return await self._at_one_after_the_other(ask)
+            return await self._at_one_after_the_other(ask, first)
 
         async def attempt(address: Address) -> T:
             return await ask(await self.pool.get(address))
 
-        return await race([partial(attempt, address) for address in self._candidates()], stagger_s=REQUEST_HEDGE_S)
+        candidates = self._candidates(first=first)
+        return await race([partial(attempt, address) for address in candidates], stagger_s=REQUEST_HEDGE_S)
 
-    async def _at_one_after_the_other(self, ask: Callable[[Connection], Awaitable[T]]) -> T:
+    async def _at_one_after_the_other(self, ask: Callable[[Connection], Awaitable[T]], first: Address | None) -> T:
         failures: list[TidelogError] = []
-        left = self._candidates()
+        left = self._candidates(first=first)
         while left:
             try:
                 connection = await race([partial(self.pool.get, each) for each in left], stagger_s=HEDGE_S)
@@ -514,21 +518,22 @@ class Router:
 
         return await race([partial(at, address) for address in self._candidates(rounds)], stagger_s=HEDGE_S)
 
-    def _candidates(self, rounds: int = 0) -> list[Address]:
-        """Return all known addresses, in order of preference.
+    def _candidates(self, rounds: int = 0, first: Address | None = None) -> list[Address]:
+        """Return all known addresses by preference: `first` unless it seems to have failed, then open connections.
 
-        Args:
-            rounds: number of unsuccessful rounds; after the first, addresses are rotated, connected or not.
+        After the first of some unsuccessful `rounds`, addresses are rotated, connected or not.
         """
         standing = {connection.address: connection for connection in self.pool.open_connections()}
 
         def rank(address: Address) -> int:
             connection = standing.get(address)
-            if connection is not None:
-                return 0 if connection.ready and connection.silent_s < SILENCE_S else 3
-            if self.pool.doubtful(address):
+            if connection is not None and not (connection.ready and connection.silent_s < SILENCE_S):
+                return 3
+            if connection is None and self.pool.doubtful(address):
                 return 2
-            return 0 if rounds else 1
+            if address == first:
+                return -1
+            return 1 if connection is None and not rounds else 0
 
         known = list(dict.fromkeys([*self._bootstrap, *self.metadata.addresses()]))
         turn = rounds % len(known)

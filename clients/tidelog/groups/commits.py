@@ -13,6 +13,7 @@ from typing import Final
 
 from tidelog.cluster.answers import results_of
 from tidelog.cluster.connection import Connection
+from tidelog.cluster.coordinators import at_coordinator, note_forwarded
 from tidelog.cluster.routing import Router
 from tidelog.errors import (
     ClosedError,
@@ -199,11 +200,14 @@ class GroupCommits:
         request.entries.extend(entry(where, offset) for where, offset in positions)
 
         async def ask(connection: Connection) -> tuple[list[pb.CommittedResult], str]:
-            frame = await self._router.call(connection, pb.Envelope(commit=request))
-            return results_of(frame.envelope.commit_reply.results, len(positions), connection), connection.name
+            reply = (await self._router.call(connection, pb.Envelope(commit=request))).envelope.commit_reply
+            note_forwarded(self._router, reply)
+            return results_of(reply.results, len(positions), connection), connection.name
 
         results, node = await self._router.retrying(
-            lambda: self._router.at_any(ask), repeatable=True, about=f"group {membership.group!r}"
+            lambda: at_coordinator(self._router, membership.group, ask),
+            repeatable=True,
+            about=f"group {membership.group!r}",
         )
         commits = Commits({}, {})
         names = {ids[where.topic]: where.topic for where, _ in positions}

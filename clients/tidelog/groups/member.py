@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from tidelog.base.backoff import Backoff
 from tidelog.base.tasks import cancel_all
+from tidelog.cluster.coordinators import coordinator_partition
 from tidelog.cluster.routing import Router
 from tidelog.errors import MemberFencedError, TidelogError, UnknownTopicError, describe_error
 from tidelog.groups.commits import GroupCommits, store_or_log, store_periodically
@@ -29,7 +30,6 @@ from tidelog.subscriptions.assignment import Assignment
 from tidelog.subscriptions.consumer_options import ConsumerOptions
 from tidelog.subscriptions.load_meter import LoadMeter
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch.key_partitions import partition_for_key
 from tidelog_proto.names import OFFSETS_TOPIC
 
 WAIT_SHARE: Final = 4
@@ -307,7 +307,7 @@ class GroupMember:
             count = (
                 await self._router.topic(OFFSETS_TOPIC)
             ).partition_count  # the number of partitions of this topic never changes
-            self._coordinator_partition = TopicPartition(OFFSETS_TOPIC, partition_for_key(self._group.encode(), count))
+            self._coordinator_partition = coordinator_partition(self._group, count)
         connection = await self._router.connection(*self._coordinator_partition)
         envelope = pb.Envelope(group_heartbeat=heartbeat)
         self._is_known = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tidelog.cluster.connection import Connection
+from tidelog.cluster.coordinators import at_coordinator, note_forwarded
 from tidelog.cluster.routing import Router
 from tidelog.model import Committed
 from tidelog.requests.conversions import checked_group, committed_of
@@ -23,6 +24,7 @@ async def committed(router: Router, group: str, topic: str | None) -> list[Commi
         results: list[pb.CommittedResult] = []
         while True:
             reply = (await router.call(connection, pb.Envelope(committed=request))).envelope.committed_reply
+            note_forwarded(router, reply)
             results += reply.results
             if not reply.HasField("last") or reply.last == request.after:
                 break
@@ -37,8 +39,10 @@ async def committed(router: Router, group: str, topic: str | None) -> list[Commi
         return committed_of(results, await _names(router, connection, results))
 
     if topic is None:
-        return await router.retrying(lambda: router.at_any(ask), repeatable=True, about=f"group {group!r}")
-    return await router.retry_for_topic(topic, lambda: router.at_any(ask), repeatable=True)
+        return await router.retrying(
+            lambda: at_coordinator(router, group, ask), repeatable=True, about=f"group {group!r}"
+        )
+    return await router.retry_for_topic(topic, lambda: at_coordinator(router, group, ask), repeatable=True)
 
 
 async def _names(router: Router, connection: Connection, results: Iterable[pb.CommittedResult]) -> dict[bytes, str]:

@@ -8,6 +8,7 @@ from typing import Final
 
 from tidelog.cluster.answers import results_of
 from tidelog.cluster.connection import Connection
+from tidelog.cluster.coordinators import at_coordinator, note_forwarded
 from tidelog.cluster.fallback_replicas import ReadReplica
 from tidelog.cluster.metadata import deleted_topic_error
 from tidelog.cluster.routing import Router
@@ -211,8 +212,9 @@ async def commit(
                 for partition, next_offset in part
             ]
             envelope = pb.Envelope(commit=pb.Commit(group=group, reset=reset, entries=entries))
-            frame = await router.call(connection, envelope)
-            results = results_of(frame.envelope.commit_reply.results, len(entries), connection)
+            reply = (await router.call(connection, envelope)).envelope.commit_reply
+            note_forwarded(router, reply)
+            results = results_of(reply.results, len(entries), connection)
             stored = committed_of([one for one in results if not one.HasField("error")], {route.topic_id: topic})
             held |= {each.partition: each for each in stored}
             failures = [error_of(one.error, connection.name) for one in results if one.HasField("error")]
@@ -225,7 +227,9 @@ async def commit(
     # Repeating a commit is safe, as positions only move forward. A late copy of a reset could undo a newer reset, so a
     # reset is sent to one node at a time.
     try:
-        return await router.retry_for_topic(topic, lambda: router.at_any(ask, repeatable=not reset), repeatable=True)
+        return await router.retry_for_topic(
+            topic, lambda: at_coordinator(router, group, ask, repeatable=not reset), repeatable=True
+        )
     except TidelogError as error:
         route = router.metadata.topic(topic)
         attach_done(error, done.get(topic_id or (route.topic_id if route is not None else b""), {}), "committed")
