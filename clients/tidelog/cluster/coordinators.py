@@ -1,7 +1,7 @@
 """Requests to the coordinator of a consumer group: the owner of the group's partition of `__offsets`.
 
-Any node forwards such a request. So a client whose cached route is missing or stale loses a hop and no request: the
-answer tells that it was forwarded, and the route is refreshed for the next one.
+Any node forwards such a request and marks its answer. So a client whose cached route is missing or stale pays a hop,
+and refreshes the route for its next request.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ async def test_forwarded_request_is_not_forwarded_again(three: Founded) -> None:
     assert refused.value.code == pb.NOT_OWNER
 
 
-async def test_answers_tell_that_another_node_coordinates_the_group(three: Founded) -> None:
+async def test_forwarded_answers_about_groups_are_marked(three: Founded) -> None:
     topic_id = (await (await three.peer("a")).create("t", replication_factor=3)).topic_id
     owner = three.owner(group_key(three), "a")
     entry = pb.CommitEntry(topic_id=topic_id, next_offset=0)
