@@ -97,12 +97,8 @@ class Broker:
     """The composition of a node's components. Made by `open_broker`; for the event loop's thread only.
 
     Args:
-        settings: the node's settings.
-        directory: its data directory, open and locked.
         lifecycle: receives faults after which the node must not continue.
         nodes_changed: called after a change of the node registry.
-        cluster: see `ClusterMaker`.
-        fs: the file system.
         features: the features that the node supports in addition to the base set, see `metadata.features`.
     """
 

@@ -28,8 +28,6 @@ async def list_response(
     """Return an object as JSON whose last member is a list.
 
     Args:
-        gateway: of the caller.
-        request: of the answer.
         members: the members before the list.
         listed: the name of the list, and its items.
         view: returns an item as the API represents it.

@@ -276,7 +276,6 @@ def known_only(
 
     Args:
         raw_options: the options from Spark, in any case.
-        names: the known options.
         foreign: names of other sources, in lower case, and their equivalents.
         side: reading or writing.
 

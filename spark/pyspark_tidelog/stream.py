@@ -59,8 +59,6 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reader of a stream.
 
     Args:
-        options: the stream's.
-        schema: the requested columns.
         clock: a monotonic clock, for `maxTriggerDelay`.
     """
 

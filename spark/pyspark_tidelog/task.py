@@ -59,10 +59,6 @@ class RangePartition(InputPartition):
 class RangeReader:
     """Reads ranges.
 
-    Args:
-        options: the options of the read.
-        schema: the requested columns.
-
     Attributes:
         narrowed: bounds from the filters of a scan, in addition to the options.
     """

@@ -108,7 +108,6 @@ class TopicWriter:
         """Fence earlier attempts of the work, and read the rows that they have stored.
 
         Args:
-            client: a connected client.
             first: the first rows, which show the columns that the query sets.
             options: how to write.
             work: the work, possibly repeated.

@@ -89,8 +89,6 @@ class Answers:
     """Answers requests of the management port.
 
     Args:
-        health: the node's health.
-        registry: its metrics.
         guard: decides who may see names.
         names: the port's host names, to refuse others; None with TLS, which checks the name itself.
     """

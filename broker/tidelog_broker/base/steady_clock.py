@@ -98,7 +98,6 @@ class SteadyClock:
         """Return the time before which a timestamp has certainly the given age.
 
         Args:
-            age_us: the age.
             newest_at_start_us: the newest timestamp of the log when this process first opened it; the time between
                 that and the start does not count until `settle_s` after the start.
         """

@@ -68,17 +68,10 @@ class Coordinator:
     """Coordinates the groups of one partition of `__offsets`.
 
     Args:
-        tasks: the node's tasks.
-        offsets_log: the partition's state log.
         awake: opens the partition if this node stores it.
         partition: returns the partition if this node stores it and it is open.
-        groups, positions: the state of the log.
-        topics: the cluster's topics.
-        permissions: the cluster's rules.
         subscriptions: resolves members' subscriptions to topics.
         holdings: number and memory of the groups at this node.
-        bounds: limits of groups.
-        descriptions: describes groups.
         clock: the clock for timestamps.
         metrics: counts groups, members and generations.
         is_stopping: returns whether the node is stopping, so that no caller should wait.
@@ -166,8 +159,6 @@ class Coordinator:
         """Renew a member's session; answer when its assignment differs from what it has seen, or after `wait_ms`.
 
         Args:
-            request: the heartbeat of the member.
-            reader: the member's caller.
             creator: the principal that creates the group if it does not exist; empty if unknown.
             counted_in: the epoch in which the creator's groups were counted against its quota; None without a quota.
 

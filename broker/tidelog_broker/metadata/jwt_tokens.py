@@ -63,9 +63,6 @@ class JwtTokens:
     """Verifies tokens.
 
     Args:
-        jwks: the keys.
-        rules: the other requirements.
-        permissions: the permissions of the sessions.
         work: verifies signatures.
     """
 

@@ -34,7 +34,6 @@ class NodeSecurity:
     """Identities, permissions and authentication at one node.
 
     Args:
-        settings: the node's settings.
         workers: hash secrets and verify tokens.
         metrics: counts failed loads of token keys.
 

@@ -16,8 +16,6 @@ class TopicDescriptions:
     """Describes topics.
 
     Args:
-        topics: the known topics.
-        partitions: the partitions that this node stores.
         routes: owners and copies of all partitions.
         cluster: the liveness of nodes.
     """

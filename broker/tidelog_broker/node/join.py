@@ -35,7 +35,6 @@ async def open_founding(settings: NodeSettings, *, replaces: bool = False) -> Op
     """Determine the kind of node from its settings, and open its directory.
 
     Args:
-        settings: the node's settings.
         replaces: `--replace`, see `open_node_dir`.
 
     Raises:

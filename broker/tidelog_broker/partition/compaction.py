@@ -56,9 +56,6 @@ class Compaction:
     """Compaction of one partition. All methods are for the event loop's thread.
 
     Args:
-        state, changes: the partition's state and notifications.
-        driver: its replica's driver.
-        tools, io_key: the node's resources, and the partition's worker key.
         replaced: called with the end of each epoch whose compacted version is now in the log.
     """
 

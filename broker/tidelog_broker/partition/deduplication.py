@@ -80,9 +80,7 @@ class Deduplication:
     """Deduplication of one partition. All methods are for the event loop's thread.
 
     Args:
-        state: the partition's state.
         driver: assigns offsets.
-        tools, io_key: the node's resources, and the partition's worker key.
         check_offset: raises if the log on this node lacks a record that it should have.
     """
 

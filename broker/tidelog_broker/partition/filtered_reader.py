@@ -29,8 +29,7 @@ class FilteredReader:
     """Filtered reads of one partition. All methods are for the event loop's thread.
 
     Args:
-        state: the partition's state.
-        reader: reads all of its records.
+        reader: reads all records of the partition.
         workers, io_key: the reader threads, and the partition's worker key.
     """
 

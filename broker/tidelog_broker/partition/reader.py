@@ -26,8 +26,7 @@ class PartitionReader:
     """Reads of one partition. All methods are for the event loop's thread.
 
     Args:
-        state: the partition's state.
-        ring: its newest batches, in memory.
+        ring: the partition's newest batches, in memory.
         workers, io_key: the reader threads, and the partition's worker key.
     """
 

@@ -25,7 +25,6 @@ class RecordDeletion:
     """Deletes records of one partition. All methods are for the event loop's thread.
 
     Args:
-        state, changes: the partition's state and notifications.
         driver: proposes deletions to the replicas.
         access: confirms that this node is the owner.
     """
@@ -40,7 +39,6 @@ class RecordDeletion:
         """Delete all records below an offset.
 
         Args:
-            offset: the offset.
             epoch: the epoch in which the offset was looked up; None: the caller has named the offset.
 
         Raises:

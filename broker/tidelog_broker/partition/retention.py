@@ -56,10 +56,8 @@ class Retention:
     """Keeps one partition within its bounds. All methods are for the event loop's thread.
 
     Args:
-        state: the partition's state.
         changes: notified when older records are deleted.
         driver: informed of the log start; ends an epoch for a lagging replica.
-        tools, io_key: the node's resources, and the partition's worker key.
         deletion: proposes deletions to a quorum.
         roll: rolls an owner's log to a new segment between two groups.
         failed: called with the error if the disk fails during background work.

@@ -34,7 +34,6 @@ class UnsafeRecovery:
     """Ends the epoch of one partition that this node stores.
 
     Args:
-        partition: the partition.
         alive: returns whether another node is alive, as far as this node knows.
     """
 

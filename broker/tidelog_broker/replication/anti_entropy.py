@@ -31,8 +31,6 @@ class AntiEntropy:
     """Compares chains as long as the node runs.
 
     Args:
-        node_id: this node.
-        replication: its replicas.
         cluster: sends messages to linked nodes.
     """
 

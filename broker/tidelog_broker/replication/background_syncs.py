@@ -18,7 +18,6 @@ class BackgroundSyncs:
 
     Args:
         offload, key: the worker and its key.
-        view: the log.
         done: called after each sync.
         failed: called if the disk fails; nothing is synced ahead after that.
     """

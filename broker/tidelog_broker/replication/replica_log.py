@@ -38,9 +38,7 @@ class ReplicaLog:
     """The core's view of a log, see `core.replication.ports.LogView`; used on the event loop. Created by `open`.
 
     Args:
-        store: the log.
         chain: the partition's chain, which grows while this is used.
-        node_id: this node.
         log_start: the stored log start of retention.
         rebooted: whether the machine crashed since the log was last open.
     """

@@ -56,10 +56,8 @@ class Replication:
     """The replicas of a node. All methods are for the event loop's thread.
 
     Args:
-        node_id, incarnation: this node.
         tools: the drivers' resources.
         rebooted: whether the machine crashed since the node last ran.
-        timing: the core's timing.
     """
 
     def __init__(

@@ -74,8 +74,6 @@ async def ask_owner(
 
     Args:
         broker: this node's broker.
-        key: the partition.
-        envelope: the request.
         local: answers the request if this node is the owner.
         timeout_s: limit of finding the owner and waiting for its answer, over all attempts.
         answer_s: limit of waiting for another node's answer, if longer.

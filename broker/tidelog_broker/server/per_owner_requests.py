@@ -46,7 +46,6 @@ async def answer_each(
     Args:
         broker: this node's broker.
         request: the request to answer.
-        entries: the request's entries.
         local: processes a request that another node forwards.
         ask: processes one entry at its owner; raises ProtocolError if that fails.
         refused: makes the result of a failed entry.

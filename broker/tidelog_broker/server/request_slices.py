@@ -23,7 +23,6 @@ class RequestSlices:
 
     Args:
         broker: this node's broker.
-        request: the request.
         count: its number of entries, by weight.
     """
 

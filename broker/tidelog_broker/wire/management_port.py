@@ -65,7 +65,6 @@ class Management:
         answers: makes the answers.
         metrics: counts closed and failed connections.
         tls: returns the TLS context of each new connection; None disables TLS.
-        bounds: limits of the port.
     """
 
     def __init__(

@@ -30,7 +30,6 @@ async def wait_with_probes(
 
     Args:
         router: sends the probes.
-        topic: the topic's name.
         partition: 0-based.
         connection: to the owner.
         answer: the awaited answer; cancelled if the node is silent.

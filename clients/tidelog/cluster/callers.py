@@ -159,7 +159,6 @@ async def identify_by_password(
 
     Args:
         ask: sends IDENTIFY to any node, and returns its answer.
-        password: of the caller.
 
     Raises:
         NotIdentifiedError: the user does not exist or the password is wrong.

@@ -44,7 +44,6 @@ class FallbackReplicas:
 
     Args:
         metadata: placement and owners of partitions.
-        pool: the client's connections.
         probe: sends the owner of a partition a request that needs no quorum, so that a responsive owner answers
             immediately and is not taken for a silent one.
     """
@@ -60,7 +59,6 @@ class FallbackReplicas:
         """Return the connection to the owner or, once the owner has failed for long enough, to another replica.
 
         Args:
-            topic: the topic's name.
             partition: 0-based.
             ask_owner: connects to the owner; one attempt.
 

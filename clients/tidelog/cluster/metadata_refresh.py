@@ -80,7 +80,6 @@ class MetadataRefresher:
         """Return the future of an answer about `topic`, in flight or scheduled; shield it instead of cancelling it.
 
         Args:
-            topic: the topic's name.
             awaits_change: whether the node may hold the answer back until metadata changes.
             fresh: whether the request must be sent after this call, and confirmed if possible.
             must_confirm: as `fresh`, and the call fails if the answer is not confirmed.

@@ -36,7 +36,6 @@ class NearestReplica:
 
     Args:
         metadata: placement and owners of partitions.
-        pool: the client's connections.
         zone: the client's zone; "" to read everything from owners.
     """
 

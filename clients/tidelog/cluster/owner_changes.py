@@ -95,7 +95,6 @@ class OwnerChanges:
         """Register an operation that waits for an owner; it ends with `forget` or by being abandoned.
 
         Args:
-            topic: the topic's name.
             partition: 0-based.
             at: the connection, or the address of one that is not open yet.
             abandon: called with the reason when another node is the owner.

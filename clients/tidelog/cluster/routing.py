@@ -108,7 +108,6 @@ class Router:
 
         Args:
             connection: to the node.
-            envelope: the request.
             wait_s: how long the node is asked to hold the answer back, in addition to the request timeout.
         """
         kind = envelope.WhichOneof("kind")
@@ -253,7 +252,6 @@ class Router:
         """Retry `attempt` like `retrying`, for one topic; update the cache from errors, refresh a stale topic id once.
 
         Args:
-            topic: the topic's name.
             attempt: one attempt.
             repeatable: see `call_any`.
             partition: the partition that errors are about, if it is a single one.

@@ -40,8 +40,6 @@ class TopicDiscovery:
     """The topics of one consumer.
 
     Args:
-        router: the client's router.
-        options: the consumer's options.
         assignment: receives the partitions.
     """
 

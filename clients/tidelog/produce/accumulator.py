@@ -327,7 +327,6 @@ def split_by_partition(batch: OpenBatch, partition_count: int, keyless: Callable
 
     Args:
         batch: a batch of which some records have a key or a partition.
-        partition_count: of the topic.
         keyless: chooses the partition of records without key and partition.
     """
     parts = (_split_columns if batch.count >= COLUMNS_MIN else _split_lists)(batch, partition_count, keyless)

@@ -28,11 +28,6 @@ _GROWTH: Final = 4
 class EarlierAttempts:
     """The earlier attempts at the piece of work of one producer, which has begun.
 
-    Args:
-        router: the client's router.
-        topic: the topic's name.
-        instance: the current instance.
-
     Attributes:
         instance: the current instance.
     """

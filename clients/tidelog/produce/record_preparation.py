@@ -138,7 +138,6 @@ def checked_int(what: str, number: Any) -> int | None:
 
     Args:
         what: the parameter's name, for the error.
-        number: the argument.
 
     Raises:
         TypeError: it is not an integer.

@@ -45,7 +45,6 @@ def serializer_of(serializer: Serializer | None, what: str) -> Callable[[Any], b
     """Return the function that serializes keys or values; None if they are bytes already.
 
     Args:
-        serializer: the user's option.
         what: "key" or "value", for errors.
 
     Raises:

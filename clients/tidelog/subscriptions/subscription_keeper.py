@@ -78,7 +78,6 @@ class SubscriptionKeeper:
     """The subscriptions of one consumer.
 
     Args:
-        router: the client's router.
         prefetch: limits what is received ahead.
         reader: receives the batches.
         on_out_of_range: reaction to a position that retention has deleted.

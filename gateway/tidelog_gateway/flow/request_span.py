@@ -26,7 +26,6 @@ class RequestSpan:
     """The span of one request.
 
     Args:
-        span: of the request.
         caller: trace context of the caller.
     """
 

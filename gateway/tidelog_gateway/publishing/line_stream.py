@@ -56,7 +56,6 @@ class LineStream(Response):
     """The answer to a body of JSON lines.
 
     Args:
-        gateway: of the caller.
         request: its body has not been read.
         topic: exists, and the caller may write to it.
         receipts: whether stored lines are answered, or errors only.

@@ -12,9 +12,7 @@ class RateLimitedLog:
 
     Args:
         log: receives the lines.
-        level: of the lines.
         lines: how many are logged in `every_s`.
-        every_s: length of the interval in seconds.
         now_s: a monotonic clock.
     """
 

@@ -449,7 +449,6 @@ async def open_stream(
     """Connect to a host; `above` has its connection when this returns.
 
     Args:
-        above: the protocol.
         context: the TLS context; None for a plain connection.
         host: name or address, which the server's certificate must have.
         timeout_s: limit of the handshake.

@@ -36,7 +36,6 @@ class PendingRequests(Generic[ErrorT]):
     """The pending requests of a connection.
 
     Args:
-        loop: the event loop.
         late: creates the error of a request that timed out; takes the time-out in seconds.
 
     Attributes:
@@ -62,7 +61,6 @@ class PendingRequests(Generic[ErrorT]):
 
         Args:
             answered: called once with the answer or an error; it must not raise.
-            timeout_s: its time-out.
             wait_s: how long the peer may hold the answer back; part of `timeout_s`.
         """
         self.last_id += 1

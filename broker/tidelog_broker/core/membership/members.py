@@ -56,7 +56,6 @@ class Member:
         host, port: listening address of the native protocol.
         gossip: listening address of gossip.
         zone: availability zone.
-        roles: roles of the node.
         weight: share of partition copies, 1 to 10,000.
         refutation: how often this process has refuted a suspicion (u32).
         state: last known state.

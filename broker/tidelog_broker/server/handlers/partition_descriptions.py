@@ -60,7 +60,6 @@ async def reports_of(
 
     Args:
         broker: this node's broker.
-        parts: the page.
         peers: the nodes to ask.
         timeout_s: limit of waiting for all answers.
         ages: whether record ages are included.

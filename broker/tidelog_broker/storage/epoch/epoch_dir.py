@@ -27,7 +27,6 @@ def make_epoch_dir(
     """Create an epoch's directory with its first segment.
 
     Args:
-        disk: the disk.
         directory: the path of the new directory, inside the partition's directory.
         start: start of the first segment.
         segment_bytes: maximum size of the segment.

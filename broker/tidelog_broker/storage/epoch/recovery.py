@@ -92,8 +92,6 @@ def recover_epoch(
     """Recover an epoch, truncating an unsynced tail; in LIMBO nothing is changed.
 
     Args:
-        fs: the file system.
-        directory: the epoch's directory.
         sealed_end_offset: the decided end of the epoch, if there is one; a sealed epoch is never truncated.
         is_new: whether this process has just created the directory, durably. Otherwise a killed process may have
             left names that were never synced.
