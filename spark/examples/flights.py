@@ -64,7 +64,6 @@ def events_of(flights: pa.Table, days: int) -> list[Event]:
 
     Args:
         flights: with the columns carrier, time_hour (a time), dep_delay, arr_delay and air_time (minutes, or null).
-        days: number of days.
     """
     hours = flights["time_hour"].cast(pa.timestamp("us")).cast(pa.int64())
     chosen = flights.append_column("at_us", hours)

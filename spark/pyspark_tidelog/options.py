@@ -201,7 +201,6 @@ def parse_options(raw_options: Mapping[str, str], *, streaming: bool = False) ->
     """Parse the reader's options (names in any case).
 
     Args:
-        raw_options: the options from Spark.
         streaming: for a stream, which starts at the latest offsets by default and has no end.
 
     Raises:

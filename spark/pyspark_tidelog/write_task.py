@@ -109,7 +109,6 @@ class TopicWriter:
 
         Args:
             first: the first rows, which show the columns that the query sets.
-            options: how to write.
             work: the work, possibly repeated.
         """
         producer = client.producer(first.topic, name=work, acks=options.acks, compression=options.compression)

@@ -167,8 +167,6 @@ def refusal(status: str, why: str, *headers: tuple[str, str]) -> bytes:
 
     Args:
         status: in HTTP's form, `404 Not Found`.
-        why: the reason in words.
-        headers: additional headers.
     """
     return _json(status, {"status": why}, *headers)
 

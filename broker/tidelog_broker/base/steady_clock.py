@@ -38,7 +38,6 @@ class SteadyClock:
     Args:
         settle_s: how long the wall clock must be stable after a jump before it is trusted.
         tolerance_us: the largest accepted step.
-        wall_ns, steady_ns: the two clocks, in ns.
     """
 
     def __init__(

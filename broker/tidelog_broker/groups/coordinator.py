@@ -70,10 +70,6 @@ class Coordinator:
     Args:
         awake: opens the partition if this node stores it.
         partition: returns the partition if this node stores it and it is open.
-        subscriptions: resolves members' subscriptions to topics.
-        holdings: number and memory of the groups at this node.
-        clock: the clock for timestamps.
-        metrics: counts groups, members and generations.
         is_stopping: returns whether the node is stopping, so that no caller should wait.
         turns: turns of the event loop, for making group records.
     """

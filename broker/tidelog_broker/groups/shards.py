@@ -45,10 +45,6 @@ class GroupShards:
 
     Args:
         bounds: limits of groups, over all partitions of `__offsets`.
-        clock: the clock for timestamps.
-        metrics: counts groups, members and generations.
-        lifecycle: reports whether the node is stopping.
-        turns: turns of the event loop for long work.
     """
 
     def __init__(

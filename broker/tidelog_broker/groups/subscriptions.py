@@ -67,8 +67,7 @@ class Subscriptions:
         """Return the topics of a subscription by id, with their partition counts.
 
         Args:
-            wish: a member's subscription.
-            reader: its caller; topics that it may not describe and consume are omitted.
+            reader: the member's caller; topics that it may not describe and consume are omitted.
         """
         names = list(filter(reader.may_read, wish.topics))
         if wish.pattern:

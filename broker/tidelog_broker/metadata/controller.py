@@ -51,11 +51,6 @@ class Controller:
     """Changes of `__meta`. Every node has one; its writes are refused unless it owns `__meta`.
 
     Args:
-        cluster: places new partitions.
-        routes: the nodes that store each partition.
-        copies_default: the default replication factor.
-        quotas: quotas on topics and partitions.
-        features: checks the features of nodes and records.
         partitions_max: limit of all topics' partitions; each costs memory on every node, and files on its replicas.
     """
 

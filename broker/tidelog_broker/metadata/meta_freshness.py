@@ -39,9 +39,7 @@ class MetaFreshness:
     """The freshness of one node's copy of `__meta`. A node without a cluster is always up to date.
 
     Args:
-        node_id, tasks: this node and its tasks.
-        topics, meta_log: its copy of `__meta`.
-        cluster, routes: find the owner of `__meta`.
+        topics, meta_log: this node's copy of `__meta`.
     """
 
     def __init__(

@@ -32,7 +32,6 @@ class SecurityChanges:
     """Changes of security records. Every node has one; its writes are refused unless it owns `__meta`.
 
     Args:
-        workers: hash secrets.
         now_us: the wall clock, in microseconds since 1970.
         has_key_file: whether this node has a file of administrators' keys.
     """

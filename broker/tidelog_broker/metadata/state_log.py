@@ -64,7 +64,6 @@ class StateLog:
 
     Args:
         find: returns this node's copy of the partition; raises ProtocolError if this node has no copy.
-        apply: applies a record's value.
         live: returns the records of a snapshot.
     """
 
@@ -286,11 +285,8 @@ class MetaLog(StateLog):
 
     Args:
         tasks, find: see `StateLog`.
-        features: checks the features that records need.
         follow: awaited with a topic's newest record after a change, so that its partitions follow.
         unsupported: called with the reason after a record was read that this build cannot apply.
-        nodes_changed: called after a change of a node's record.
-        security_changed: called after a change of an identity or a rule.
     """
 
     def __init__(

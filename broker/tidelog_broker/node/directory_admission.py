@@ -84,9 +84,7 @@ class DirectoryAdmission:
     """The admission of one node.
 
     Args:
-        broker: the broker of the node that joins.
-        founding: how it joins its cluster.
-        links: links to the other nodes.
+        founding: how the node joins its cluster.
         gossip_port: the port of its gossip; 0 if not known yet.
         look: called when more nodes have become known.
     """

@@ -75,7 +75,6 @@ def current_copies(partition: Partition, alive: Callable[[str], bool], *, now_ms
     """Return how many copies of a partition of this owner keep up, including its own.
 
     Args:
-        alive: returns whether a node seems to be alive.
         now_ms: the time of the replicas' clock.
         lag_ms_max: how long a copy may lag.
     """

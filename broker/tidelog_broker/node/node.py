@@ -70,7 +70,6 @@ class Node:
 
     Args:
         founding: how it joins its cluster; None for a node without a cluster.
-        cluster: makes its view of the cluster.
         features: the features that it supports, see `metadata.features`.
     """
 

@@ -39,7 +39,6 @@ async def find_cluster(seeds: Sequence[str], *, patience_s: float, tls: NodeTls)
 
     Args:
         patience_s: how long to try; then the result is empty.
-        tls: the TLS of outgoing connections.
     """
     loop = asyncio.get_running_loop()
     until_s = loop.time() + patience_s

@@ -36,7 +36,6 @@ class BackgroundOpener:
     """Opens closed partitions of a node. All methods are for the event loop's thread.
 
     Args:
-        neighbours: the liveness of the other nodes.
         first_epoch: returns the first epoch of a partition in its topic's record.
     """
 

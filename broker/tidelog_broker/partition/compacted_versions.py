@@ -52,7 +52,6 @@ class CompactedVersions:
     """The versions of one partition. All methods are for the event loop's thread, one at a time.
 
     Args:
-        watch: records the progress of passes.
         replaced: called with the end of each epoch whose compacted version is now in the log.
     """
 

@@ -39,7 +39,6 @@ class ContentHistory:
     Args:
         log_start: the first offset to read.
         end: the end of the log, or a batch boundary.
-        records_max: how many records to read.
         oldest_us: skip records appended at this time or earlier; None: read all.
     """
 

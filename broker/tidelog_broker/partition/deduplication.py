@@ -80,7 +80,6 @@ class Deduplication:
     """Deduplication of one partition. All methods are for the event loop's thread.
 
     Args:
-        driver: assigns offsets.
         check_offset: raises if the log on this node lacks a record that it should have.
     """
 

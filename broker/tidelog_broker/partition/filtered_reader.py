@@ -30,7 +30,6 @@ class FilteredReader:
 
     Args:
         reader: reads all records of the partition.
-        workers, io_key: the reader threads, and the partition's worker key.
     """
 
     def __init__(self, state: PartitionState, reader: PartitionReader, workers: Offload, io_key: int) -> None:

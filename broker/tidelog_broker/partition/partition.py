@@ -50,7 +50,6 @@ class Partition:
     Args:
         record, index: the topic's current record, and the partition's number.
         driver: its replica's driver, not started yet.
-        io_key: its worker key.
     """
 
     def __init__(

@@ -22,7 +22,6 @@ class ProjectedReader:
 
     Args:
         reader: reads all records of the partition.
-        workers, io_key: the reader threads, and the partition's worker key.
     """
 
     def __init__(self, state: PartitionState, reader: PartitionReader, workers: Offload, io_key: int) -> None:

@@ -27,7 +27,6 @@ class PartitionReader:
 
     Args:
         ring: the partition's newest batches, in memory.
-        workers, io_key: the reader threads, and the partition's worker key.
     """
 
     def __init__(self, state: PartitionState, ring: HotRing, workers: Offload, io_key: int) -> None:

@@ -22,12 +22,7 @@ AGREE_TIMEOUT_S: Final = 10.0
 
 
 class RecordDeletion:
-    """Deletes records of one partition. All methods are for the event loop's thread.
-
-    Args:
-        driver: proposes deletions to the replicas.
-        access: confirms that this node is the owner.
-    """
+    """Deletes records of one partition. All methods are for the event loop's thread."""
 
     def __init__(self, state: PartitionState, changes: ChangeNotifier, driver: ReplicaDriver, access: Access) -> None:
         self._state = state

@@ -139,7 +139,6 @@ class OwnershipAdvice:
     """Advice about lagging replicas and full disks.
 
     Args:
-        cluster: liveness of the nodes, and placement of copies.
         lag_ms: the bound on lag.
         now_ms: the replicas' clock.
         clock_s: the monotonic clock.

@@ -17,7 +17,6 @@ class BackgroundSyncs:
     """Runs the background syncs of one log. For the event loop's thread.
 
     Args:
-        offload, key: the worker and its key.
         done: called after each sync.
         failed: called if the disk fails; nothing is synced ahead after that.
     """

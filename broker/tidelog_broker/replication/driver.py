@@ -76,7 +76,6 @@ class ReplicaDriver:
     """The driver of one replica. Nothing is carried out before `start`.
 
     Args:
-        replica, view: the core's replica, and its view of the log.
         schedule: called when the replica's deadline may have changed.
         schedule_later: the same for frequent inputs that do not change a near deadline.
         owns: called when the replica begins to own an epoch.

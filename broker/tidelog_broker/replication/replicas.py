@@ -56,7 +56,6 @@ class Replication:
     """The replicas of a node. All methods are for the event loop's thread.
 
     Args:
-        tools: the drivers' resources.
         rebooted: whether the machine crashed since the node last ran.
     """
 

@@ -43,7 +43,6 @@ class AuditTopic:
     """The writer of the topic `__audit`.
 
     Args:
-        broker: this node's broker.
         again_s: see `AGAIN_S`.
     """
 

@@ -106,7 +106,6 @@ def fill(
     Args:
         items: the topics, starting with the cursor's.
         cursor: where the previous page ended; None for the first page.
-        describe: describes a topic.
         unknown: describes an unknown name; required if an item may have no record.
         brief: whether topics are described without their partitions.
     """

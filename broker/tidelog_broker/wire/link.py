@@ -82,7 +82,6 @@ class Link(asyncio.BufferedProtocol):
     Args:
         peer_id: the expected node at the other end; `greet` verifies it.
         queue_bytes: limit of the bytes that are waiting to be sent.
-        metrics: counts bytes and dropped messages.
     """
 
     def __init__(self, peer_id: str, *, queue_bytes: int, metrics: NodeMetrics) -> None:

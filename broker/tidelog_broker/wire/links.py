@@ -76,11 +76,7 @@ class Links:
     """The outgoing connections to all other nodes. `update_peers` starts them, `close` ends them.
 
     Args:
-        identity: this node's identity for the handshake.
-        events: receives established and lost links.
         queue_bytes: limit of the bytes that are waiting to be sent to one node.
-        metrics: counts connects and dropped messages.
-        tls: the TLS of outgoing connections.
         incarnations: the known incarnations of all nodes; None disables the comparison.
     """
 

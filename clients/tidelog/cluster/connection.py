@@ -433,7 +433,6 @@ async def connect(
         software: name and version of the client software, for the node's logs.
         timeout_s: for the whole exchange.
         idle_poll_us: see `IdlePoll`.
-        authenticator: authenticates the client.
         tls: TLS context; None for no encryption.
 
     Raises:

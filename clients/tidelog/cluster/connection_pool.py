@@ -84,7 +84,6 @@ class ConnectionPool:
     """The connections by address.
 
     Args:
-        identity: parameters of the connections.
         metrics: receives connection events; None for none.
         bootstrap: the bootstrap addresses. A node at another address must belong to the same cluster.
         unreachable_timeout_s: how long a caller waits for a connection; the attempt itself continues. None: until the

@@ -43,7 +43,6 @@ class FallbackReplicas:
     """Selects the replica to read for one client.
 
     Args:
-        metadata: placement and owners of partitions.
         probe: sends the owner of a partition a request that needs no quorum, so that a responsive owner answers
             immediately and is not taken for a silent one.
     """
@@ -59,7 +58,6 @@ class FallbackReplicas:
         """Return the connection to the owner or, once the owner has failed for long enough, to another replica.
 
         Args:
-            partition: 0-based.
             ask_owner: connects to the owner; one attempt.
 
         Raises:

@@ -38,8 +38,6 @@ class MetadataRequests:
     """Asks nodes about topics.
 
     Args:
-        call: sends a request.
-        take: merges an answer into the cache.
         first_of: hedges an attempt over the connections of the nodes and returns the first success; the number rotates
             the nodes.
     """

@@ -205,7 +205,6 @@ class Router:
         """Run `attempt` until it succeeds, fails permanently, or the request timeout is over.
 
         Args:
-            attempt: one attempt.
             repeatable: see `call_any`.
             topic: changed metadata of this topic ends the wait for the next attempt.
             about: name of the operation in the log; None: the topic.
@@ -252,7 +251,6 @@ class Router:
         """Retry `attempt` like `retrying`, for one topic; update the cache from errors, refresh a stale topic id once.
 
         Args:
-            attempt: one attempt.
             repeatable: see `call_any`.
             partition: the partition that errors are about, if it is a single one.
 

@@ -18,8 +18,6 @@ class Rejections:
     """Rejects records of one consumer.
 
     Args:
-        cursor: has the current batch.
-        dead_letters: publishes.
         topic_ids: name -> id of the topics that the consumer reads.
     """
 

@@ -51,7 +51,6 @@ class GroupMember:
     """A consumer's membership of its group.
 
     Args:
-        assignment: the partitions that the member reads.
         make_handover: creates the handover for this member's commits.
         is_waiting: whether the application is waiting for records.
 

@@ -45,8 +45,6 @@ class PartitionHandover:
     """The handover of one member's partitions.
 
     Args:
-        assignment: the partitions that are read.
-        settle_commits: waits for background commits.
         changed: called when partitions were released, so that the coordinator learns of it.
     """
 

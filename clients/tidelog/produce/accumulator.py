@@ -48,8 +48,6 @@ class RecordAccumulator:
     """Collects the single records of one producer in an open batch; belongs to one event loop.
 
     Args:
-        memory: the producer's buffer memory.
-        queues: the producer's partition queues.
         options: of the queues; an open batch is never larger than a batch on the wire.
         delivery_timeout_s: time from acceptance to the deadline of a record, in seconds.
         shared: whether plain records may be appended without a check.

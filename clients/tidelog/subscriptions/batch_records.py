@@ -15,7 +15,6 @@ class BatchRecords:
 
     Args:
         batch: with at least one record.
-        decoding: how keys and values are decoded.
 
     Attributes:
         batch: the batch.

@@ -79,8 +79,6 @@ class SubscriptionKeeper:
 
     Args:
         prefetch: limits what is received ahead.
-        reader: receives the batches.
-        on_out_of_range: reaction to a position that retention has deleted.
         record_filter: record filter; None for all records.
         skips_forbidden: whether forbidden topics are skipped and retried, instead of ending the consumer.
     """

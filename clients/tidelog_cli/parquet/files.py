@@ -53,7 +53,6 @@ class ExportedFile:
 
     Args:
         path: its final name.
-        codec: compression of columns.
         group_records: rows of the largest row group.
     """
 

@@ -65,7 +65,6 @@ def plain_records(body: bytes, *, records_max: int, now_us: Callable[[], int]) -
     """Return the records of a body; None if it needs the general parser.
 
     Args:
-        records_max: limit of records.
         now_us: returns the timestamp of records that have none, if other records have one.
     """
     for read in (_value_records, _keyed_records):

@@ -172,7 +172,6 @@ class RequestPipeline:
     """See the module.
 
     Args:
-        metrics: counts and times requests.
         lanes: answer fast paths, which are asked in order to answer a request instead of the framework.
         cors: options of the framework's CORS middleware.
     """

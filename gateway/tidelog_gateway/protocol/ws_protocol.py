@@ -183,7 +183,6 @@ class WsProtocol:
 
     Args:
         always_token: whether each batch has a resume token, regardless of its length.
-        codec: decodes messages.
     """
 
     def __init__(self, settings: GatewaySettings, *, always_token: bool = False, codec: Codec = JSON) -> None:
@@ -441,7 +440,6 @@ def batch_message(
     """Return a batch of records.
 
     Args:
-        partition: partition of the records.
         records: a list, or an `orjson.Fragment`.
         next_offset: offset to commit after the records were processed.
         resume_token: token that resumes after the records; None to leave it out.

@@ -53,11 +53,9 @@ class RecordsBody:
     """The body of one response.
 
     Args:
-        record_format: format of the body.
         encoding: encoding of all values; None: chosen for each value.
         answer: counts held bytes in the budget.
         pace: waits for the turn of the next slice.
-        records_max: limit of the number of records.
         bytes_max: limit of the payload; the first record may exceed it.
         written_max: approximate limit of the encoded bytes; the first record may exceed it.
 

@@ -86,7 +86,6 @@ def body_of(
     """Return the empty body of the response to a request.
 
     Args:
-        request: the request to answer.
         media_type: see `format_for`.
         encoding: see `format_for`.
         numbered: see `format_for`.

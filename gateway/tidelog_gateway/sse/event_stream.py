@@ -34,8 +34,6 @@ class EventStream(Response):
 
     Args:
         application: the gateway of the application, which counts streams.
-        delivery: the delivery of an open subscription.
-        sender: the sender of `delivery`.
     """
 
     media_type = "text/event-stream"

@@ -81,7 +81,6 @@ class Delivery:
 
     Args:
         surface: label of the sent records in metrics.
-        codec: encodes the records.
 
     Attributes:
         answered: whether the request was answered.

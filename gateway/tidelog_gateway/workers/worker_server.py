@@ -19,7 +19,6 @@ class WorkerServer:
     """The server of one worker.
 
     Args:
-        peers: the worker's connection to the parent.
         listeners: the listening sockets of all workers.
         own: the index of its own one.
     """

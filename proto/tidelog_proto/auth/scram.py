@@ -168,7 +168,6 @@ class ClientSide:
     """A client's side of one exchange.
 
     Args:
-        name: the user name.
         nonce: fresh, random, printable and without commas.
 
     Raises:

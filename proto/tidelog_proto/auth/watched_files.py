@@ -65,7 +65,6 @@ class Followed(Generic[T]):
         read: reads and parses the files. While it raises `refusal`, the last value stays in use and the fault is
             logged once.
         refusal: the exception that `read` raises for invalid files.
-        log: receives the faults.
 
     Attributes:
         value: the last valid content.

@@ -11,7 +11,6 @@ class RateLimitedLog:
     """Logs at most `lines` lines in `every_s` seconds, then the number of suppressed ones. Not thread-safe.
 
     Args:
-        log: receives the lines.
         lines: how many are logged in `every_s`.
         now_s: a monotonic clock.
     """

@@ -92,7 +92,6 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
     """One connection: the protocol of a loop's transport; `above` gets `connection_made` after the handshake.
 
     Args:
-        context: the TLS context.
         above: a Protocol or a BufferedProtocol.
         timeout_s: limit of the handshake.
         shaken: called once, with None when the handshake is complete (before `connection_made`), or with its error;

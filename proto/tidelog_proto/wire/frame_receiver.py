@@ -53,7 +53,6 @@ class FrameReceiver:
     `DECLINED`: `admit` has seen its envelope and answers it.
 
     Args:
-        frame_bytes_max: limit of a frame.
         admit: see `Admit`; None: all frames are admitted.
     """
 

@@ -28,7 +28,6 @@ class NotAllowedError(ProtocolError):
     """FORBIDDEN by the rules.
 
     Args:
-        message: text for the caller.
         operation: display name of the operation.
         resource: resource in the notation of `tidelog acl`: `topic:NAME`, `group:NAME` or `cluster`.
     """

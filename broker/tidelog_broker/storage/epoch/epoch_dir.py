@@ -29,7 +29,6 @@ def make_epoch_dir(
     Args:
         directory: the path of the new directory, inside the partition's directory.
         start: start of the first segment.
-        segment_bytes: maximum size of the segment.
         is_newest: whether to record it as the newest epoch of the partition, see `existence_markers`.
         is_lacking: whether the copy lacks records that this node has acknowledged, see `repair_markers`.
         before_named: called before the directory gets its name; returns when everything that must be durable first

@@ -95,7 +95,6 @@ class CompactionPass:
     Args:
         reader: reads the partition's log, which holds all from the first of the epochs, or from the floor, to the
             horizon.
-        copies: creates the versions.
         epochs: the epochs to compact, in order; they end at or below the horizon.
         begin: start of the log on this node, at or below the floor.
         memory_bytes: approximate bound for the table of keys, and for the survivors' offsets.
