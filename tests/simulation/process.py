@@ -412,7 +412,7 @@ class Process:
     def _compare_chains(self) -> None:
         """Ask some node whether it knows more of some partition's chain, as anti-entropy does."""
         random = self.world.clock.random
-        status = random.choice(self.replication.statuses())
+        status = random.choice(self.replication.all()).replica.state.chain_status()
         others = [node_id for node_id in self.world.registered if node_id != self.node_id]
         if others:
             self.cluster.send((random.choice(others),), status, ())

@@ -170,11 +170,6 @@ class Gossip:
         """Dropped authenticated datagrams by reason."""
         return self._running.refusals
 
-    @property
-    def tick_gaps(self) -> int:
-        """How often this process was stopped or delayed."""
-        return self._running.tick_gaps
-
     # ------------------------------------------------------------------------------------------ the machine's turn
 
     @property

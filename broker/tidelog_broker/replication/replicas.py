@@ -202,10 +202,6 @@ class Replication:
         if self._unaware and not self._closed:
             self._loop.call_soon(self._make_aware)
 
-    def statuses(self) -> list[pb.EpochStatus]:
-        """Return the length of every chain of this node, as requests to another node."""
-        return [driver.replica.state.chain_status() for driver in self._drivers.values()]
-
     # --- time ------------------------------------------------------------------------------------------
 
     def _begins_to_push(self, driver: ReplicaDriver) -> None:

@@ -102,11 +102,11 @@ class Link(asyncio.BufferedProtocol):
         self._close_reason = ""
 
     async def greet(
-        self, own: Identity, *, called: str | None, timeout_s: float, incarnations: HandshakeIncarnations | None = None
+        self, own: Identity, *, called: str, timeout_s: float, incarnations: HandshakeIncarnations | None = None
     ) -> int:
         """Authenticate both nodes and compare their incarnations; return the other node's incarnation.
 
-        `called` is the expected id of the other node; None accepts any node of the cluster.
+        `called` is the expected id of the other node.
 
         Raises:
             ProtocolError: one node rejects the other, or the other end does not answer as a node does.

@@ -162,21 +162,6 @@ class Links:
             raise unreachable(node_id)
         return peer.link.request(envelope, attachment, timeout_s=timeout_s)
 
-    async def ask(self, address: Address, envelope: pb.Envelope, *, timeout_s: float) -> Frame:
-        """Send a request to any node of the cluster at an address, over a connection that is closed after the answer.
-
-        For a node that does not know the other nodes' ids yet.
-
-        Raises:
-            OSError, TimeoutError, UnicodeError: the address is not reachable.
-            ProtocolError: the node is not part of this cluster; or see `request`.
-        """
-        link, _ = await self._connect(None, address)
-        try:
-            return await link.request(envelope, timeout_s=timeout_s)
-        finally:
-            link.close("request answered")
-
     async def running_incarnation(self, node_id: str, address: Address, *, timeout_s: float) -> int | None:
         """Return the incarnation of the node that currently answers at its address.
 
@@ -270,18 +255,14 @@ class Links:
             peer.problem = problem
             log.warning("no link to node %r: %s", node_id, problem)
 
-    async def _connect(self, node_id: str | None, address: Address) -> tuple[Link, int]:
+    async def _connect(self, node_id: str, address: Address) -> tuple[Link, int]:
         """Connect and authenticate.
 
         Raises:
             ConnectionRefusedError: nothing listens at any of the host's addresses.
             OSError, TimeoutError, UnicodeError, ProtocolError: any other failure.
         """
-        link = Link(
-            node_id or _name(address),
-            queue_bytes=self._queue_bytes,
-            metrics=self._metrics,
-        )
+        link = Link(node_id, queue_bytes=self._queue_bytes, metrics=self._metrics)
         try:
             async with asyncio.timeout(ATTEMPT_TIMEOUT_S):
                 await self._call(link, address)
