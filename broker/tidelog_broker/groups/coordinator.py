@@ -26,7 +26,6 @@ from tidelog_broker.core.groups.records import GroupRecords
 from tidelog_broker.core.security.permissions import Permissions
 from tidelog_broker.core.topics import PartitionKey, TopicRegistry
 from tidelog_broker.groups.coordinated_group import CoordinatedGroup
-from tidelog_broker.groups.departed_members import DepartedMembers
 from tidelog_broker.groups.descriptions import Descriptions
 from tidelog_broker.groups.sessions import MemberKey, Sessions
 from tidelog_broker.groups.subscriptions import Subscriptions
@@ -50,6 +49,33 @@ WAIT_SHARE: Final = 3
 """An answer is delayed for at most this fraction of the member's session timeout."""
 HELD_BACK_MS_MAX: Final = 10_000
 """Limit of the delay, because a node that forwards a heartbeat has a timeout, too."""
+
+
+REMEMBERED_MAX: Final = 1_024
+"""Limit of remembered members; a late join of a forgotten member creates one until its session times out."""
+
+
+class DepartedMembers:
+    """The members that have left, to refuse their joins that arrive late or repeated.
+
+    A join waits while the coordinator is being found or its partition opened, so it may arrive after the member's
+    leave. It would then create a member without a client, whose partitions are not read until its session times out. A
+    client that returns uses a new member id.
+    """
+
+    def __init__(self) -> None:
+        self._gone: dict[MemberKey, None] = {}
+
+    def __contains__(self, who: object) -> bool:
+        """Return whether a member has left."""
+        return who in self._gone
+
+    def note(self, who: MemberKey) -> None:
+        """Record a member that leaves, also one whose join has not arrived."""
+        self._gone.pop(who, None)
+        self._gone[who] = None
+        if len(self._gone) > REMEMBERED_MAX:
+            del self._gone[next(iter(self._gone))]
 
 
 class Holdings(Protocol):
