@@ -61,11 +61,7 @@ def create(
     **settings: Any,
 ) -> None:
     """Create a topic; settings without an option get the node's defaults."""
-
-    async def work(client: Client) -> Topic:
-        return await client.create_topic(name, exist_ok=exist_ok, **settings)
-
-    topic = with_client(bootstrap, work)
+    topic = with_client(bootstrap, lambda client: client.create_topic(name, exist_ok=exist_ok, **settings))
     if as_json:
         print_json(topic_document(topic))
     else:
