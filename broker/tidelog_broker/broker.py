@@ -215,11 +215,7 @@ class Broker:
         return Replication(self.node_id, self.incarnation, tools=tools, rebooted=directory.machine_rebooted)
 
     def _open_incarnations(self) -> IncarnationRegistry:
-        """Return the incarnations of this node and the known ones of other nodes.
-
-        Raises:
-            DamagedError, StorageFailedError: see `TypedJournal.open`.
-        """
+        """Return the incarnations of this node and the known ones of other nodes."""
         journal = TypedJournal.open(self.disk.fs, self.dir.incarnations, INCARNATIONS)
         self._resources.enter_context(contextlib.closing(journal))
         return IncarnationRegistry(

@@ -290,11 +290,7 @@ class DirectoryAdmission:
             return None
 
     def _learn(self, reply: pb.NodeAnnounceReply) -> None:
-        """Apply the records that another node has reported.
-
-        Raises:
-            IdentityError: it knows another directory of this node's id, or features in use that this node lacks.
-        """
+        """Apply the records that another node has reported."""
         broker = self._broker
         fault = broker.features.fault_of_features(reply.features_in_use)
         if fault:

@@ -203,11 +203,7 @@ class Retention:
         return below
 
     async def _roll(self) -> None:
-        """Roll to a new segment: without publishes the segment would never be rolled and its records never expire.
-
-        Raises:
-            DiskFullError, StorageFailedError: as `PartitionLog.roll`.
-        """
+        """Roll to a new segment: without publishes the segment would never be rolled and its records never expire."""
         if self._state.replica.state.owner is not None:
             self._roll_between_groups()
         elif self._driver.cut_offset is None and not self._is_over:

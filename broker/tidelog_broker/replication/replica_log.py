@@ -329,11 +329,7 @@ class ReplicaLog:
         return BatchRange(batches, Position(effect.from_offset, base), Position(end_offset, end))
 
     def _sound(self, batches: Sequence[memoryview]) -> int:
-        """Return how many batches precede the first one with a corrupt body.
-
-        Raises:
-            DamagedError: the first batch is corrupt.
-        """
+        """Return how many batches precede the first one with a corrupt body."""
         for number, batch in enumerate(batches):
             header = unpack_header(batch)
             try:

@@ -328,11 +328,7 @@ class _Publish:
         return reply
 
     async def _ready(self, connection: Connection) -> None:
-        """Wait until a connection accepts bytes and the quotas allow a publish.
-
-        Raises:
-            OverloadedError: a quota delays the publish past the deadline of the request.
-        """
+        """Wait until a connection accepts bytes and the quotas allow a publish."""
         loop = asyncio.get_running_loop()
 
         async def until(when: Callable[[Callable[[], None]], None]) -> None:

@@ -470,11 +470,7 @@ class SubscriptionKeeper:
                     return
 
     async def _find_replica(self, where: TopicPartition, near: Address | None) -> ReadReplica:
-        """Return the replica that is to serve a partition.
-
-        Raises:
-            TidelogError: as `Router.reading_connection`.
-        """
+        """Return the replica that is to serve a partition."""
         connection = None if near is None else await self._router.nearest_replica.connection(near)
         if connection is None:
             return await self._router.reading_connection(*where)

@@ -135,11 +135,7 @@ def create(
 
 @contextmanager
 def _kept_in(out: Path | None) -> Iterator[Callable[[str], None]]:
-    """Yield a function that writes a key to a new file with mode 600, or to standard output.
-
-    Raises:
-        CommandFailed: the file exists or cannot be created. The file is removed if the block fails.
-    """
+    """Yield a function that writes a key to a new file with mode 600, or to standard output."""
     if out is None:
         yield typer.echo
         return

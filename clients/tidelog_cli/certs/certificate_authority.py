@@ -127,11 +127,7 @@ def serial_of(cert: bytes) -> int:
 
 
 def _opened(authority: Issued) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    """Return the certificate that matches a CA's key, from a file that may also contain an old CA, and the key.
-
-    Raises:
-        ValueError: the key matches none of the certificates, is encrypted, or is of an unsupported type.
-    """
+    """Return the certificate that matches a CA's key, from a file that may also contain an old CA, and the key."""
     try:
         key = serialization.load_pem_private_key(authority.key, password=None)
     except TypeError as error:

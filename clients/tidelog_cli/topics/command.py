@@ -204,11 +204,7 @@ def delete_records(
 
 
 def _point_of(text: str) -> int | datetime:
-    """Parse an offset or a time.
-
-    Raises:
-        CommandFailed: the text is neither.
-    """
+    """Parse an offset or a time."""
     try:
         if text.isascii() and text.isdigit():
             return int(text)

@@ -33,11 +33,7 @@ _Id = Annotated[str, Path(min_length=1, max_length=64, pattern="^[A-Za-z0-9]+$")
 
 
 async def _security_of(gateway: GatewayDep) -> Security:
-    """Return the security interface of the caller's client.
-
-    Raises:
-        Problem: 403, the gateway does not authenticate callers.
-    """
+    """Return the security interface of the caller's client."""
     if gateway.caller is None:
         detail = (
             "this gateway does not authenticate callers (auth = none), so it does not manage keys, rules and quotas; "

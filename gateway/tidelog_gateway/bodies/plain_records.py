@@ -115,11 +115,7 @@ def plain_lines(lines: Sequence[bytes], *, now_us: Callable[[], int]) -> Records
 
 
 def _lists_of(records: Sequence[_PlainRecord], now_us: Callable[[], int]) -> Records:
-    """Return records as lists.
-
-    Raises:
-        ValueError: one of them is invalid.
-    """
+    """Return records as lists."""
     values = [
         None
         if record.value is None

@@ -210,11 +210,7 @@ class LineStream(Response):
                 raise Problem(422, "invalid_request", detail)
 
     async def _hold(self) -> None:
-        """Reserve room for the received part of the body; wait while earlier lines are being stored.
-
-        Raises:
-            Problem: 429, the request budget was exhausted for `ROOM_WAIT_S`.
-        """
+        """Reserve room for the received part of the body; wait while earlier lines are being stored."""
         size_bytes = self._group_bytes + self._lines.held_bytes
         if self._arrival.hold(size_bytes):
             return

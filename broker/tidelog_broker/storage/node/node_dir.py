@@ -468,11 +468,7 @@ def _make_parts(fs: FileSystem, path: Path) -> None:
 
 
 def _make_incarnation_journal(fs: FileSystem, path: Path) -> None:
-    """Create the journal of incarnations in a directory of an earlier version.
-
-    Raises:
-        NodeDirError: it cannot be created.
-    """
+    """Create the journal of incarnations in a directory of an earlier version."""
     try:
         TypedJournal.make(fs, path / _META / _INCARNATIONS, INCARNATIONS)
     except StorageError as error:
