@@ -28,7 +28,6 @@ class Event:
     Attributes:
         topic: departures or arrivals.
         trip: the flight's number in the data, the same for both.
-        carrier: the carrier's code.
         at_us: time of the event.
         known_us: time of its publication.
         delay: in minutes.

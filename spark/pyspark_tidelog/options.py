@@ -160,8 +160,6 @@ class ReadOptions:
     """Parsed options of a batch read or a stream.
 
     Attributes:
-        access: connection settings.
-        selection: topics and partitions.
         starting: start of the ranges (inclusive).
         ending: end of the ranges (exclusive); only for batch reads.
         start_late_timestamps_at_latest: a starting time after the last record means the end instead of an error.

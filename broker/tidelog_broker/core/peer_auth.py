@@ -46,9 +46,7 @@ class Identity:
         cluster_id: 16 bytes, the same on every node of a cluster.
         node_id: 1 to 128 bytes.
         incarnation: incarnation of this start.
-        secrets: the shared cluster secrets.
         bootstrap_hash: SHA-256 of the bootstrap file; empty for a node that joined later.
-        software: version string for logs.
         needs_certificate: whether nodes must present certificates with their names.
     """
 

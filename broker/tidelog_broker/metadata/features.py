@@ -83,7 +83,6 @@ class FeatureGate:
     """Checks the features that records of `__meta` need against those of this node and the registered nodes.
 
     Attributes:
-        own: as given.
         supported_level: the highest feature level that this node supports.
         level: that of the cluster.
     """

@@ -62,7 +62,6 @@ class Page:
     """A page that is being filled.
 
     Attributes:
-        infos: the descriptions.
         parts: those of existing topics.
         next: the cursor of the next page; None on the last page.
     """

@@ -117,7 +117,6 @@ class Identified:
     """The principal that credentials belong to.
 
     Attributes:
-        principal: the principal's name.
         expires_us: when the credentials expire, µs since 1970; None if they do not.
         ticket: identifies the principal to nodes.
         ticket_s: how long the ticket is valid, in seconds from now.

@@ -26,7 +26,6 @@ class ReadReplica(NamedTuple):
     """The replica that serves a partition's reads.
 
     Attributes:
-        connection: to that node.
         is_owner: False for a replica that is read because the owner is unreachable or in another zone.
         instead_of: address of the unreachable owner that it replaces; None if unknown.
         is_near: whether the replica is read because it is in the client's zone, see `nearest_replica.py`; `instead_of`

@@ -35,7 +35,6 @@ class RefreshRequest(NamedTuple):
     """A metadata request.
 
     Attributes:
-        topics: their names.
         rounds: number of consecutive rounds without a change.
         hold_s: how long the answer may be held back, in seconds.
         confirm: whether a caller needs a confirmed answer.

@@ -41,8 +41,6 @@ class Expectation:
     """A pending operation that waits for the owner of a partition.
 
     Attributes:
-        topic: the topic's name.
-        partition: 0-based.
         address: of the node that it waits for.
         connection: None until connected.
         abandon: called at most once, to abandon the operation.

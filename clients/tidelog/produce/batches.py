@@ -243,7 +243,6 @@ class OutgoingBatch:
 
     Attributes:
         chunks: in the order of their records.
-        encoded: the encoded bytes.
         base_sequence: sequence number of the first record.
         deadline: event loop time at which the batch expires, in seconds.
         maybe_stored: whether some attempt ended with an unknown outcome; reset only with new sequence numbers.

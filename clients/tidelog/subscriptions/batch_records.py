@@ -17,8 +17,7 @@ class BatchRecords:
         batch: with at least one record.
 
     Attributes:
-        batch: the batch.
-        offsets: of its records.
+        offsets: of the batch's records.
         values: encoded values; emptying this list ends all iterators over the records.
 
     Raises:

@@ -69,7 +69,6 @@ class RequestState:
         request_id: see `request_ids`.
         route: the template of the path, when the route is known.
         answered: whether a part of the answer was sent.
-        deadline: of the request, if it has one.
     """
 
     __slots__ = (

@@ -60,7 +60,6 @@ class RecordsBody:
         written_max: approximate limit of the encoded bytes; the first record may exceed it.
 
     Attributes:
-        records: number of encoded records.
         fault: the record that ended the body; None if no value was refused.
         pace: waits for the turn of the next slice.
     """

@@ -36,7 +36,6 @@ class TopicRead:
     """A read of a topic, created by `opened`.
 
     Attributes:
-        scope: topic and filter.
         positions: partition -> next offset, for all partitions.
         first: the first partition of the next response.
     """

@@ -134,7 +134,6 @@ class ServerSide:
     Attributes:
         opening: the client's first message.
         nonce: the node's nonce: fresh, random, printable and without commas.
-        verifier: the user's.
     """
 
     opening: Opening

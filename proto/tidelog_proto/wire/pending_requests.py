@@ -21,7 +21,6 @@ class PendingRequest(NamedTuple):
 
     Attributes:
         answered: called once with the answer or an error; it must not raise.
-        timeout_s: its time-out.
         expires_at: the loop time of the time-out.
         due_at: the loop time at which the answer is due; before that the peer may hold it back (long polling).
     """

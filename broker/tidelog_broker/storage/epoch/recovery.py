@@ -47,8 +47,6 @@ class Damage:
     """Why a log is in LIMBO.
 
     Attributes:
-        path: the damaged file.
-        position: byte position of the damage.
         offset: the first offset that cannot be read.
         synced_offset: the highest offset known to have been synced.
         reason: a text for the operator.
