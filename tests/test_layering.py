@@ -73,7 +73,7 @@ ROOMS = {
     ),
     "tidelog_gateway": (
         *("route_costs", "commands", "workers", "server", "app", "flow", "fast_paths", "description", "ui"),
-        *("administration", "sse", "websocket", "publishing", "reading", "offsets", "subscriptions", "json_lists"),
+        *("administration", "sse", "websocket", "publishing", "reading", "offsets", "subscriptions", "json_answers"),
         *("bodies", "callers", "context", "coalescing", "feed", "protocol", "records", "history", "worker_channel"),
         *("metrics", "auth", "http1", "requests", "budget", "problems", "browser_headers", "settings"),
     ),

@@ -97,12 +97,8 @@ class Broker:
     """The composition of a node's components. Made by `open_broker`; for the event loop's thread only.
 
     Args:
-        settings: the node's settings.
-        directory: its data directory, open and locked.
         lifecycle: receives faults after which the node must not continue.
         nodes_changed: called after a change of the node registry.
-        cluster: see `ClusterMaker`.
-        fs: the file system.
         features: the features that the node supports in addition to the base set, see `metadata.features`.
     """
 
@@ -219,11 +215,7 @@ class Broker:
         return Replication(self.node_id, self.incarnation, tools=tools, rebooted=directory.machine_rebooted)
 
     def _open_incarnations(self) -> IncarnationRegistry:
-        """Return the incarnations of this node and the known ones of other nodes.
-
-        Raises:
-            DamagedError, StorageFailedError: see `TypedJournal.open`.
-        """
+        """Return the incarnations of this node and the known ones of other nodes."""
         journal = TypedJournal.open(self.disk.fs, self.dir.incarnations, INCARNATIONS)
         self._resources.enter_context(contextlib.closing(journal))
         return IncarnationRegistry(

@@ -156,7 +156,6 @@ def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client, p
 
     Args:
         settings: of this process; with several workers its share of them.
-        opener: opens the client.
         peers: the other workers; None if this process is the whole gateway.
     """
     budget, turns = RequestBudget(settings.in_flight_bytes_max), Turns()

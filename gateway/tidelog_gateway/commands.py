@@ -156,11 +156,7 @@ def _with_context(settings: GatewaySettings, name: str | None) -> tuple[GatewayS
 
 
 def _check_secrets(context: Context | None) -> None:
-    """Refuse to use credentials that other users of this machine can read.
-
-    Raises:
-        SettingsError: the file of a key, token or password is readable by others.
-    """
+    """Refuse to use credentials that other users of this machine can read."""
     paths = {what: os.environ.get(variable) for variable, what in _SECRET_FILES.items()}
     if context is not None and context.credentials() is not None:
         paths = dict(
@@ -193,11 +189,7 @@ def _split(text: str | None) -> list[str] | None:
 
 
 def _check_exposure(settings: GatewaySettings) -> None:
-    """Refuse to listen for other hosts without TLS or authentication.
-
-    Raises:
-        SettingsError: TLS or authentication is missing, and `insecure` is not set.
-    """
+    """Refuse to listen for other hosts without TLS or authentication."""
     lacks: list[str] = []
     if settings.tls_cert_file is None:
         lacks.append("without encryption")

@@ -25,7 +25,7 @@ from tidelog_gateway.context import (
     TopicPath,
     json_response,
 )
-from tidelog_gateway.json_lists import list_response
+from tidelog_gateway.json_answers import list_response, view_maker
 from tidelog_gateway.problems import from_error, invalid
 from tidelog_gateway.requests.first_faults import first_faults
 from tidelog_proto.limits import (
@@ -111,6 +111,9 @@ class CommittedView(BaseModel):
     epoch: Annotated[
         int | None, Field(description="Epoch of the record before next_offset; null if it was not committed.")
     ]
+
+
+committed_view = view_maker(CommittedView, Committed)
 
 
 class GroupView(BaseModel):
@@ -221,18 +224,6 @@ async def committed_of(gateway: Gateway, group: str, topic: str | None) -> list[
     """Return the committed offsets of a group, ordered by topic and partition."""
     committed = await gateway.client.committed(group, topic)
     return sorted(committed, key=_place)
-
-
-def committed_view(item: Committed) -> dict[str, Any]:
-    """Return a committed offset as the API represents it."""
-    return {
-        "topic": item.topic,
-        "partition": item.partition,
-        "next_offset": item.next_offset,
-        "note": item.note,
-        "commit_timestamp_ms": item.commit_timestamp_us // 1000,
-        "epoch": item.epoch,
-    }
 
 
 def parse_timestamp(text: str, parameter: str = "timestamp") -> int:

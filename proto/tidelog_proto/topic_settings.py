@@ -112,7 +112,6 @@ class TopicSetting:
         """Refuse a stored value that is out of range or not a choice.
 
         Args:
-            stored: the value of the field.
             maximum: in place of the table's.
 
         Raises:

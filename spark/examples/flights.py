@@ -28,7 +28,6 @@ class Event:
     Attributes:
         topic: departures or arrivals.
         trip: the flight's number in the data, the same for both.
-        carrier: the carrier's code.
         at_us: time of the event.
         known_us: time of its publication.
         delay: in minutes.
@@ -64,7 +63,6 @@ def events_of(flights: pa.Table, days: int) -> list[Event]:
 
     Args:
         flights: with the columns carrier, time_hour (a time), dep_delay, arr_delay and air_time (minutes, or null).
-        days: number of days.
     """
     hours = flights["time_hour"].cast(pa.timestamp("us")).cast(pa.int64())
     chosen = flights.append_column("at_us", hours)

@@ -29,10 +29,8 @@ def picture(delays: Delays, order: Sequence[str], days: tuple[int, int], title: 
     """Return the picture.
 
     Args:
-        delays: the known delays.
         order: carriers, most flights first.
         days: the first and the last day of the axis.
-        title: title of the picture.
     """
     first, last = days
     drawn = [carrier for carrier in order if delays.get(carrier)][:LINES_MAX]

@@ -53,7 +53,6 @@ async def refuse_changed_tasks(
     """Refuse a micro-batch whose earlier attempt had other tasks; running tasks of that attempt are fenced.
 
     Args:
-        options: the options of the query.
         starts: the topics that each task wrote to, by task number.
         tasks: number of tasks, including those without rows.
         work_of: returns the work of a task number.

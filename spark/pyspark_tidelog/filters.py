@@ -27,8 +27,6 @@ class Narrowed:
     """Bounds of a query; None for no bound.
 
     Attributes:
-        topics: only these names.
-        partitions: only these numbers.
         first, end: offsets from `first` up to but not including `end`.
         since_us, until_us: timestamps from `since_us` up to but not including `until_us`, µs since 1970.
         key, tag: only records with this key and this tag.

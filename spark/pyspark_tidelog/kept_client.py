@@ -38,7 +38,6 @@ class KeptClient(Generic[ClientT]):
 
         Args:
             key: equal for interchangeable clients, including their credentials.
-            make: creates a client.
         """
         here = (os.getpid(), key)  # after a fork, the client belongs to the parent process
         client = self._taken(here) or make()

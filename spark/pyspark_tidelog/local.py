@@ -61,7 +61,6 @@ def local_spark(
     are removed when this process ends (files remain after a SIGKILL).
 
     Args:
-        app_name: name of the application.
         threads: number of concurrent tasks, at least 1; each starts a Python worker.
         memory_mb: maximum heap of the Java process in MiB, at least 512.
         log_level: "error" is quiet; "warn" and "info" as in Spark.

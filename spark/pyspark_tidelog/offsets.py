@@ -116,7 +116,6 @@ def resolve(
     """Return the non-empty ranges to read, one per partition and sorted, and a warning for each shortened one.
 
     Args:
-        options: the options of the read.
         bounds: of each chosen partition at the time of planning.
         starting: lookups of partitions that start at a time.
         ending: lookups of partitions that end at a time.

@@ -160,8 +160,6 @@ class ReadOptions:
     """Parsed options of a batch read or a stream.
 
     Attributes:
-        access: connection settings.
-        selection: topics and partitions.
         starting: start of the ranges (inclusive).
         ending: end of the ranges (exclusive); only for batch reads.
         start_late_timestamps_at_latest: a starting time after the last record means the end instead of an error.
@@ -201,7 +199,6 @@ def parse_options(raw_options: Mapping[str, str], *, streaming: bool = False) ->
     """Parse the reader's options (names in any case).
 
     Args:
-        raw_options: the options from Spark.
         streaming: for a stream, which starts at the latest offsets by default and has no end.
 
     Raises:
@@ -276,7 +273,6 @@ def known_only(
 
     Args:
         raw_options: the options from Spark, in any case.
-        names: the known options.
         foreign: names of other sources, in lower case, and their equivalents.
         side: reading or writing.
 

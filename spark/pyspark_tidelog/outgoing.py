@@ -59,9 +59,7 @@ class Rows(NamedTuple):
     """Rows for one topic, and possibly one partition.
 
     Attributes:
-        topic: the topic's name.
         partition: None if the key or the producer chooses it.
-        columns: columns of records.
     """
 
     topic: str

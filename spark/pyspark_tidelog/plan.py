@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import Final, Literal, Protocol, Unpack
+from typing import Final
 
 from pyspark_tidelog.filters import Narrowed
 from pyspark_tidelog.offsets import (
@@ -25,39 +24,10 @@ from pyspark_tidelog.offsets import (
 )
 from pyspark_tidelog.options import AtTimestamp, Position, ReadOptions
 from pyspark_tidelog.stream_offsets import Losses, PartitionBounds, StreamPosition
-from tidelog.fetch_options import FetchOptions
-from tidelog.model import Fetched, Offset, Topic
 from tidelog.requests.offset_ranges import OffsetRange
+from tidelog.sync import Client
 
 EVERYTHING: Final = Narrowed()
-
-
-class LogClient(Protocol):
-    """The methods of `tidelog.sync.Client` that the source uses."""
-
-    def topics(self, *, internal: bool = False) -> list[Topic]:
-        """Return all topics."""
-        ...
-
-    def topic(self, name: str) -> Topic:
-        """Describe one topic."""
-        ...
-
-    def list_offsets(
-        self,
-        topic: str,
-        at: Literal["earliest", "latest"] | datetime | int,
-        partitions: Sequence[int] | None = None,
-    ) -> dict[int, Offset]:
-        """Look up offsets by partition."""
-        ...
-
-    def fetch(self, topic: str, partition: int, offset: int, **options: Unpack[FetchOptions]) -> Fetched:
-        """Read batches from an offset on."""
-        ...
-
-    def close(self) -> None:
-        """Close the connections."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +45,7 @@ class Plan:
     warnings: list[str]
 
 
-def make_plan(options: ReadOptions, client: LogClient, narrowed: Narrowed = EVERYTHING) -> Plan:
+def make_plan(options: ReadOptions, client: Client, narrowed: Narrowed = EVERYTHING) -> Plan:
     """Plan a load: the records that match the options and the bounds of the query.
 
     Raises:
@@ -95,7 +65,7 @@ def make_plan(options: ReadOptions, client: LogClient, narrowed: Narrowed = EVER
     return Plan(task_ranges, {r.topic: topics[r.topic].topic_id for r in ranges}, warnings)
 
 
-def _not_before(client: LogClient, since_us: int | None, ranges: list[OffsetRange]) -> list[OffsetRange]:
+def _not_before(client: Client, since_us: int | None, ranges: list[OffsetRange]) -> list[OffsetRange]:
     """Skip the records before the first one at or after the time; later records may be older again."""
     if since_us is None or not ranges:
         return ranges
@@ -107,7 +77,7 @@ def _not_before(client: LogClient, since_us: int | None, ranges: list[OffsetRang
     return [each for each in shortened if each.start < each.end]
 
 
-def starts_of(options: ReadOptions, client: LogClient, losses: Losses) -> StreamPosition:
+def starts_of(options: ReadOptions, client: Client, losses: Losses) -> StreamPosition:
     """Determine the starting position of a stream.
 
     Raises:
@@ -122,7 +92,7 @@ def starts_of(options: ReadOptions, client: LogClient, losses: Losses) -> Stream
     return StreamPosition(begins, {at.topic: topics[at.topic].topic_id.hex() for at in begins})
 
 
-def bounds_of(options: ReadOptions, client: LogClient, *, all_named: bool = False) -> PartitionBounds:
+def bounds_of(options: ReadOptions, client: Client, *, all_named: bool = False) -> PartitionBounds:
     """Return the current bounds of the chosen partitions, without topics that do not exist.
 
     Raises:
@@ -136,7 +106,7 @@ def bounds_of(options: ReadOptions, client: LogClient, *, all_named: bool = Fals
     return PartitionBounds(bounds, {at.topic: topics[at.topic].topic_id.hex() for at in bounds})
 
 
-def _bounds(client: LogClient, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Bounds]:
+def _bounds(client: Client, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Bounds]:
     bounds: dict[TopicPartition, Bounds] = {}
     for topic, numbers in _by_topic(partitions).items():
         for partition, answer in client.list_offsets(topic, "latest", numbers).items():
@@ -145,7 +115,7 @@ def _bounds(client: LogClient, partitions: Sequence[TopicPartition]) -> dict[Top
 
 
 def _look_up(
-    client: LogClient, position: Position, partitions: Sequence[TopicPartition], name: str
+    client: Client, position: Position, partitions: Sequence[TopicPartition], name: str
 ) -> dict[TopicPartition, Lookup]:
     """Look up the offsets of times, with one request for each time and topic."""
     by_time: dict[int, list[TopicPartition]] = {}

@@ -51,11 +51,9 @@ class TaskResult(WriterCommitMessage):
     """Result of a task, for the driver.
 
     Attributes:
-        rows: number of rows.
         stored_before: number of these that earlier attempts had stored.
         starts: the topics that it wrote to, and their state at its start.
         query: the stream's query id; empty in a batch job.
-        task: task number.
     """
 
     rows: int

@@ -67,7 +67,6 @@ class StoredRows:
         """Return the rows of canonical columns that are not stored; each stored row matches at most one.
 
         Args:
-            columns: the rows.
             partition: the partition that the rows set; None if they set none.
         """
         self._close()

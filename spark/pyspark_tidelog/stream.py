@@ -22,7 +22,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark_tidelog.errors import OptionError
 from pyspark_tidelog.offsets import split
 from pyspark_tidelog.options import ReadOptions
-from pyspark_tidelog.plan import LogClient, bounds_of, starts_of
+from pyspark_tidelog.plan import bounds_of, starts_of
 from pyspark_tidelog.stream_offsets import (
     Losses,
     PartitionBounds,
@@ -34,6 +34,7 @@ from pyspark_tidelog.stream_offsets import (
     with_new_partitions,
 )
 from pyspark_tidelog.task import RangePartition, RangeReader
+from tidelog.sync import Client
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
@@ -59,8 +60,6 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reader of a stream.
 
     Args:
-        options: the stream's.
-        schema: the requested columns.
         clock: a monotonic clock, for `maxTriggerDelay`.
     """
 
@@ -68,7 +67,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._tasks = RangeReader(options, schema)
         self._clock = clock
-        self._client: LogClient | None = None
+        self._client: Client | None = None
         self._last_batch_at: float | None = None
         self._target: PartitionBounds | None = None
         """Bounds at the start of a query that stops when it has read them (trigger availableNow)."""
@@ -168,7 +167,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Pickle without the connection."""
         return {**self.__dict__, "_client": None, "_target": None, "_last_bounds": None, "_warned": set()}
 
-    def _connected(self) -> LogClient:
+    def _connected(self) -> Client:
         if self._client is None:
             self._client = self._tasks.client()
         return self._client

@@ -126,7 +126,6 @@ def advance(start: StreamPosition, current: PartitionBounds, losses: Losses, *, 
 
     Args:
         start: end of the last micro-batch.
-        current: the current bounds.
         losses: gets records that no longer exist.
         most: limit of offsets over all partitions, though each partition with records gets at least one; None for no
             limit.
@@ -175,7 +174,6 @@ def with_new_partitions(
 
     Args:
         start: start of a micro-batch.
-        end: its end.
         look: returns the current bounds, if needed.
         losses: gets records that no longer exist.
 

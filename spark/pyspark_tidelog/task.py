@@ -20,7 +20,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark_tidelog.errors import DataLossError
 from pyspark_tidelog.kept_client import KeptClient
 from pyspark_tidelog.options import ReadOptions
-from pyspark_tidelog.plan import EVERYTHING, LogClient
+from pyspark_tidelog.plan import EVERYTHING
 from pyspark_tidelog.reader import fetched_schema, read_batches
 from tidelog.client_options import ClientOptions
 from tidelog.errors import TidelogError, UnknownTopicError
@@ -59,10 +59,6 @@ class RangePartition(InputPartition):
 class RangeReader:
     """Reads ranges.
 
-    Args:
-        options: the options of the read.
-        schema: the requested columns.
-
     Attributes:
         narrowed: bounds from the filters of a scan, in addition to the options.
     """
@@ -100,7 +96,7 @@ class RangeReader:
             except UnknownTopicError as error:
                 self._lost_topic(partition.wanted.topic, error)
 
-    def _read(self, client: LogClient, partition: RangePartition) -> Iterator[pa.RecordBatch]:
+    def _read(self, client: Client, partition: RangePartition) -> Iterator[pa.RecordBatch]:
         offset_range = partition.wanted
         only = RecordFilter(self._options.key, self._options.tag)
         narrowed = self.narrowed.including(only.key, only.tag)

@@ -30,7 +30,6 @@ class WriteOptions:
     """Parsed options for writing.
 
     Attributes:
-        access: connection settings.
         topic: for all rows; None if each row has its own.
         acks: as for a producer.
         compression: as for a producer.

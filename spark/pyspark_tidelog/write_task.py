@@ -31,7 +31,6 @@ class TaskStart:
     """State of a topic when a task started to write to it.
 
     Attributes:
-        topic: the topic's name.
         was_tried: whether an earlier attempt of this task had started to write there.
         is_first: whether no task of any number had. Of all tasks that write a micro-batch to a topic, one is the first,
             unless there was an earlier attempt, or the reply to the first was lost.
@@ -49,7 +48,6 @@ class WriteResult:
     """Result of a task.
 
     Attributes:
-        rows: number of its rows.
         stored_before: number of these that earlier attempts had stored.
         starts: the topics that it wrote to, sorted by name, and their state at its start.
     """
@@ -89,11 +87,7 @@ async def write_rows(batches: Iterator[pa.RecordBatch], options: WriteOptions, w
 
 
 class TopicWriter:
-    """Writes the rows of one topic; created by `begin`.
-
-    Attributes:
-        producer: the producer of this attempt.
-    """
+    """Writes the rows of one topic; created by `begin`."""
 
     def __init__(self, producer: Producer, start: TaskStart, *, fail_on_changed_rows: bool) -> None:
         self.producer = producer
@@ -108,9 +102,7 @@ class TopicWriter:
         """Fence earlier attempts of the work, and read the rows that they have stored.
 
         Args:
-            client: a connected client.
             first: the first rows, which show the columns that the query sets.
-            options: how to write.
             work: the work, possibly repeated.
         """
         producer = client.producer(first.topic, name=work, acks=options.acks, compression=options.compression)

@@ -9,7 +9,6 @@ from tidelog_broker.base.group_commit import GroupCommit
 from tidelog_broker.core.replication.effects import Append
 from tidelog_broker.core.replication.epoch_writer import Owner
 from tidelog_broker.node import reboot_mark
-from tidelog_broker.node.reboot_mark import RebootedDir
 from tidelog_broker.partition.access import Access
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.pending_acks import PendingAcks, _settle
@@ -20,6 +19,7 @@ from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_broker.replication.journals import Chains
 from tidelog_broker.replication.replicas import Replication
 from tidelog_broker.storage.node.fences import FENCES
+from tidelog_broker.storage.node.node_dir import NodeDir
 from tidelog_broker.storage.node.typed_journal import TypedJournal
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -84,7 +84,7 @@ def reboot_not_told_to_logs() -> Replacements:
 def reboot_noted_too_soon() -> Replacements:
     """That the machine went down is forgotten although not every log is open."""
 
-    async def note(directory: RebootedDir, *_: Any) -> None:
+    async def note(directory: NodeDir, *_: Any) -> None:
         directory.mark_reboot_noted()
 
     return [(reboot_mark, "clear_reboot_mark", note)]

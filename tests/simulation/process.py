@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from inspect import CORO_CREATED, getcoroutinestate
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from tests.broker.storage.sim_disk import PowerCutError
 from tests.simulation.copies import Copy
@@ -44,6 +44,7 @@ from tidelog_broker.replication.journals import Chains
 from tidelog_broker.replication.replicas import NewPartition, Replication
 from tidelog_broker.replication.takeover_log import TakeoverLog
 from tidelog_broker.storage.io.errors import StorageError, StorageFailedError
+from tidelog_broker.storage.node.node_dir import NodeDir
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_broker.storage.segment.active_files import ActiveFiles
 from tidelog_broker.storage.segment.disk import Disk
@@ -245,7 +246,7 @@ class Process:
         for key in self.world.genesis:
             await self._open_partition(key)
             # A node knows its topics one by one, too, and may ask before it knows all of them.
-            await reboot_mark.clear_reboot_mark(self.machine, self.disk.fs, self.io, self._noted)
+            await reboot_mark.clear_reboot_mark(cast(NodeDir, self.machine), self.disk.fs, self.io, self._noted)
 
     def _noted(self) -> set[str]:
         return {copy.log.directory.name for copy in self.partitions.values() if copy.view.is_reboot_noted}
@@ -412,7 +413,7 @@ class Process:
     def _compare_chains(self) -> None:
         """Ask some node whether it knows more of some partition's chain, as anti-entropy does."""
         random = self.world.clock.random
-        status = random.choice(self.replication.statuses())
+        status = random.choice(self.replication.all()).replica.state.chain_status()
         others = [node_id for node_id in self.world.registered if node_id != self.node_id]
         if others:
             self.cluster.send((random.choice(others),), status, ())

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.clients.logs import FakeClient, FakeLog, stored
@@ -9,6 +9,7 @@ from pyspark_tidelog.errors import DataLossError, OptionError
 from pyspark_tidelog.options import parse_options
 from pyspark_tidelog.plan import Plan, make_plan
 from tidelog.requests.offset_ranges import OffsetRange
+from tidelog.sync import Client
 
 
 def topic_with(*counts: int) -> list[FakeLog]:
@@ -19,7 +20,7 @@ def topic_with(*counts: int) -> list[FakeLog]:
 def plan(client: FakeClient, **options: str) -> Plan:
     if "assign" not in options and "subscribePattern" not in options:
         options.setdefault("subscribe", "t")
-    return make_plan(parse_options({"bootstrap": "a:1", **options}), client)
+    return make_plan(parse_options({"bootstrap": "a:1", **options}), cast(Client, client))
 
 
 def test_one_question_a_topic_for_everything_there_is() -> None:

@@ -192,11 +192,9 @@ def open_directory(
     """Open the data directory of a founder, a joining node, a replacement or a node without a cluster.
 
     Args:
-        settings: the node's settings.
         bootstrap: the content of `settings.bootstrap`, None without one.
         seeds_cluster_id: the cluster id that the seeds report; an existing directory contains it itself.
         replaces: `--replace`: a new node for one that has lost its data, see `open_node_dir`.
-        fs: the file system, by default the real one.
 
     Raises:
         BootstrapError: the node's id is set, and the bootstrap file does not list it.

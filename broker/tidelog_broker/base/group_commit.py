@@ -31,7 +31,6 @@ class GroupCommit(Generic[EntryT]):
     Args:
         append: makes entries durable; runs on the I/O worker of `key`.
         mark: called on the same worker after a moment without appends.
-        offload: the I/O workers.
         key: selects the worker.
         failed: called with the error of a failed disk.
         full: called whenever the disk was full.

@@ -43,7 +43,6 @@ async def http_get(url: SplitResult, *, tls: ssl.SSLContext, bytes_max: int, tim
     Args:
         url: a result of `checked_url`.
         tls: verifies the server of an https URL.
-        bytes_max: limit of the document's size.
         timeout_s: limit of the whole request, including name resolution.
 
     Raises:

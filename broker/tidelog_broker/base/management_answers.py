@@ -89,8 +89,6 @@ class Answers:
     """Answers requests of the management port.
 
     Args:
-        health: the node's health.
-        registry: its metrics.
         guard: decides who may see names.
         names: the port's host names, to refuse others; None with TLS, which checks the name itself.
     """
@@ -169,8 +167,6 @@ def refusal(status: str, why: str, *headers: tuple[str, str]) -> bytes:
 
     Args:
         status: in HTTP's form, `404 Not Found`.
-        why: the reason in words.
-        headers: additional headers.
     """
     return _json(status, {"status": why}, *headers)
 

@@ -91,11 +91,7 @@ class MetricsGuard:
             log.info("loaded %d tokens for metrics from %s", len(self._tokens.value), self._path)
 
     async def follow(self, workers: Offload) -> None:
-        """Reload the file repeatedly until cancelled.
-
-        Args:
-            workers: read it.
-        """
+        """Reload the file repeatedly until cancelled."""
         while self._tokens is not None:
             await asyncio.sleep(LOOK_S)
             await workers.call(0, self.look)

@@ -107,7 +107,6 @@ class NodeTls:
         """Reload changed files for new connections, and warn before certificates end; runs until cancelled.
 
         Args:
-            workers: read files.
             tell_end: called with the kind of file that expires, and the time, see `CertificateEnds`.
         """
         if self._followed is None:

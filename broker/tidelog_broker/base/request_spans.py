@@ -35,8 +35,7 @@ class RequestSpans:
     """Begins spans, and owns their exporter.
 
     Args:
-        node_id: this node.
-        collect: collects its metrics; called on another thread.
+        collect: collects the node's metrics; called on another thread.
     """
 
     def __init__(self, node_id: str, collect: Callable[[], Iterable[Any]]) -> None:

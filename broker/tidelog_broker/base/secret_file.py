@@ -20,7 +20,6 @@ class SecretFile:
     """Reloads secrets when their file changes.
 
     Args:
-        path: the file.
         secrets: the secrets that were read from it.
     """
 

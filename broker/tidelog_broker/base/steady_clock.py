@@ -38,7 +38,6 @@ class SteadyClock:
     Args:
         settle_s: how long the wall clock must be stable after a jump before it is trusted.
         tolerance_us: the largest accepted step.
-        wall_ns, steady_ns: the two clocks, in ns.
     """
 
     def __init__(
@@ -98,7 +97,6 @@ class SteadyClock:
         """Return the time before which a timestamp has certainly the given age.
 
         Args:
-            age_us: the age.
             newest_at_start_us: the newest timestamp of the log when this process first opened it; the time between
                 that and the start does not count until `settle_s` after the start.
         """

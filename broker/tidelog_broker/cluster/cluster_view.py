@@ -59,8 +59,6 @@ class Cluster:
     """Answers the replicas' questions about other nodes, and sends their messages.
 
     Args:
-        node_id, incarnation: this node.
-        topics: the configuration of topics.
         nodes: the registered nodes; empty without a cluster.
         info: returns this node's address for clients.
         backfill_bytes_per_s: the rate of fetching sealed epochs; 0: unlimited.

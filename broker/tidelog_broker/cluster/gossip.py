@@ -55,7 +55,6 @@ class Gossip:
         listen: the address to bind; port 0 picks a free one.
         seeds: gossip addresses of some nodes, possibly including this one.
         on_event: called with every change, in order. An IdentityConflict is the last event: the node has to stop.
-        settings: times and limits.
         is_registered: returns whether a start of a node was registered; gossip of other starts is dropped.
 
     Raises:
@@ -170,11 +169,6 @@ class Gossip:
     def refusals(self) -> Mapping[Refusal, int]:
         """Dropped authenticated datagrams by reason."""
         return self._running.refusals
-
-    @property
-    def tick_gaps(self) -> int:
-        """How often this process was stopped or delayed."""
-        return self._running.tick_gaps
 
     # ------------------------------------------------------------------------------------------ the machine's turn
 

@@ -81,10 +81,6 @@ class IncarnationRegistry:
     """The known incarnations at one node; implements `HandshakeIncarnations` for links and handshake handlers.
 
     Args:
-        directory: the ids of this node and its directory.
-        incarnation: the current one of this node.
-        journal: the open journal of incarnations.
-        offload: the workers of journals.
         writes: returns the number of durable writes that this node has done.
         failed: called with the error of a failed disk.
         refused: called with the reason, for an operator, once this directory is found to be an older copy; `is_final`

@@ -38,7 +38,6 @@ class DeduplicationWindow:
     """See the module. Not thread-safe; `find` does not allocate or release accounted memory.
 
     Args:
-        records_max: maximum number of records.
         age_us: maximum age in µs; 0 for no limit.
         take: reserves a number of bytes of the memory budget; returns False if they are not available.
         give_back: returns bytes to the budget.
@@ -71,7 +70,6 @@ class DeduplicationWindow:
         """Return for each content the offset of its newest record in the window, -1 if it has none.
 
         Args:
-            contents: content hashes.
             now_us: append time of the batch; must not decrease.
             log_start: records below are deleted.
         """
@@ -105,9 +103,8 @@ class DeduplicationWindow:
         """Add the newest records, in order; their memory must have been reserved by `reserve`.
 
         Args:
-            contents: content hashes.
-            offsets: their offsets, above all earlier ones.
-            append_us: their append times, not below earlier ones.
+            offsets: the records' offsets, above all earlier ones.
+            append_us: the records' append times, not below earlier ones.
         """
         newest = slice(max(0, len(contents) - self._records_max), None)
         contents, offsets, append_us = contents[newest], offsets[newest], append_us[newest]

@@ -46,9 +46,7 @@ class Identity:
         cluster_id: 16 bytes, the same on every node of a cluster.
         node_id: 1 to 128 bytes.
         incarnation: incarnation of this start.
-        secrets: the shared cluster secrets.
         bootstrap_hash: SHA-256 of the bootstrap file; empty for a node that joined later.
-        software: version string for logs.
         needs_certificate: whether nodes must present certificates with their names.
     """
 
@@ -120,14 +118,14 @@ def answer_hello(own: Identity, hello: pb.PeerHello, nonce: bytes) -> tuple[pb.P
     return reply, Challenge(hello.node_id, hello.incarnation, proofs)
 
 
-def check_reply(own: Identity, called: str | None, hello: pb.PeerHello, reply: pb.PeerHelloReply) -> pb.PeerProof:
-    """Verify the reply to `hello` from the node `called` (None: any node); return the caller's proof.
+def check_reply(own: Identity, called: str, hello: pb.PeerHello, reply: pb.PeerHelloReply) -> pb.PeerProof:
+    """Verify the reply to `hello` from the node `called`; return the caller's proof.
 
     Raises:
         ProtocolError: UNSUPPORTED_VERSION, INVALID_REQUEST, FORBIDDEN with the cause, or UNAUTHENTICATED.
     """
     _check(own, reply)
-    if called is not None and reply.node_id != called:
+    if reply.node_id != called:
         raise ProtocolError(
             pb.FORBIDDEN,
             f"the address of node {called!r} belongs to node {reply.node_id!r}: correct the advertised address of one "

@@ -45,7 +45,6 @@ class Claim:
     """The incarnations that a node reports for its directory.
 
     Attributes:
-        incarnation: the current incarnation.
         past: earlier incarnations that contacted other nodes, each with its last durable tick.
         forgotten_below: boot counter below which incarnations are no longer listed.
     """
@@ -76,7 +75,6 @@ class OwnIncarnations:
 
     Attributes:
         directory: this node's id and that of its directory.
-        now: the current incarnation.
         past: earlier incarnations that contacted other nodes, each with its last durable tick.
         forgotten_below: boot counter below which incarnations were dropped from `past`.
         elsewhere: starts that other nodes recorded for this directory and that it does not contain, with whether they

@@ -20,7 +20,6 @@ class TokenBucket:
 
     Args:
         rate: tokens per second, above zero.
-        now_s: current time.
     """
 
     __slots__ = ("_at_s", "_level", "_rate")

@@ -178,7 +178,6 @@ def complete_config(requested: pb.TopicConfig, *, copies_default: int = 1, copie
 
     Args:
         requested: the configuration in the request; unset fields get defaults.
-        copies_default: default of the replication factor.
         copies_max: maximum of the replication factor; 1 on a standalone node.
 
     Raises:

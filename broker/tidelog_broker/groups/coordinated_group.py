@@ -15,8 +15,6 @@ class CoordinatedGroup:
     """A group with its waiting members and pending writes.
 
     Args:
-        group: the group's state.
-        tasks: the node's tasks.
         write: makes a record durable; raises ProtocolError.
         durable_record: returns the newest durable record.
         restarted: called with the reason after undurable decisions were discarded and the group was reset to its newest

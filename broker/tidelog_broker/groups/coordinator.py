@@ -26,7 +26,6 @@ from tidelog_broker.core.groups.records import GroupRecords
 from tidelog_broker.core.security.permissions import Permissions
 from tidelog_broker.core.topics import PartitionKey, TopicRegistry
 from tidelog_broker.groups.coordinated_group import CoordinatedGroup
-from tidelog_broker.groups.departed_members import DepartedMembers
 from tidelog_broker.groups.descriptions import Descriptions
 from tidelog_broker.groups.sessions import MemberKey, Sessions
 from tidelog_broker.groups.subscriptions import Subscriptions
@@ -52,6 +51,33 @@ HELD_BACK_MS_MAX: Final = 10_000
 """Limit of the delay, because a node that forwards a heartbeat has a timeout, too."""
 
 
+REMEMBERED_MAX: Final = 1_024
+"""Limit of remembered members; a late join of a forgotten member creates one until its session times out."""
+
+
+class DepartedMembers:
+    """The members that have left, to refuse their joins that arrive late or repeated.
+
+    A join waits while the coordinator is being found or its partition opened, so it may arrive after the member's
+    leave. It would then create a member without a client, whose partitions are not read until its session times out. A
+    client that returns uses a new member id.
+    """
+
+    def __init__(self) -> None:
+        self._gone: dict[MemberKey, None] = {}
+
+    def __contains__(self, who: object) -> bool:
+        """Return whether a member has left."""
+        return who in self._gone
+
+    def note(self, who: MemberKey) -> None:
+        """Record a member that leaves, also one whose join has not arrived."""
+        self._gone.pop(who, None)
+        self._gone[who] = None
+        if len(self._gone) > REMEMBERED_MAX:
+            del self._gone[next(iter(self._gone))]
+
+
 class Holdings(Protocol):
     """Number and memory of all groups at this node, over all partitions of `__offsets`, for their limits."""
 
@@ -68,19 +94,8 @@ class Coordinator:
     """Coordinates the groups of one partition of `__offsets`.
 
     Args:
-        tasks: the node's tasks.
-        offsets_log: the partition's state log.
         awake: opens the partition if this node stores it.
         partition: returns the partition if this node stores it and it is open.
-        groups, positions: the state of the log.
-        topics: the cluster's topics.
-        permissions: the cluster's rules.
-        subscriptions: resolves members' subscriptions to topics.
-        holdings: number and memory of the groups at this node.
-        bounds: limits of groups.
-        descriptions: describes groups.
-        clock: the clock for timestamps.
-        metrics: counts groups, members and generations.
         is_stopping: returns whether the node is stopping, so that no caller should wait.
         turns: turns of the event loop, for making group records.
     """
@@ -166,8 +181,6 @@ class Coordinator:
         """Renew a member's session; answer when its assignment differs from what it has seen, or after `wait_ms`.
 
         Args:
-            request: the heartbeat of the member.
-            reader: the member's caller.
             creator: the principal that creates the group if it does not exist; empty if unknown.
             counted_in: the epoch in which the creator's groups were counted against its quota; None without a quota.
 

@@ -18,13 +18,7 @@ PARTITIONS_BYTES: Final = 384 * KIB
 
 
 class Descriptions:
-    """Describes the groups of one partition of `__offsets`.
-
-    Args:
-        groups, positions: the state of the log.
-        topics: the cluster's topics.
-        node_id: this node, which coordinates.
-    """
+    """Describes the groups of one partition of `__offsets`."""
 
     def __init__(self, *, groups: GroupRecords, positions: GroupOffsets, topics: TopicRegistry, node_id: str) -> None:
         self._records = groups
@@ -51,7 +45,6 @@ class Descriptions:
         """Return a group's members with their held and target partitions, as many as fit a reply.
 
         Args:
-            name: the group's name.
             may_see: returns whether the caller may see a topic; other topics are omitted. None shows all.
 
         Raises:

@@ -27,8 +27,6 @@ class GroupExpiry:
     """Deletes unused groups.
 
     Args:
-        shards: the partitions of `__offsets` at this node.
-        clock: the clock for ages.
         retention_ms: how long an unused group is kept; 0: for ever.
     """
 

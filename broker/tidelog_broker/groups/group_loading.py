@@ -26,7 +26,6 @@ class GroupLoading:
     """Loads positions in the background.
 
     Args:
-        groups: the groups at this node.
         find: returns a partition that this node stores and has opened.
     """
 

@@ -42,8 +42,6 @@ class GroupReservations:
         """Return how many groups of partition `index` a principal has created or reserved.
 
         Args:
-            creator: the principal.
-            index: the partition.
             records: the durable records of its groups.
         """
         claimed = (name for of, name in self._claims.get(creator, ()) if of == index)

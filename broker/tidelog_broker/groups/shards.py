@@ -44,16 +44,7 @@ class GroupShards:
     """All group shards of one node.
 
     Args:
-        tasks: the node's tasks.
-        partitions: the partitions that this node stores.
-        topics: the cluster's topics.
-        permissions: the cluster's rules.
         bounds: limits of groups, over all partitions of `__offsets`.
-        clock: the clock for timestamps.
-        metrics: counts groups, members and generations.
-        node_id: this node.
-        lifecycle: reports whether the node is stopping.
-        turns: turns of the event loop for long work.
     """
 
     def __init__(

@@ -67,8 +67,7 @@ class Subscriptions:
         """Return the topics of a subscription by id, with their partition counts.
 
         Args:
-            wish: a member's subscription.
-            reader: its caller; topics that it may not describe and consume are omitted.
+            reader: the member's caller; topics that it may not describe and consume are omitted.
         """
         names = list(filter(reader.may_read, wish.topics))
         if wish.pattern:
@@ -165,11 +164,7 @@ def _check_pattern(pattern: str) -> None:
 
 
 def _matches(pattern: str, names: list[str], time_s: float) -> Iterator[str]:
-    """Yield the names that match as a whole.
-
-    Raises:
-        ProtocolError: INVALID_REQUEST: the pattern is invalid, or takes longer than `time_s`.
-    """
+    """Yield the names that match as a whole."""
     began_s = time.process_time()
     for first in range(0, len(names), _NAMES_AT_ONCE):
         yield from _match(_whole(pattern), names[first : first + _NAMES_AT_ONCE])

@@ -22,10 +22,6 @@ class Authenticator:
     """Authenticates clients.
 
     Args:
-        registry: the keys and users in `__meta`.
-        admin_keys: the keys in a file of this node.
-        admin: the principal of those keys.
-        work: hashes secrets.
         tokens: verifies JWTs; None if the node accepts none.
         now_us: the wall clock, in microseconds since 1970.
     """

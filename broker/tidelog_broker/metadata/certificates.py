@@ -75,8 +75,6 @@ class Certificates:
     """The certificate rules of a node.
 
     Args:
-        rules: the rules in the settings.
-        permissions: the permissions of the sessions.
         admin: the administrator of the settings, which no certificate may name.
 
     Raises:

@@ -51,13 +51,6 @@ class Controller:
     """Changes of `__meta`. Every node has one; its writes are refused unless it owns `__meta`.
 
     Args:
-        meta_log: the log of the changes.
-        topics, nodes: the state that they change.
-        cluster: places new partitions.
-        routes: the nodes that store each partition.
-        copies_default: the default replication factor.
-        quotas: quotas on topics and partitions.
-        features: checks the features of nodes and records.
         partitions_max: limit of all topics' partitions; each costs memory on every node, and files on its replicas.
     """
 
@@ -130,7 +123,6 @@ class Controller:
         """Delete a topic, which is final for its id.
 
         Args:
-            name: the topic's name.
             topic_id: the only topic that may be deleted, so that a late or repeated request does not delete a newer
                 topic of the same name; empty for any.
 
@@ -171,7 +163,6 @@ class Controller:
         """Create `__offsets`; if it exists with one copy and `config` has more, change it to have as many.
 
         Args:
-            config: of the topic.
             is_new: the cluster is new: with `__offsets` it gets the feature level of this build.
 
         Raises:

@@ -26,11 +26,7 @@ _HANDED_OVER: Final = 2
 
 
 class CredentialWork:
-    """A fair queue for one worker thread.
-
-    Args:
-        workers: the thread.
-    """
+    """A fair queue for one worker thread."""
 
     def __init__(self, workers: Offload) -> None:
         self._workers = workers

@@ -82,12 +82,7 @@ def needed_by(record: Record) -> frozenset[str]:
 class FeatureGate:
     """Checks the features that records of `__meta` need against those of this node and the registered nodes.
 
-    Args:
-        own: the features of this node.
-        topics, nodes, security: the records.
-
     Attributes:
-        own: as given.
         supported_level: the highest feature level that this node supports.
         level: that of the cluster.
     """

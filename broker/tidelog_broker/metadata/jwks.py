@@ -44,7 +44,6 @@ class Jwks:
 
     Args:
         source: a path, or a URL that `checked_url` accepts.
-        workers: read the file.
         failed: called after each failed load.
         changed: called after the keys have changed.
         apart_s: see `APART_S`.

@@ -35,7 +35,6 @@ class SigningKey(NamedTuple):
     """A key of the set.
 
     Attributes:
-        public: verifies signatures.
         algorithms: the JWT names of the algorithms that it verifies.
         fingerprint: 32 hex digits that identify the key.
     """

@@ -60,14 +60,7 @@ class TokenRules(NamedTuple):
 
 
 class JwtTokens:
-    """Verifies tokens.
-
-    Args:
-        jwks: the keys.
-        rules: the other requirements.
-        permissions: the permissions of the sessions.
-        work: verifies signatures.
-    """
+    """Verifies tokens."""
 
     def __init__(self, jwks: Jwks, rules: TokenRules, *, permissions: Permissions, work: CredentialWork) -> None:
         self._jwks = jwks

@@ -39,9 +39,7 @@ class MetaFreshness:
     """The freshness of one node's copy of `__meta`. A node without a cluster is always up to date.
 
     Args:
-        node_id, tasks: this node and its tasks.
-        topics, meta_log: its copy of `__meta`.
-        cluster, routes: find the owner of `__meta`.
+        topics, meta_log: this node's copy of `__meta`.
     """
 
     def __init__(
@@ -131,11 +129,7 @@ class MetaFreshness:
         return True
 
     async def _end_at(self, owner: str) -> int:
-        """Return the end of `__meta`, as its owner has confirmed it.
-
-        Raises:
-            ProtocolError: the owner cannot be asked, or is not the owner.
-        """
+        """Return the end of `__meta`, as its owner has confirmed it."""
         entry = pb.ListOffsetsEntry(topic_id=META_TOPIC_ID, latest=True)
         request = pb.Envelope(list_offsets=pb.ListOffsets(entries=[entry]))
         answer = (await self._cluster.request(owner, request, timeout_s=REFRESH_TIMEOUT_S)).envelope.list_offsets_reply

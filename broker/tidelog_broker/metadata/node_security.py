@@ -33,11 +33,6 @@ JWKS_AGAIN_S: Final = 15.0
 class NodeSecurity:
     """Identities, permissions and authentication at one node.
 
-    Args:
-        settings: the node's settings.
-        workers: hash secrets and verify tokens.
-        metrics: counts failed loads of token keys.
-
     Raises:
         SettingsError: the file of administrators' keys or token keys, or a certificate rule, is invalid.
     """

@@ -30,11 +30,7 @@ _REFUSED: Final = "the user name or the password is wrong, or the user was delet
 
 
 class ScramLogins:
-    """Password logins at one node.
-
-    Args:
-        registry: the users.
-    """
+    """Password logins at one node."""
 
     def __init__(self, registry: SecurityRegistry) -> None:
         self._registry = registry

@@ -32,9 +32,6 @@ class SecurityChanges:
     """Changes of security records. Every node has one; its writes are refused unless it owns `__meta`.
 
     Args:
-        meta_log: the log of the changes.
-        registry: the state that they change.
-        workers: hash secrets.
         now_us: the wall clock, in microseconds since 1970.
         has_key_file: whether this node has a file of administrators' keys.
     """

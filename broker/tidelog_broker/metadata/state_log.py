@@ -63,9 +63,7 @@ class StateLog:
     """Writes and replays one such partition.
 
     Args:
-        tasks: the node's tasks.
         find: returns this node's copy of the partition; raises ProtocolError if this node has no copy.
-        apply: applies a record's value.
         live: returns the records of a snapshot.
     """
 
@@ -287,12 +285,8 @@ class MetaLog(StateLog):
 
     Args:
         tasks, find: see `StateLog`.
-        topics, nodes, security: the state.
-        features: checks the features that records need.
         follow: awaited with a topic's newest record after a change, so that its partitions follow.
         unsupported: called with the reason after a record was read that this build cannot apply.
-        nodes_changed: called after a change of a node's record.
-        security_changed: called after a change of an identity or a rule.
     """
 
     def __init__(
@@ -419,7 +413,6 @@ class MetaLog(StateLog):
         """Make a topic's new revision durable, apply it, and let the partitions follow.
 
         Args:
-            record: the topic.
             epoch: of the state that the record was computed from.
             level: is written in one batch with it.
 
@@ -442,7 +435,6 @@ class OffsetsLog(StateLog):
 
     Args:
         tasks, find: see `StateLog`.
-        positions, groups: the state.
         is_gone: returns whether the topic with an id was deleted.
     """
 
@@ -497,7 +489,6 @@ class OffsetsLog(StateLog):
         """Make prepared positions durable and apply them.
 
         Args:
-            records: the positions.
             epoch: see `write`.
             made: the record of a group that the commit creates, with its creator.
 

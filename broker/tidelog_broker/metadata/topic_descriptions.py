@@ -13,14 +13,7 @@ from tidelog_proto import broker_pb2 as pb
 
 
 class TopicDescriptions:
-    """Describes topics.
-
-    Args:
-        topics: the known topics.
-        partitions: the partitions that this node stores.
-        routes: owners and copies of all partitions.
-        cluster: the liveness of nodes.
-    """
+    """Describes topics."""
 
     def __init__(self, topics: TopicRegistry, partitions: Partitions, routes: Routes, cluster: Cluster) -> None:
         self._topics = topics

@@ -13,11 +13,7 @@ from tidelog_proto.errors import ProtocolError
 
 
 class TopicQuotas:
-    """Checks the quotas of topic creators.
-
-    Args:
-        quotas, topics: those of the cluster.
-    """
+    """Checks the quotas of topic creators."""
 
     def __init__(self, quotas: Quotas, topics: TopicRegistry) -> None:
         self._quotas = quotas

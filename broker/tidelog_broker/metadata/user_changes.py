@@ -23,8 +23,6 @@ class UserChanges:
     """The changes of users in `SecurityChanges`, which ensures that one change is made at a time.
 
     Args:
-        meta_log: the log of the changes.
-        registry: the state that they change.
         now_us: the wall clock, in microseconds since 1970.
     """
 

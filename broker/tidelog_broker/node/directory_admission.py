@@ -84,9 +84,7 @@ class DirectoryAdmission:
     """The admission of one node.
 
     Args:
-        broker: the broker of the node that joins.
-        founding: how it joins its cluster.
-        links: links to the other nodes.
+        founding: how the node joins its cluster.
         gossip_port: the port of its gossip; 0 if not known yet.
         look: called when more nodes have become known.
     """
@@ -292,11 +290,7 @@ class DirectoryAdmission:
             return None
 
     def _learn(self, reply: pb.NodeAnnounceReply) -> None:
-        """Apply the records that another node has reported.
-
-        Raises:
-            IdentityError: it knows another directory of this node's id, or features in use that this node lacks.
-        """
+        """Apply the records that another node has reported."""
         broker = self._broker
         fault = broker.features.fault_of_features(reply.features_in_use)
         if fault:

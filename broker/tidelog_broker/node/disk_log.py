@@ -13,7 +13,6 @@ class DiskLog:
     """Logs when a node's disk fills up and when it has space again.
 
     Args:
-        path: the data directory.
         clock_s: a monotonic clock.
     """
 
@@ -28,7 +27,6 @@ class DiskLog:
         """Log a change.
 
         Args:
-            is_full: whether the disk is full now.
             refused: publishes that this node's partitions have refused for this reason so far; decreases when
                 partitions are deleted.
         """

@@ -35,7 +35,6 @@ async def open_founding(settings: NodeSettings, *, replaces: bool = False) -> Op
     """Determine the kind of node from its settings, and open its directory.
 
     Args:
-        settings: the node's settings.
         replaces: `--replace`, see `open_node_dir`.
 
     Raises:
@@ -70,11 +69,7 @@ async def open_founding(settings: NodeSettings, *, replaces: bool = False) -> Op
 
 
 def _refuse_taken(node_id: str, seeds: Sequence[Seed]) -> None:
-    """Refuse the id of a running node, which this node would otherwise mistake for itself and wait for forever.
-
-    Raises:
-        NodeDirError: a node with this id is running.
-    """
+    """Refuse the id of a running node, which this node would otherwise mistake for itself and wait for forever."""
     for seed in seeds:
         if seed.node_id == node_id:
             host, port = seed.address

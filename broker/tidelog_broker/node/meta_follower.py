@@ -76,11 +76,7 @@ class MetaFollower:
         return next(iter(self._broker.partitions.of_topic(META_TOPIC_ID)), None)
 
     async def _fetch(self) -> None:
-        """Read further from the owner.
-
-        Raises:
-            ProtocolError: the owner is unknown, or does not answer.
-        """
+        """Read further from the owner."""
         broker = self._broker
         owner = broker.routes.owner(META_KEY)
         if owner in {"", broker.node_id}:

@@ -75,8 +75,6 @@ def current_copies(partition: Partition, alive: Callable[[str], bool], *, now_ms
     """Return how many copies of a partition of this owner keep up, including its own.
 
     Args:
-        partition: the partition.
-        alive: returns whether a node seems to be alive.
         now_ms: the time of the replicas' clock.
         lag_ms_max: how long a copy may lag.
     """
@@ -88,7 +86,6 @@ def group_positions(groups: GroupShards, topics: TopicRegistry, positions_max: i
     """Return the positions of the groups that this node coordinates, by group, topic id and partition.
 
     Args:
-        groups: the groups at this node.
         topics: the cluster's topics; positions on unknown topics have no series.
         positions_max: limit of the series; further positions are only counted.
     """

@@ -69,11 +69,7 @@ class Node:
     """One node. Construct on its event loop, `await start()`, `await run_until_stopped()`; nothing runs before `start`.
 
     Args:
-        settings: the node's settings.
-        directory: its data directory, open and locked.
         founding: how it joins its cluster; None for a node without a cluster.
-        cluster: makes its view of the cluster.
-        fs: the file system, by default the real one.
         features: the features that it supports, see `metadata.features`.
     """
 

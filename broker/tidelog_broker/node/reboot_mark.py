@@ -7,35 +7,17 @@ its topic may be unknown yet, or its partition may be adopted later. The mark th
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from pathlib import Path
-from typing import Protocol
 
 from tidelog_broker.base.offload import Offload
 from tidelog_broker.storage.epoch.existence_markers import HELD_SUFFIX
 from tidelog_broker.storage.io.filesystem import FileSystem
+from tidelog_broker.storage.node.node_dir import NodeDir
 
 _WORKER = 0
 
 
-class RebootedDir(Protocol):
-    """The interface of the node's directory; see `storage.node.node_dir`."""
-
-    @property
-    def machine_rebooted(self) -> bool:
-        """Whether the machine restarted and not every log has recorded it."""
-        ...
-
-    @property
-    def partitions(self) -> Path:
-        """The directory of the logs."""
-        ...
-
-    def mark_reboot_noted(self) -> None:
-        """Clear the mark."""
-
-
 async def clear_reboot_mark(
-    directory: RebootedDir, fs: FileSystem, io: Offload, recorded: Callable[[], Collection[str]]
+    directory: NodeDir, fs: FileSystem, io: Offload, recorded: Callable[[], Collection[str]]
 ) -> None:
     """Clear the restart mark if the directory of every existing log is among those of `recorded`.
 

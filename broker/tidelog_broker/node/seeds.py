@@ -38,9 +38,7 @@ async def find_cluster(seeds: Sequence[str], *, patience_s: float, tls: NodeTls)
     """Return the nodes at the seeds' addresses (HOST:PORT) as soon as at least one answers.
 
     Args:
-        seeds: the addresses.
         patience_s: how long to try; then the result is empty.
-        tls: the TLS of outgoing connections.
     """
     loop = asyncio.get_running_loop()
     until_s = loop.time() + patience_s

@@ -20,12 +20,7 @@ LOOK_S: Final = 5.0
 
 
 class BackfillMonitor:
-    """Watches the backfill of all partitions.
-
-    Args:
-        partitions: the partitions that this node stores.
-        metrics: the node's metrics.
-    """
+    """Watches the backfill of all partitions."""
 
     def __init__(self, partitions: Callable[[], Iterable[Partition]], metrics: NodeMetrics) -> None:
         self._partitions = partitions

@@ -36,12 +36,7 @@ class BackgroundOpener:
     """Opens closed partitions of a node. All methods are for the event loop's thread.
 
     Args:
-        partitions: the node's partitions.
-        neighbours: the liveness of the other nodes.
-        nodes: the registered nodes.
-        node_id: this node.
         first_epoch: returns the first epoch of a partition in its topic's record.
-        loop: the event loop.
     """
 
     def __init__(

@@ -52,10 +52,6 @@ class CompactedVersions:
     """The versions of one partition. All methods are for the event loop's thread, one at a time.
 
     Args:
-        state, changes: the partition's state and notifications.
-        driver: its replica's driver.
-        tools, io_key: the node's resources, and the partition's worker key.
-        watch: records the progress of passes.
         replaced: called with the end of each epoch whose compacted version is now in the log.
     """
 

@@ -56,9 +56,6 @@ class Compaction:
     """Compaction of one partition. All methods are for the event loop's thread.
 
     Args:
-        state, changes: the partition's state and notifications.
-        driver: its replica's driver.
-        tools, io_key: the node's resources, and the partition's worker key.
         replaced: called with the end of each epoch whose compacted version is now in the log.
     """
 
@@ -257,11 +254,7 @@ class Compaction:
             epoch += 1
 
     async def _until_whole(self, terms: Terms, epochs: Sequence[int]) -> None:
-        """Wait until this node has everything that the pass reads, because a quorum may commit without its disk.
-
-        Raises:
-            ProtocolError: EPOCH_CHANGING if that takes too long.
-        """
+        """Wait until this node has everything that the pass reads, because a quorum may commit without its disk."""
         until_s = self._tools.loop.time() + WHOLE_S
         history = self._state.replica.backfill
         self._watch.step(self._missing_here)

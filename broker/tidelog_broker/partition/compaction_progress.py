@@ -13,11 +13,7 @@ from collections.abc import Callable
 
 
 class ProgressClock:
-    """The time of the last progress.
-
-    Args:
-        now_s: the clock.
-    """
+    """The time of the last progress."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
@@ -37,7 +33,6 @@ class CompactionProgress:
     """The progress of one partition's passes.
 
     Args:
-        now_s: the clock.
         node: the progress of all passes of the node, which counts as the progress of a queued pass.
     """
 

@@ -37,11 +37,8 @@ class ContentHistory:
     """Reads back one log. `step` and `fill` run on another thread than the event loop's, one at a time.
 
     Args:
-        log: the log.
-        hasher: the topic's content hasher.
         log_start: the first offset to read.
         end: the end of the log, or a batch boundary.
-        records_max: how many records to read.
         oldest_us: skip records appended at this time or earlier; None: read all.
     """
 

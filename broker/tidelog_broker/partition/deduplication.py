@@ -80,9 +80,6 @@ class Deduplication:
     """Deduplication of one partition. All methods are for the event loop's thread.
 
     Args:
-        state: the partition's state.
-        driver: assigns offsets.
-        tools, io_key: the node's resources, and the partition's worker key.
         check_offset: raises if the log on this node lacks a record that it should have.
     """
 
@@ -336,11 +333,7 @@ class Deduplication:
         group.duplicates += appended.duplicates
 
     def _screen(self, window: DeduplicationWindow, batch: Batch, *, now_us: int, log_start: int) -> _Screened:
-        """Return a batch without records that are in the window, or repeated in it. Thread-safe.
-
-        Raises:
-            ProtocolError: BATCH_TOO_LARGE.
-        """
+        """Return a batch without records that are in the window, or repeated in it. Thread-safe."""
         assert self._hasher is not None
         header, data = batch
         if header.record_count > DEDUPLICATED_BATCH_RECORDS_MAX:

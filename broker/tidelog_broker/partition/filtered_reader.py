@@ -29,9 +29,7 @@ class FilteredReader:
     """Filtered reads of one partition. All methods are for the event loop's thread.
 
     Args:
-        state: the partition's state.
-        reader: reads all of its records.
-        workers, io_key: the reader threads, and the partition's worker key.
+        reader: reads all records of the partition.
     """
 
     def __init__(self, state: PartitionState, reader: PartitionReader, workers: Offload, io_key: int) -> None:

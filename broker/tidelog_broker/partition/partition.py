@@ -48,10 +48,8 @@ class Partition:
     """One partition. A `driver.Listener`. All methods are for the event loop's thread.
 
     Args:
-        tools: the node's resources.
         record, index: the topic's current record, and the partition's number.
         driver: its replica's driver, not started yet.
-        io_key: its worker key.
     """
 
     def __init__(

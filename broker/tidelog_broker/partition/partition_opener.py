@@ -35,7 +35,6 @@ class PartitionOpener:
 
     Args:
         open_one: opens a partition and returns it once others can find it; raises ProtocolError.
-        tasks: the node's tasks.
     """
 
     def __init__(self, open_one: Callable[[PartitionKey], Awaitable[Partition]], tasks: Tasks) -> None:
@@ -57,7 +56,6 @@ class PartitionOpener:
         """Open a partition that is not open; `then` may be called at once with an error.
 
         Args:
-            key: the partition.
             then: called when it is open, or cannot be opened.
             is_wanted: whether it precedes those without a waiter.
         """

@@ -85,9 +85,7 @@ class Pipeline:
     """The queue of one partition and the group that is being written.
 
     Args:
-        state: the partition's state.
         driver: assigns offsets and writes; it reports completed writes through `written`.
-        tools, io_key: the node's resources, and the partition's worker key.
         failed: called with the error if the disk fails.
     """
 

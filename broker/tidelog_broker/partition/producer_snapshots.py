@@ -20,12 +20,7 @@ PRODUCER_SNAPSHOT_BATCHES: Final = 4096
 
 
 class SnapshotWriter:
-    """Writes the snapshots of one partition. All methods are for the event loop's thread.
-
-    Args:
-        state, view: the partition, and its log as its replica sees it.
-        workers, io_key: the I/O workers, and the partition's worker key.
-    """
+    """Writes the snapshots of one partition. All methods are for the event loop's thread."""
 
     def __init__(self, state: PartitionState, view: ReplicaLog, workers: Offload, io_key: int) -> None:
         self._state = state

@@ -26,9 +26,7 @@ class PartitionReader:
     """Reads of one partition. All methods are for the event loop's thread.
 
     Args:
-        state: the partition's state.
-        ring: its newest batches, in memory.
-        workers, io_key: the reader threads, and the partition's worker key.
+        ring: the partition's newest batches, in memory.
     """
 
     def __init__(self, state: PartitionState, ring: HotRing, workers: Offload, io_key: int) -> None:

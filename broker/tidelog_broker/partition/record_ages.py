@@ -16,20 +16,14 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
 ROLLS: Final = 4
-"""A segment is rolled when its oldest record has reached this fraction of the retention time, to delete it in time.
-"""
+"""A segment is rolled when its oldest record has reached this fraction of the retention time, to delete it in time."""
 
 LONG: Final = 2
 """Factor of the retention time after which records are deleted although a replica lacks them."""
 
 
 class RecordAges:
-    """The ages of one partition's records. All methods are for the event loop's thread.
-
-    Args:
-        state: the partition's state.
-        tools, io_key: the node's resources, and the partition's worker key.
-    """
+    """The ages of one partition's records. All methods are for the event loop's thread."""
 
     def __init__(self, state: PartitionState, tools: PartitionTools, io_key: int) -> None:
         self._state = state

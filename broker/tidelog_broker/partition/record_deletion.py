@@ -22,13 +22,7 @@ AGREE_TIMEOUT_S: Final = 10.0
 
 
 class RecordDeletion:
-    """Deletes records of one partition. All methods are for the event loop's thread.
-
-    Args:
-        state, changes: the partition's state and notifications.
-        driver: proposes deletions to the replicas.
-        access: confirms that this node is the owner.
-    """
+    """Deletes records of one partition. All methods are for the event loop's thread."""
 
     def __init__(self, state: PartitionState, changes: ChangeNotifier, driver: ReplicaDriver, access: Access) -> None:
         self._state = state
@@ -40,7 +34,6 @@ class RecordDeletion:
         """Delete all records below an offset.
 
         Args:
-            offset: the offset.
             epoch: the epoch in which the offset was looked up; None: the caller has named the offset.
 
         Raises:

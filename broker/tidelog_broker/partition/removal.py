@@ -32,9 +32,6 @@ class Removal:
     """Removes deleted topics. All methods are for the event loop's thread.
 
     Args:
-        tools: the node's resources.
-        directory: the directory of the partitions' directories.
-        replication: removes chains and fences.
         opening: stops opening partitions of a removed topic.
     """
 

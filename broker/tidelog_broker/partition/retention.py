@@ -56,10 +56,8 @@ class Retention:
     """Keeps one partition within its bounds. All methods are for the event loop's thread.
 
     Args:
-        state: the partition's state.
         changes: notified when older records are deleted.
         driver: informed of the log start; ends an epoch for a lagging replica.
-        tools, io_key: the node's resources, and the partition's worker key.
         deletion: proposes deletions to a quorum.
         roll: rolls an owner's log to a new segment between two groups.
         failed: called with the error if the disk fails during background work.
@@ -205,11 +203,7 @@ class Retention:
         return below
 
     async def _roll(self) -> None:
-        """Roll to a new segment: without publishes the segment would never be rolled and its records never expire.
-
-        Raises:
-            DiskFullError, StorageFailedError: as `PartitionLog.roll`.
-        """
+        """Roll to a new segment: without publishes the segment would never be rolled and its records never expire."""
         if self._state.replica.state.owner is not None:
             self._roll_between_groups()
         elif self._driver.cut_offset is None and not self._is_over:

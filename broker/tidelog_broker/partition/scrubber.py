@@ -32,8 +32,6 @@ class Scrubber:
     """Scrubs the partitions of a node. All methods are for the event loop's thread.
 
     Args:
-        partitions: the open partitions.
-        tools: the node's resources.
         slice_bytes: about how much is read at a time before other work may run.
     """
 

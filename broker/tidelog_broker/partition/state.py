@@ -28,8 +28,6 @@ class PartitionState:
 
     Args:
         record, index: the topic's current record, and the partition's number.
-        driver: its replica's driver.
-        neighbours: the other nodes.
     """
 
     def __init__(self, record: pb.TopicRecord, index: int, driver: ReplicaDriver, neighbours: Neighbours) -> None:

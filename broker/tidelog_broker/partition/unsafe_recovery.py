@@ -34,7 +34,6 @@ class UnsafeRecovery:
     """Ends the epoch of one partition that this node stores.
 
     Args:
-        partition: the partition.
         alive: returns whether another node is alive, as far as this node knows.
     """
 
@@ -111,11 +110,7 @@ class UnsafeRecovery:
         return living < max(active.ack_quorum, seal_quorum(len(active.placement), active.ack_quorum))
 
     def _check(self) -> None:
-        """Check that this node's copy may count.
-
-        Raises:
-            ProtocolError: INVALID_REQUEST with the reason.
-        """
+        """Check that this node's copy may count."""
         replica, name = self._replica, self._partition.name
         if replica.state.halted is not None:
             raise self._halted_error()

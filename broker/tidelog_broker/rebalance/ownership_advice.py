@@ -37,9 +37,6 @@ class Owned(NamedTuple):
     """A partition that this node owns and appends to.
 
     Attributes:
-        key: the partition.
-        active: its epoch.
-        followers: its other replicas.
         waits_for_all: whether a publish waits for every replica.
         full_since_s: since when the disk has been full for appends, on the monotonic clock; None if it is not.
         is_moving: whether the end of its epoch is planned already.
@@ -139,7 +136,6 @@ class OwnershipAdvice:
     """Advice about lagging replicas and full disks.
 
     Args:
-        cluster: liveness of the nodes, and placement of copies.
         lag_ms: the bound on lag.
         now_ms: the replicas' clock.
         clock_s: the monotonic clock.

@@ -67,7 +67,6 @@ def removal_fault(node_id: str, replies: Mapping[str, pb.ClusterStatusReply]) ->
     delay the removal.
 
     Args:
-        node_id: the node to be removed.
         replies: the status of each node that has answered, by node.
     """
     for topics in reports_by_topic(replies.values()).values():

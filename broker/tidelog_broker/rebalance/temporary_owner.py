@@ -28,7 +28,6 @@ class TemporaryOwner:
     """Advice about partitions that this node owns temporarily.
 
     Args:
-        cluster: roles and liveness of the nodes.
         now_ms: the replicas' clock.
         clock_s: the monotonic clock.
     """

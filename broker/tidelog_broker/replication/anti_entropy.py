@@ -28,13 +28,7 @@ EVERY: Final = 256
 
 
 class AntiEntropy:
-    """Compares chains as long as the node runs.
-
-    Args:
-        node_id: this node.
-        replication: its replicas.
-        cluster: sends messages to linked nodes.
-    """
+    """Compares chains as long as the node runs."""
 
     def __init__(self, node_id: str, replication: Replication, cluster: Cluster) -> None:
         self._node_id = node_id

@@ -17,8 +17,6 @@ class BackgroundSyncs:
     """Runs the background syncs of one log. For the event loop's thread.
 
     Args:
-        offload, key: the worker and its key.
-        view: the log.
         done: called after each sync.
         failed: called if the disk fails; nothing is synced ahead after that.
     """

@@ -76,10 +76,6 @@ class ReplicaDriver:
     """The driver of one replica. Nothing is carried out before `start`.
 
     Args:
-        key, name: the partition.
-        io_key: its worker key.
-        replica, view: the core's replica, and its view of the log.
-        tools: the node's resources.
         schedule: called when the replica's deadline may have changed.
         schedule_later: the same for frequent inputs that do not change a near deadline.
         owns: called when the replica begins to own an epoch.

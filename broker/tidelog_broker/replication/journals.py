@@ -31,8 +31,6 @@ class Chains:
     """The chains and fences of a node, loaded at its start; the only writer of both journals.
 
     Args:
-        meta, fences: the open journals.
-        offload: the journals' workers.
         failed: called if a journal fails; the node must stop.
         full: called if a journal has no space.
     """

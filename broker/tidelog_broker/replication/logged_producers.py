@@ -39,7 +39,6 @@ class LoggedProducers:
     """The producers' state of one log. For the partition's I/O worker, or a reader for methods that save nothing.
 
     Args:
-        store: the log.
         chain: the partition's chain, which grows while this is used.
         log_start: returns the log start of retention.
     """

@@ -38,9 +38,7 @@ class ReplicaLog:
     """The core's view of a log, see `core.replication.ports.LogView`; used on the event loop. Created by `open`.
 
     Args:
-        store: the log.
         chain: the partition's chain, which grows while this is used.
-        node_id: this node.
         log_start: the stored log start of retention.
         rebooted: whether the machine crashed since the log was last open.
     """
@@ -331,11 +329,7 @@ class ReplicaLog:
         return BatchRange(batches, Position(effect.from_offset, base), Position(end_offset, end))
 
     def _sound(self, batches: Sequence[memoryview]) -> int:
-        """Return how many batches precede the first one with a corrupt body.
-
-        Raises:
-            DamagedError: the first batch is corrupt.
-        """
+        """Return how many batches precede the first one with a corrupt body."""
         for number, batch in enumerate(batches):
             header = unpack_header(batch)
             try:

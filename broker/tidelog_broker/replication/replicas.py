@@ -56,10 +56,7 @@ class Replication:
     """The replicas of a node. All methods are for the event loop's thread.
 
     Args:
-        node_id, incarnation: this node.
-        tools: the drivers' resources.
         rebooted: whether the machine crashed since the node last ran.
-        timing: the core's timing.
     """
 
     def __init__(
@@ -204,10 +201,6 @@ class Replication:
             self._unaware.popleft().liveness_changed()
         if self._unaware and not self._closed:
             self._loop.call_soon(self._make_aware)
-
-    def statuses(self) -> list[pb.EpochStatus]:
-        """Return the length of every chain of this node, as requests to another node."""
-        return [driver.replica.state.chain_status() for driver in self._drivers.values()]
 
     # --- time ------------------------------------------------------------------------------------------
 

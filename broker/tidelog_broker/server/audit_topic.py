@@ -43,7 +43,6 @@ class AuditTopic:
     """The writer of the topic `__audit`.
 
     Args:
-        broker: this node's broker.
         again_s: see `AGAIN_S`.
     """
 
@@ -95,11 +94,7 @@ class AuditTopic:
             await asyncio.sleep(self._again_s)
 
     async def _write(self, data: memoryview) -> None:
-        """Write a batch.
-
-        Raises:
-            ProtocolError: it was not written, or the outcome is unknown.
-        """
+        """Write a batch."""
         key = await self._topic_key()
         owner = self._broker.routes.owner(key)
         if owner in {"", self._broker.node_id}:
@@ -133,11 +128,7 @@ class AuditTopic:
             raise ProtocolError(pb.TIMED_OUT, f"writing to {AUDIT_TOPIC} timed out") from None
 
     async def _topic_key(self) -> PartitionKey:
-        """Return the topic's partition; create the topic if it does not exist.
-
-        Raises:
-            ProtocolError: creating the topic failed.
-        """
+        """Return the topic's partition; create the topic if it does not exist."""
         broker = self._broker
         if not broker.topics.exists(AUDIT_TOPIC):
             settings = broker.settings

@@ -73,9 +73,6 @@ async def ask_owner(
     """Return the owner's answer.
 
     Args:
-        broker: this node's broker.
-        key: the partition.
-        envelope: the request.
         local: answers the request if this node is the owner.
         timeout_s: limit of finding the owner and waiting for its answer, over all attempts.
         answer_s: limit of waiting for another node's answer, if longer.
@@ -229,7 +226,6 @@ class Forwarded:
     """The batches of one PUBLISH that other nodes own, sent as one request per owner.
 
     Args:
-        broker: this node's broker.
         request: the client's request, for its acks and its caller.
         timeout_s: how long the client waits.
     """

@@ -33,7 +33,6 @@ class GatewayTickets:
     """The callers that gateways act for.
 
     Args:
-        broker: this node's broker.
         session_of: makes or finds the session of a caller.
         end_reason: returns why a session is no longer valid; "" if it is.
     """

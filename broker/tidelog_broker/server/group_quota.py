@@ -32,8 +32,6 @@ async def group_made(broker: Broker, shard: GroupShard, name: str, session: Sess
 
     Args:
         broker: the broker of this node, which coordinates the group and is ready.
-        shard: the group's shard.
-        name: the group's name.
         session: the caller; None if callers are not authenticated.
 
     Raises:

@@ -62,7 +62,6 @@ class Page:
     """A page that is being filled.
 
     Attributes:
-        infos: the descriptions.
         parts: those of existing topics.
         next: the cursor of the next page; None on the last page.
     """
@@ -106,8 +105,6 @@ def fill(
     Args:
         items: the topics, starting with the cursor's.
         cursor: where the previous page ended; None for the first page.
-        bounds: limits of the page.
-        describe: describes a topic.
         unknown: describes an unknown name; required if an item may have no record.
         brief: whether topics are described without their partitions.
     """

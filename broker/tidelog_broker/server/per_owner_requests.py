@@ -44,13 +44,9 @@ async def answer_each(
     """Answer a request with the result of each entry, in order. A request from another node has one entry.
 
     Args:
-        broker: this node's broker.
-        request: the request to answer.
-        entries: the request's entries.
         local: processes a request that another node forwards.
         ask: processes one entry at its owner; raises ProtocolError if that fails.
         refused: makes the result of a failed entry.
-        reply: makes the answer.
 
     Raises:
         ProtocolError: INVALID_REQUEST for too many entries or none; or see `local`.

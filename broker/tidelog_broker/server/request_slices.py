@@ -22,9 +22,7 @@ class RequestSlices:
     """The slices of one request's work.
 
     Args:
-        broker: this node's broker.
-        request: the request.
-        count: its number of entries, by weight.
+        count: the request's number of entries, by weight.
     """
 
     def __init__(self, broker: Broker, request: Request, count: int) -> None:

@@ -53,10 +53,7 @@ class CallerShares:
         """Charge a request to its caller, until `give_back`.
 
         Args:
-            request: the request.
-            account: the caller's account.
             requests: in-flight requests of the connection, including this one.
-            size_bytes: their bytes.
 
         Raises:
             ProtocolError: OVERLOADED: the caller's quota is used up, or it has too much in flight. Nothing was charged.

@@ -30,7 +30,7 @@ from tidelog_broker.core.security.login import Login
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.wire.budget import SMALL_ENVELOPE_BYTES, overloaded
 from tidelog_broker.wire.caller_shares import CallerShares
-from tidelog_broker.wire.connection_host import ConnectionHost
+from tidelog_broker.wire.connection_host import ConnectionHost, SubscriptionPump
 from tidelog_broker.wire.frame_admission import FrameAdmission
 from tidelog_broker.wire.inbox import Inbox
 from tidelog_broker.wire.quota_account import Account
@@ -39,7 +39,6 @@ from tidelog_broker.wire.request_work import RemainingWork, end_work
 from tidelog_broker.wire.send_budget import SendBacklog
 from tidelog_broker.wire.sockets import sends_no_more, tune
 from tidelog_broker.wire.stall_watch import StallWatch, stalled_because
-from tidelog_broker.wire.subscription_pump import SubscriptionPump
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import FORWARDED_IN_FLIGHT_MAX, FRAME_BYTES_MAX_BEFORE_HELLO

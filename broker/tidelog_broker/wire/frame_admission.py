@@ -22,7 +22,6 @@ class FrameAdmission:
     """Budget accounting of the frame that a connection is receiving.
 
     Args:
-        budget: the node's budget.
         slow_senders: the registry that watches the rate of incomplete frames.
         arrived_bytes: returns how many bytes of the frame have arrived.
         too_slow: called with the announced and the arrived bytes if the connection has to be closed.

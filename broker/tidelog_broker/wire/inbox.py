@@ -84,7 +84,6 @@ class Inbox:
         received: called with every message.
         budget: bytes that have arrived, or are arriving, and are not delivered; shared by all peers.
         verifiers: worker for large messages; a single thread, so that results keep their order.
-        metrics: counts received bytes and dropped messages.
     """
 
     def __init__(

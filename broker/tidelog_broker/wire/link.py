@@ -82,7 +82,6 @@ class Link(asyncio.BufferedProtocol):
     Args:
         peer_id: the expected node at the other end; `greet` verifies it.
         queue_bytes: limit of the bytes that are waiting to be sent.
-        metrics: counts bytes and dropped messages.
     """
 
     def __init__(self, peer_id: str, *, queue_bytes: int, metrics: NodeMetrics) -> None:
@@ -103,11 +102,11 @@ class Link(asyncio.BufferedProtocol):
         self._close_reason = ""
 
     async def greet(
-        self, own: Identity, *, called: str | None, timeout_s: float, incarnations: HandshakeIncarnations | None = None
+        self, own: Identity, *, called: str, timeout_s: float, incarnations: HandshakeIncarnations | None = None
     ) -> int:
         """Authenticate both nodes and compare their incarnations; return the other node's incarnation.
 
-        `called` is the expected id of the other node; None accepts any node of the cluster.
+        `called` is the expected id of the other node.
 
         Raises:
             ProtocolError: one node rejects the other, or the other end does not answer as a node does.

@@ -76,11 +76,7 @@ class Links:
     """The outgoing connections to all other nodes. `update_peers` starts them, `close` ends them.
 
     Args:
-        identity: this node's identity for the handshake.
-        events: receives established and lost links.
         queue_bytes: limit of the bytes that are waiting to be sent to one node.
-        metrics: counts connects and dropped messages.
-        tls: the TLS of outgoing connections.
         incarnations: the known incarnations of all nodes; None disables the comparison.
     """
 
@@ -165,21 +161,6 @@ class Links:
         if peer is None or peer.link is None:
             raise unreachable(node_id)
         return peer.link.request(envelope, attachment, timeout_s=timeout_s)
-
-    async def ask(self, address: Address, envelope: pb.Envelope, *, timeout_s: float) -> Frame:
-        """Send a request to any node of the cluster at an address, over a connection that is closed after the answer.
-
-        For a node that does not know the other nodes' ids yet.
-
-        Raises:
-            OSError, TimeoutError, UnicodeError: the address is not reachable.
-            ProtocolError: the node is not part of this cluster; or see `request`.
-        """
-        link, _ = await self._connect(None, address)
-        try:
-            return await link.request(envelope, timeout_s=timeout_s)
-        finally:
-            link.close("request answered")
 
     async def running_incarnation(self, node_id: str, address: Address, *, timeout_s: float) -> int | None:
         """Return the incarnation of the node that currently answers at its address.
@@ -274,18 +255,14 @@ class Links:
             peer.problem = problem
             log.warning("no link to node %r: %s", node_id, problem)
 
-    async def _connect(self, node_id: str | None, address: Address) -> tuple[Link, int]:
+    async def _connect(self, node_id: str, address: Address) -> tuple[Link, int]:
         """Connect and authenticate.
 
         Raises:
             ConnectionRefusedError: nothing listens at any of the host's addresses.
             OSError, TimeoutError, UnicodeError, ProtocolError: any other failure.
         """
-        link = Link(
-            node_id or _name(address),
-            queue_bytes=self._queue_bytes,
-            metrics=self._metrics,
-        )
+        link = Link(node_id, queue_bytes=self._queue_bytes, metrics=self._metrics)
         try:
             async with asyncio.timeout(ATTEMPT_TIMEOUT_S):
                 await self._call(link, address)

@@ -62,10 +62,7 @@ class Management:
     """The management port. `start` opens it, `stop` closes it; both are called on the node's thread.
 
     Args:
-        answers: makes the answers.
-        metrics: counts closed and failed connections.
         tls: returns the TLS context of each new connection; None disables TLS.
-        bounds: limits of the port.
     """
 
     def __init__(

@@ -27,12 +27,10 @@ class Peers:
     """The authenticated incoming connections of other nodes.
 
     Args:
-        identity: this node's identity for the handshake.
         received: called with every one-way message, in the order in which its sender sent it.
         budget: bytes of batches that have arrived and are not delivered, all peers together. A receiver that keeps
             delivered batches may count them in it, too.
         verifiers: one worker for large batches.
-        metrics: counts received bytes and dropped messages.
     """
 
     def __init__(

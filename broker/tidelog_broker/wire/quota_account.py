@@ -332,7 +332,6 @@ class Account:
         """Let one fetch at a time read, after the bytes that were sent before are paid for.
 
         Args:
-            client: the connection of the fetch.
             until: loop time until which the fetch may be delayed; `READ_WAIT_S` at most.
 
         Yields:

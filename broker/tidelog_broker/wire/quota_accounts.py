@@ -37,7 +37,6 @@ class Accounts:
     """All accounts of one node.
 
     Args:
-        quotas: the cluster's quotas.
         now_s: a monotonic clock, in seconds.
         in_flight_bytes: limit of a caller's request bytes in progress if no quota sets it.
         count: called with the caller's name, or `OTHERS`, and the seconds that it was throttled.

@@ -82,8 +82,7 @@ def begin_work(request: Working, work_us: int, *, uninterrupted_us: int) -> None
     """Charge a request whose work is about to begin.
 
     Args:
-        request: the request.
-        work_us: its cost in event-loop time.
+        work_us: the request's cost in event-loop time.
         uninterrupted_us: the part that counts in this read turn: all of it, unless it is processed in several turns.
 
     Raises:

@@ -59,7 +59,6 @@ class StallWatch:
     """Watches one connection until `stop`.
 
     Args:
-        connection: the socket.
         stalled: called once if nothing was acknowledged for the whole time although something was sent.
     """
 

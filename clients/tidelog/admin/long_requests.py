@@ -29,10 +29,6 @@ async def wait_with_probes(
     """Return an owner's answer.
 
     Args:
-        router: sends the probes.
-        topic: the topic's name.
-        partition: 0-based.
-        connection: to the owner.
         answer: the awaited answer; cancelled if the node is silent.
         what: the operation, for the message: "is compacting".
 

@@ -25,8 +25,6 @@ async def create(router: Router, request: pb.TopicCreate, *, exist_ok: bool = Fa
     """Create a topic and return the answer that describes it, or its first page.
 
     Args:
-        router: finds the node.
-        request: the name and settings.
         exist_ok: return the description of a topic that exists.
 
     Raises:

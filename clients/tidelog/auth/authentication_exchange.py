@@ -73,7 +73,6 @@ class SecretFile:
     """A file that contains only a secret, read again for each use.
 
     Args:
-        path: of the file.
         what: name of the secret, for messages.
         chars_max: maximum length; the rest is ignored.
         kept: fallback value while the file is missing, or readable by everybody.

@@ -16,8 +16,6 @@ def watch_weakly(watch: Watch, loop: asyncio.AbstractEventLoop, method: Callable
 
     Args:
         watch: registers a callback.
-        loop: the event loop that the watcher belongs to.
-        method: the bound method.
     """
 
     def collected(_: object) -> None:  # called in the thread in which the garbage collector runs

@@ -117,7 +117,6 @@ class Identified:
     """The principal that credentials belong to.
 
     Attributes:
-        principal: the principal's name.
         expires_us: when the credentials expire, µs since 1970; None if they do not.
         ticket: identifies the principal to nodes.
         ticket_s: how long the ticket is valid, in seconds from now.
@@ -159,7 +158,6 @@ async def identify_by_password(
 
     Args:
         ask: sends IDENTIFY to any node, and returns its answer.
-        password: of the caller.
 
     Raises:
         NotIdentifiedError: the user does not exist or the password is wrong.

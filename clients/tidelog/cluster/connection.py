@@ -429,12 +429,10 @@ async def connect(
     """Connect to a node and exchange HELLO; see `IdlePoll` for `idle_poll_us`.
 
     Args:
-        address: of the node.
         client_id: name of the client in the node's logs.
         software: name and version of the client software, for the node's logs.
         timeout_s: for the whole exchange.
         idle_poll_us: see `IdlePoll`.
-        authenticator: authenticates the client.
         tls: TLS context; None for no encryption.
 
     Raises:

@@ -14,10 +14,11 @@ import ssl
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from tidelog.auth.authentication_exchange import NO_CREDENTIALS, Authenticator
 from tidelog.base.backoff import Backoff
+from tidelog.base.metric_calls import MetricCalls
 from tidelog.cluster.connection import Address, Connection, connect
 from tidelog.cluster.liveness import Liveness
 from tidelog.errors import ClosedError, ConnectionLostError, InvalidRequestError, NodeUnreachableError, TidelogError
@@ -70,21 +71,10 @@ def identity_of(
     return Identity(client_id, CLIENT_SOFTWARE, timeout_s, idle_poll_us, authenticator, Trust(tls_of(tls)))
 
 
-class ConnectionMetrics(Protocol):
-    """Receives the events of connections, for metrics."""
-
-    def reconnected(self, address: Address) -> None:
-        """Count a lost connection that was reopened."""
-
-    def throttled(self, address: Address, delay_s: float) -> None:
-        """Add `delay_s` to the time for which a node has delayed this client."""
-
-
 class ConnectionPool:
     """The connections by address.
 
     Args:
-        identity: parameters of the connections.
         metrics: receives connection events; None for none.
         bootstrap: the bootstrap addresses. A node at another address must belong to the same cluster.
         unreachable_timeout_s: how long a caller waits for a connection; the attempt itself continues. None: until the
@@ -94,7 +84,7 @@ class ConnectionPool:
     def __init__(
         self,
         identity: Identity,
-        metrics: ConnectionMetrics | None = None,
+        metrics: MetricCalls | None = None,
         *,
         bootstrap: Iterable[Address] = (),
         unreachable_timeout_s: float | None = None,

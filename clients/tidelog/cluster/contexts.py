@@ -66,11 +66,7 @@ class Context:
     crl_file: str = ""
 
     def __post_init__(self) -> None:
-        """Check the fields.
-
-        Raises:
-            InvalidRequestError: a field is invalid, or fields contradict each other.
-        """
+        """Check the fields."""
         if not parse_addresses(self.bootstrap):
             raise InvalidRequestError("a context needs the address of at least one node; give it as bootstrap")
         if bool(self.user) != bool(self.password_file):

@@ -26,7 +26,6 @@ class ReadReplica(NamedTuple):
     """The replica that serves a partition's reads.
 
     Attributes:
-        connection: to that node.
         is_owner: False for a replica that is read because the owner is unreachable or in another zone.
         instead_of: address of the unreachable owner that it replaces; None if unknown.
         is_near: whether the replica is read because it is in the client's zone, see `nearest_replica.py`; `instead_of`
@@ -43,8 +42,6 @@ class FallbackReplicas:
     """Selects the replica to read for one client.
 
     Args:
-        metadata: placement and owners of partitions.
-        pool: the client's connections.
         probe: sends the owner of a partition a request that needs no quorum, so that a responsive owner answers
             immediately and is not taken for a silent one.
     """
@@ -60,8 +57,6 @@ class FallbackReplicas:
         """Return the connection to the owner or, once the owner has failed for long enough, to another replica.
 
         Args:
-            topic: the topic's name.
-            partition: 0-based.
             ask_owner: connects to the owner; one attempt.
 
         Raises:

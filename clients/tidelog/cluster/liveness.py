@@ -86,8 +86,6 @@ class Liveness:
     """Monitors one connection.
 
     Args:
-        peer: the connection.
-        loop: its event loop.
         timeout_s: how long the node may be silent after a probe.
     """
 
@@ -111,7 +109,6 @@ class Liveness:
         """Return the answer to a request, or fail when the node is lost.
 
         Args:
-            kind: of the request.
             answer: future of the answer.
             wait_s: how long the node was asked to hold the answer back.
 

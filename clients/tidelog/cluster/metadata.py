@@ -51,7 +51,6 @@ class Metadata:
         """Merge an answer; return the errors of topics that the node does not know or knows in an outdated version.
 
         Args:
-            reply: the answer.
             heard_from: the node's address; used for nodes that do not advertise one.
         """
         for node in reply.nodes:

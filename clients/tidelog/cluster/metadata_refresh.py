@@ -35,7 +35,6 @@ class RefreshRequest(NamedTuple):
     """A metadata request.
 
     Attributes:
-        topics: their names.
         rounds: number of consecutive rounds without a change.
         hold_s: how long the answer may be held back, in seconds.
         confirm: whether a caller needs a confirmed answer.
@@ -80,7 +79,6 @@ class MetadataRefresher:
         """Return the future of an answer about `topic`, in flight or scheduled; shield it instead of cancelling it.
 
         Args:
-            topic: the topic's name.
             awaits_change: whether the node may hold the answer back until metadata changes.
             fresh: whether the request must be sent after this call, and confirmed if possible.
             must_confirm: as `fresh`, and the call fails if the answer is not confirmed.

@@ -38,9 +38,6 @@ class MetadataRequests:
     """Asks nodes about topics.
 
     Args:
-        metadata: the cache.
-        call: sends a request.
-        take: merges an answer into the cache.
         first_of: hedges an attempt over the connections of the nodes and returns the first success; the number rotates
             the nodes.
     """

@@ -35,8 +35,6 @@ class NearestReplica:
     """Selects replicas in one client's zone.
 
     Args:
-        metadata: placement and owners of partitions.
-        pool: the client's connections.
         zone: the client's zone; "" to read everything from owners.
     """
 

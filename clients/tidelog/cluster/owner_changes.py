@@ -41,8 +41,6 @@ class Expectation:
     """A pending operation that waits for the owner of a partition.
 
     Attributes:
-        topic: the topic's name.
-        partition: 0-based.
         address: of the node that it waits for.
         connection: None until connected.
         abandon: called at most once, to abandon the operation.
@@ -71,7 +69,6 @@ class OwnerChanges:
     """The pending expectations of one client.
 
     Args:
-        metadata: the metadata cache.
         refresh: requests metadata of a topic in the background.
     """
 
@@ -95,8 +92,6 @@ class OwnerChanges:
         """Register an operation that waits for an owner; it ends with `forget` or by being abandoned.
 
         Args:
-            topic: the topic's name.
-            partition: 0-based.
             at: the connection, or the address of one that is not open yet.
             abandon: called with the reason when another node is the owner.
             wait_s: how long the node was asked to hold the answer back; None if no answer is due.

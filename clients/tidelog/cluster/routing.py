@@ -108,7 +108,6 @@ class Router:
 
         Args:
             connection: to the node.
-            envelope: the request.
             wait_s: how long the node is asked to hold the answer back, in addition to the request timeout.
         """
         kind = envelope.WhichOneof("kind")
@@ -210,7 +209,6 @@ class Router:
         """Run `attempt` until it succeeds, fails permanently, or the request timeout is over.
 
         Args:
-            attempt: one attempt.
             repeatable: see `call_any`.
             topic: changed metadata of this topic ends the wait for the next attempt.
             about: name of the operation in the log; None: the topic.
@@ -257,8 +255,6 @@ class Router:
         """Retry `attempt` like `retrying`, for one topic; update the cache from errors, refresh a stale topic id once.
 
         Args:
-            topic: the topic's name.
-            attempt: one attempt.
             repeatable: see `call_any`.
             partition: the partition that errors are about, if it is a single one.
 

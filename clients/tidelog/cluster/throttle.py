@@ -33,7 +33,6 @@ class Throttle:
     """The publish throttle of one connection.
 
     Args:
-        loop: the connection's event loop.
         node: HOST:PORT.
         count: called with the seconds by which the delay has grown.
         principal: the principal whose quota it is, for messages.

@@ -39,7 +39,6 @@ class BackgroundCommits:
 
     Args:
         store: stores positions, given the topic ids by name.
-        group: the group's name, for the log.
         topic_ids: returns the ids of the topics that are read, by name.
     """
 

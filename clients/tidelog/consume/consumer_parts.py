@@ -43,8 +43,6 @@ class PositionStore:
     """Determines which positions a consumer commits, and stores them.
 
     Args:
-        router: the client's router.
-        options: the consumer's options.
         cursor: informed of stored positions.
         is_manual: whether only the application commits delivered records.
     """

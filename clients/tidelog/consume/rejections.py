@@ -18,10 +18,6 @@ class Rejections:
     """Rejects records of one consumer.
 
     Args:
-        router: the client's router.
-        options: of the consumer.
-        cursor: has the current batch.
-        dead_letters: publishes.
         topic_ids: name -> id of the topics that the consumer reads.
     """
 

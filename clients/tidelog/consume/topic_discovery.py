@@ -37,13 +37,7 @@ _log: Final = logging.getLogger("tidelog.consumer")
 
 
 class TopicDiscovery:
-    """The topics of one consumer.
-
-    Args:
-        router: the client's router.
-        options: the consumer's options.
-        assignment: receives the partitions.
-    """
+    """The topics of one consumer."""
 
     def __init__(self, router: Router, options: ConsumerOptions, assignment: Assignment) -> None:
         self._router = router

@@ -40,10 +40,8 @@ class GroupCommits:
     """The commits of a consumer, across its successive memberships of one group.
 
     Args:
-        router: the client's router.
         topic_ids: returns name -> id of the topics that are read.
         membership: returns the current membership; None for a consumer that is not a member.
-        group: the group's name.
 
     Attributes:
         losses: the partitions that were lost with uncommitted records.

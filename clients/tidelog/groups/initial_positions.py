@@ -25,13 +25,7 @@ _log: Final = logging.getLogger("tidelog.consumer")
 
 
 class InitialPositions:
-    """The initial positions of one member.
-
-    Args:
-        router: the client's router.
-        options: the consumer's options.
-        commits: the group's commits.
-    """
+    """The initial positions of one member."""
 
     def __init__(self, router: Router, options: ConsumerOptions, commits: GroupCommits) -> None:
         self._router = router

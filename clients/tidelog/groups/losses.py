@@ -16,11 +16,7 @@ PARTITIONS_NAMED_MAX: Final = 20
 
 
 class Losses:
-    """The losses of one consumer that were not reported to its application.
-
-    Args:
-        group: the group's name.
-    """
+    """The losses of one consumer that were not reported to its application."""
 
     def __init__(self, group: str) -> None:
         self._group = group

@@ -51,11 +51,7 @@ class GroupMember:
     """A consumer's membership of its group.
 
     Args:
-        router: the client's router.
-        options, group_options: the consumer's.
-        assignment: the partitions that it reads.
         make_handover: creates the handover for this member's commits.
-        client_id: the client's name.
         is_waiting: whether the application is waiting for records.
 
     Attributes:

@@ -34,10 +34,8 @@ class Membership:
     """One membership; a fenced member starts another one with a new id.
 
     Attributes:
-        group: the group's name.
         member_id: 16 to 64 letters and digits, random for each membership.
         wish: the requested group settings.
-        session_s: session time-out.
         ended_member_id: of an earlier membership of this process that reads nothing any more; "" for the first one.
         generation: sent with commits.
         assigned: the target assignment of the newest answer.

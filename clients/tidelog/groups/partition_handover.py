@@ -45,11 +45,6 @@ class PartitionHandover:
     """The handover of one member's partitions.
 
     Args:
-        router: the client's router.
-        options, group_options: the consumer's.
-        assignment: the partitions that are read.
-        commits: the group's commits.
-        settle_commits: waits for background commits.
         changed: called when partitions were released, so that the coordinator learns of it.
     """
 

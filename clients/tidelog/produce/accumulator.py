@@ -48,8 +48,6 @@ class RecordAccumulator:
     """Collects the single records of one producer in an open batch; belongs to one event loop.
 
     Args:
-        memory: the producer's buffer memory.
-        queues: the producer's partition queues.
         options: of the queues; an open batch is never larger than a batch on the wire.
         delivery_timeout_s: time from acceptance to the deadline of a record, in seconds.
         shared: whether plain records may be appended without a check.
@@ -327,7 +325,6 @@ def split_by_partition(batch: OpenBatch, partition_count: int, keyless: Callable
 
     Args:
         batch: a batch of which some records have a key or a partition.
-        partition_count: of the topic.
         keyless: chooses the partition of records without key and partition.
     """
     parts = (_split_columns if batch.count >= COLUMNS_MIN else _split_lists)(batch, partition_count, keyless)

@@ -159,7 +159,6 @@ class ListChunk:
     Args:
         values: the value of each record.
         keys, headers, tags, timestamps_us: one for each record, or None if no record has one.
-        partition: the target partition.
         deadline: event loop time at which the records expire, in seconds.
         size_bytes: estimated size in memory.
         full: whether the open batch had no space left, so the queue does not wait for more records.
@@ -244,7 +243,6 @@ class OutgoingBatch:
 
     Attributes:
         chunks: in the order of their records.
-        encoded: the encoded bytes.
         base_sequence: sequence number of the first record.
         deadline: event loop time at which the batch expires, in seconds.
         maybe_stored: whether some attempt ended with an unknown outcome; reset only with new sequence numbers.

@@ -56,7 +56,6 @@ class BufferMemory:
         """Reserve memory if it is free and no call is queued; return whether it was reserved.
 
         Args:
-            size_bytes: the size.
             has_turn: whether the caller has the turn, so that queued calls do not matter.
             claiming: whether the call may use a claim, which ends it.
         """
@@ -112,7 +111,6 @@ class BufferMemory:
         """Queue until memory is free.
 
         Args:
-            size_bytes: the size.
             claim: whether to keep the turn for the `try_reserve` that follows; otherwise the memory is reserved here,
                 for a thread.
 

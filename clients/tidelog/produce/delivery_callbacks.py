@@ -23,7 +23,6 @@ class DeliveryCallbacks:
     """The pending delivery callbacks of one producer.
 
     Args:
-        loop: the producer's event loop.
         called: called with each chunk after its callbacks.
     """
 

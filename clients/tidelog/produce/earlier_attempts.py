@@ -26,16 +26,7 @@ _GROWTH: Final = 4
 
 
 class EarlierAttempts:
-    """The earlier attempts at the piece of work of one producer, which has begun.
-
-    Args:
-        router: the client's router.
-        topic: the topic's name.
-        instance: the current instance.
-
-    Attributes:
-        instance: the current instance.
-    """
+    """The earlier attempts at the piece of work of one producer, which has begun."""
 
     def __init__(self, router: Router, topic: str, instance: ProducerInstance) -> None:
         self._router = router

@@ -109,7 +109,6 @@ class IdempotentRequests:
     """Publishes requests with an idempotency key, for the gateway; created by `Client`.
 
     Args:
-        router: the client's router.
         check: raises an error if the client is closed.
     """
 
@@ -123,9 +122,6 @@ class IdempotentRequests:
         """Store the records of a request unless they are stored already, and return the outcome of each.
 
         Args:
-            topic: the topic's name.
-            rows: the records.
-            key: the identity of the request.
             timeout_s: the timeout in seconds; None: the client's request timeout.
 
         Raises:
@@ -332,11 +328,7 @@ class _Publish:
         return reply
 
     async def _ready(self, connection: Connection) -> None:
-        """Wait until a connection accepts bytes and the quotas allow a publish.
-
-        Raises:
-            OverloadedError: a quota delays the publish past the deadline of the request.
-        """
+        """Wait until a connection accepts bytes and the quotas allow a publish."""
         loop = asyncio.get_running_loop()
 
         async def until(when: Callable[[Callable[[], None]], None]) -> None:

@@ -16,7 +16,6 @@ class PartitionQueues:
     """Partition queues by partition, created on first use.
 
     Args:
-        options: of all queues.
         on_settled: called with each chunk that has an outcome.
         meter: counts batches; None without metrics.
 

@@ -52,8 +52,6 @@ class PartitionSlicer:
         """Yield the rows of canonical columns as slices; add the sort order of sorted parts to `orders`.
 
         Args:
-            route: of the topic.
-            batches: the columns.
             partition: the partition of all rows; None if the keys or the partitioner decide.
             orders: receives, for each part that is sorted, the input index of each row.
             keys: the list that the key column of a single batch was made from; None otherwise.

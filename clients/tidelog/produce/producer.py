@@ -153,12 +153,7 @@ class Producer:
         a batch is full. `flush` raises a failure whose receipt is not awaited and that has no `on_delivery`.
 
         Args:
-            value: as in `send`.
-            key: as in `send`.
-            headers: as in `send`.
-            tag: as in `send`.
-            partition: as in `send`.
-            timestamp_us: as in `send`.
+            value, key, headers, tag, partition, timestamp_us: as in `send`.
             on_delivery: called on the event loop with the record's `Receipt` and None, or with None and its error; a
                 plain function, not a coroutine function. Many callbacks are called in slices, between which other tasks
                 run; the buffer memory of a record is released after its callback.

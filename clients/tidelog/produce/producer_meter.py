@@ -16,8 +16,6 @@ class ProducerMeter:
     """Reports the sent, acknowledged, failed and buffered records of one producer.
 
     Args:
-        metric_calls: the client's metrics.
-        topic: the producer's topic.
         buffered_bytes: returns the bytes that the producer has accepted and not delivered.
         delivery_timeout_s: time from acceptance to the deadline of a record, in seconds.
     """

@@ -123,9 +123,6 @@ def _no_text(many: Sequence[Any], what: str) -> Sequence[bytes | None]:
 
     Arrow itself refuses other types. Only the first item that is not None is checked: checking each would cost a tenth
     of sending it.
-
-    Raises:
-        TypeError: they are text.
     """
     items: Sequence[Any] = list(many) if isinstance(many, Iterator) else many
     if isinstance(items, str) or isinstance(next((each for each in items if each is not None), None), str):
@@ -138,7 +135,6 @@ def checked_int(what: str, number: Any) -> int | None:
 
     Args:
         what: the parameter's name, for the error.
-        number: the argument.
 
     Raises:
         TypeError: it is not an integer.
@@ -151,11 +147,7 @@ def checked_int(what: str, number: Any) -> int | None:
 
 
 def _header_of(header: object) -> tuple[str, bytes | None]:
-    """Return a copy of a header.
-
-    Raises:
-        TypeError: it is not a pair of text and bytes or None.
-    """
+    """Return a copy of a header."""
     match header:
         case (str() as name, bytes() | None as content):
             name.encode()
@@ -165,11 +157,7 @@ def _header_of(header: object) -> tuple[str, bytes | None]:
 
 
 def _check_record(value: object, key: object, tag: object, timestamp_us: int | None) -> None:
-    """Refuse a record that cannot be encoded, since its batch would fail.
-
-    Raises:
-        TypeError, ValueError: see `Producer.send`.
-    """
+    """Refuse a record that cannot be encoded, since its batch would fail."""
     if not (value is None or isinstance(value, bytes)):
         raise TypeError(f"a value must be bytes or None, got {type(value).__name__}; {_ENCODE.format('value')}")
     if not (key is None or isinstance(key, bytes)):

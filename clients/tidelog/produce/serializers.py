@@ -21,11 +21,7 @@ def _json(thing: object) -> bytes:
 
 
 def _fields(thing: object) -> object:
-    """Return the JSON value of a pydantic model, with its own serializers; pydantic is not imported for it.
-
-    Raises:
-        TypeError: the object is not a pydantic model.
-    """
+    """Return the JSON value of a pydantic model, with its own serializers; pydantic is not imported for it."""
     dump = getattr(type(thing), "model_dump", None)
     if dump is None:
         raise TypeError(f"Object of type {type(thing).__name__} is not JSON serializable")
@@ -45,7 +41,6 @@ def serializer_of(serializer: Serializer | None, what: str) -> Callable[[Any], b
     """Return the function that serializes keys or values; None if they are bytes already.
 
     Args:
-        serializer: the user's option.
         what: "key" or "value", for errors.
 
     Raises:

@@ -21,7 +21,6 @@ class SilentNodeDetector(Generic[T]):
     """Watches the unanswered publishes of one producer.
 
     Args:
-        loop: the producer's event loop.
         lost: called with each publish to a lost node, and the error.
     """
 

@@ -40,10 +40,6 @@ class ProducerInternals(NamedTuple):
     """The parts of a producer that a thread handoff needs.
 
     Attributes:
-        topic: the topic's name, for errors.
-        preparation: prepares records.
-        accumulator: takes batches, on the loop.
-        memory: the producer's buffer memory.
         route: returns the topic's route, in any thread; raises TidelogError if nothing may be put.
         ready: waits for memory of a given size and reserves it, on the loop.
     """

@@ -23,8 +23,6 @@ class TopicBinding:
     """The binding of one producer to a topic id.
 
     Args:
-        router: the client's router.
-        topic: the name.
         instance: the instance of a named producer, which determines the topic id itself; None for others.
 
     Attributes:

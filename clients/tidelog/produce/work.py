@@ -32,7 +32,6 @@ class Work(NamedTuple):
     (`work_registry.py`), so that a producer that repeats the piece with other parts learns which parts existed.
 
     Attributes:
-        name: name of the work.
         piece: number of the piece, from 0; pieces are done in order.
         part: number of the part, from 0; None if the piece has no parts.
     """

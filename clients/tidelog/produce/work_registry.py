@@ -53,9 +53,6 @@ async def register_part(router: Router, topic: str, topic_id: bytes, work: Work)
     """Register a part, and return the state of the registry before.
 
     Args:
-        router: the client's router.
-        topic: the topic's name.
-        topic_id: the topic's id, 16 bytes.
         work: the piece and part.
 
     Raises:

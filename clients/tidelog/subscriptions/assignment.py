@@ -31,8 +31,6 @@ class Assignment:
     """The partitions of one consumer, with the position in each.
 
     Args:
-        router: the client's router.
-        options: the arguments of the consumer.
         meter: counts received and taken batches; None without metrics.
 
     Attributes:

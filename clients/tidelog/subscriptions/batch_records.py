@@ -15,11 +15,9 @@ class BatchRecords:
 
     Args:
         batch: with at least one record.
-        decoding: how keys and values are decoded.
 
     Attributes:
-        batch: the batch.
-        offsets: of its records.
+        offsets: of the batch's records.
         values: encoded values; emptying this list ends all iterators over the records.
 
     Raises:

@@ -34,8 +34,6 @@ class Decoding(NamedTuple):
     """How a consumer decodes; None leaves bytes as they are.
 
     Attributes:
-        value: deserializer of values.
-        key: deserializer of keys.
         to_dead_letter: publish undecodable records to the dead-letter topic.
         skips: skip and count undecodable records.
     """

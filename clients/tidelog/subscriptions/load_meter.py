@@ -69,8 +69,6 @@ class LoadMeter:
         """Count a batch that was taken for delivery.
 
         Args:
-            where: the partition.
-            end_offset: of the batch.
             size_bytes: of the batch as received, which may be compressed.
         """
         load = self._loads.get(where)

@@ -188,7 +188,6 @@ class ReceiveBuffer:
         """Move the batches of a partition, whose subscription has ended, to the separate store.
 
         Args:
-            where: the partition.
             first: a batch that precedes those in the queue, if any.
             room: how much may be kept; later batches are discarded.
 

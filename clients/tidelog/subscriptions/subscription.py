@@ -67,8 +67,6 @@ class Subscription:
     Args:
         topics: topic id, 16 bytes -> name.
         positions: partition -> next offset to receive.
-        window: its flow-control window.
-        listener: receives the batches.
         filtered: whether a record filter is set, so that events have gaps.
     """
 

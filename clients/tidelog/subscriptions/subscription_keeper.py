@@ -78,10 +78,7 @@ class SubscriptionKeeper:
     """The subscriptions of one consumer.
 
     Args:
-        router: the client's router.
         prefetch: limits what is received ahead.
-        reader: receives the batches.
-        on_out_of_range: reaction to a position that retention has deleted.
         record_filter: record filter; None for all records.
         skips_forbidden: whether forbidden topics are skipped and retried, instead of ending the consumer.
     """
@@ -473,11 +470,7 @@ class SubscriptionKeeper:
                     return
 
     async def _find_replica(self, where: TopicPartition, near: Address | None) -> ReadReplica:
-        """Return the replica that is to serve a partition.
-
-        Raises:
-            TidelogError: as `Router.reading_connection`.
-        """
+        """Return the replica that is to serve a partition."""
         connection = None if near is None else await self._router.nearest_replica.connection(near)
         if connection is None:
             return await self._router.reading_connection(*where)

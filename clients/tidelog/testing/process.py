@@ -161,11 +161,7 @@ class NodeProcess:
             raise
 
     def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
-        """Wait for the line that a node prints when it is ready.
-
-        Raises:
-            NodeStartError: the node did not print the line.
-        """
+        """Wait for the line that a node prints when it is ready."""
         assert process.stdout is not None
         poll, line, deadline = select.poll(), b"", time.monotonic() + self._start_timeout_s
         poll.register(process.stdout, select.POLLIN)

@@ -44,11 +44,7 @@ def register(app: typer.Typer) -> None:
 
 def list_groups(*, as_json: JsonOption = False, bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP) -> None:
     """List all groups."""
-
-    async def work(client: Client) -> list[GroupInfo]:
-        return await client.groups.list()
-
-    groups = with_client(bootstrap, work)
+    groups = with_client(bootstrap, lambda client: client.groups.list())
     if as_json:
         print_json([_group_json(group) for group in groups])
         return
@@ -155,10 +151,9 @@ def reset(
     target: ResetTo = parse_start(to, "--to")
     changes.set(not dry_run)
 
-    async def work(client: Client) -> Sequence[Lag]:
-        return await client.groups.reset(group, target, topic=topic, partitions=partition, dry_run=dry_run)
-
-    rows = with_client(bootstrap, work)
+    rows = with_client(
+        bootstrap, lambda client: client.groups.reset(group, target, topic=topic, partitions=partition, dry_run=dry_run)
+    )
     if as_json:
         print_json([_lag_json(row) for row in rows])
     else:
@@ -169,11 +164,7 @@ def reset(
 
 def delete(group: GroupArgument, *, bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP) -> None:
     """Delete a group without members and all its positions."""
-
-    async def work(client: Client) -> None:
-        await client.groups.delete(group)
-
-    with_client(bootstrap, work)
+    with_client(bootstrap, lambda client: client.groups.delete(group))
     typer.echo(f"deleted group {group!r}")
 
 

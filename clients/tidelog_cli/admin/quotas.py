@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tidelog import Client
-from tidelog.security.quotas import FIELDS, Quota, QuotaUsage
+from tidelog.security.quotas import FIELDS, Quota
 from tidelog_cli.base.output import ABSENT, DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, print_json, print_table
 from tidelog_cli.base.quantities import size_bytes
 from tidelog_cli.base.session import with_client
@@ -98,20 +97,13 @@ def set_quota(
         groups=groups,
     )
 
-    async def work(client: Client) -> None:
-        await client.security.set_quota(subject, quota)
-
-    with_client(bootstrap, work)
+    with_client(bootstrap, lambda client: client.security.set_quota(subject, quota))
     typer.echo(f"set the quota of {subject}")
 
 
 def remove(subject: SubjectArgument, *, bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP) -> None:
     """Remove the quota of a subject; its delayed requests continue at once."""
-
-    async def work(client: Client) -> None:
-        await client.security.remove_quota(subject)
-
-    with_client(bootstrap, work)
+    with_client(bootstrap, lambda client: client.security.remove_quota(subject))
     typer.echo(f"removed the quota of {subject}")
 
 
@@ -126,10 +118,7 @@ def list_quotas(
         _list_usage(bootstrap, as_json=as_json)
         return
 
-    async def work(client: Client) -> dict[str, Quota]:
-        return await client.security.quotas()
-
-    quotas = with_client(bootstrap, work)
+    quotas = with_client(bootstrap, lambda client: client.security.quotas())
     if as_json:
         print_json([_as_json(subject, quota) for subject, quota in quotas.items()])
         return
@@ -140,10 +129,7 @@ def list_quotas(
 
 
 def _list_usage(bootstrap: str, *, as_json: bool) -> None:
-    async def work(client: Client) -> list[QuotaUsage]:
-        return await client.security.quota_usage()
-
-    usages = with_client(bootstrap, work)
+    usages = with_client(bootstrap, lambda client: client.security.quota_usage())
     if as_json:
         print_json([asdict(usage) for usage in usages])
         return

@@ -19,7 +19,6 @@ from tidelog.security.access_rules import (
     OPERATIONS,
     RESOURCES,
     AccessRule,
-    KeyInfo,
     NewKey,
     Operation,
     Resource,
@@ -105,15 +104,16 @@ def create(
 ) -> None:
     """Create an API key and print it or write it to a file; it cannot be shown again."""
     expires_us = None if days is None else time.time_ns() // 1000 + days * _DAY_US
-
-    async def work(client: Client) -> NewKey:
-        return await client.security.create_key(principal, roles=role or (), expires_us=expires_us, note=note)
-
     new_key: NewKey | None = None
     try:
         # Creates the file before the key, so that the key is not lost if the file cannot be created.
         with _kept_in(out) as keep:
-            new_key = with_client(bootstrap, work)
+            new_key = with_client(
+                bootstrap,
+                lambda client: client.security.create_key(
+                    principal, roles=role or (), expires_us=expires_us, note=note
+                ),
+            )
             if as_json and out is None:
                 print_json({"api_key": new_key.api_key} | asdict(new_key.info))
             else:
@@ -135,11 +135,7 @@ def create(
 
 @contextmanager
 def _kept_in(out: Path | None) -> Iterator[Callable[[str], None]]:
-    """Yield a function that writes a key to a new file with mode 600, or to standard output.
-
-    Raises:
-        CommandFailed: the file exists or cannot be created. The file is removed if the block fails.
-    """
+    """Yield a function that writes a key to a new file with mode 600, or to standard output."""
     if out is None:
         yield typer.echo
         return
@@ -157,11 +153,7 @@ def _kept_in(out: Path | None) -> Iterator[Callable[[str], None]]:
 
 def list_keys(*, as_json: JsonOption = False, bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP) -> None:
     """List the API keys, without their secrets."""
-
-    async def work(client: Client) -> list[KeyInfo]:
-        return await client.security.api_keys()
-
-    keys = with_client(bootstrap, work)
+    keys = with_client(bootstrap, lambda client: client.security.api_keys())
     if as_json:
         print_json([asdict(key) for key in keys])
         return
@@ -187,11 +179,7 @@ def revoke_key(
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Revoke an API key and close the connections that use it."""
-
-    async def work(client: Client) -> None:
-        await client.security.revoke_key(key_id)
-
-    with_client(bootstrap, work)
+    with_client(bootstrap, lambda client: client.security.revoke_key(key_id))
     typer.echo(f"revoked {key_id}")
 
 
@@ -207,10 +195,7 @@ def grant(
     kind, name, prefix = _resource(resource)
     rule = AccessRule(principal, tuple(operations.split(",")), kind, name, prefix=prefix, deny=deny)
 
-    async def work(client: Client) -> AccessRule:
-        return await client.security.grant(rule)
-
-    granted = with_client(bootstrap, work)
+    granted = with_client(bootstrap, lambda client: client.security.grant(rule))
     typer.echo(granted.rule_id)
     typer.echo(f"{_rule_text(granted)}; remove the rule with: tidelog acl revoke {granted.rule_id}", err=True)
 
@@ -221,21 +206,13 @@ def revoke(
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Remove a rule."""
-
-    async def work(client: Client) -> None:
-        await client.security.revoke(rule_id)
-
-    with_client(bootstrap, work)
+    with_client(bootstrap, lambda client: client.security.revoke(rule_id))
     typer.echo(f"revoked {rule_id}")
 
 
 def list_rules(*, as_json: JsonOption = False, bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP) -> None:
     """List the rules."""
-
-    async def work(client: Client) -> list[AccessRule]:
-        return await client.security.rules()
-
-    rules = with_client(bootstrap, work)
+    rules = with_client(bootstrap, lambda client: client.security.rules())
     if as_json:
         print_json([asdict(rule) for rule in rules])
         return

@@ -10,10 +10,8 @@ from typing import Annotated, Final
 
 import typer
 
-from tidelog import Client
 from tidelog.auth.authentication_exchange import read_secret_file
 from tidelog.errors import InvalidRequestError
-from tidelog.security import UserInfo
 from tidelog_cli.base.output import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, print_json, print_table, time_text
 from tidelog_cli.base.session import with_client
 from tidelog_proto.auth.scram import PASSWORD_CHARS_MAX
@@ -49,10 +47,8 @@ def create(
     """Create a user with a password from a prompt or a file."""
     password = _password(password_file)
 
-    async def work(client: Client) -> UserInfo:
-        return await client.security.create_user(name, password, roles=role or ())
-
-    typer.echo(f"created user {with_client(bootstrap, work).name}")
+    user = with_client(bootstrap, lambda client: client.security.create_user(name, password, roles=role or ()))
+    typer.echo(f"created user {user.name}")
 
 
 def set_password(
@@ -61,19 +57,13 @@ def set_password(
     """Change a user's password, and close the connections that use the old one."""
     password = _password(password_file)
 
-    async def work(client: Client) -> UserInfo:
-        return await client.security.set_password(name, password)
-
-    typer.echo(f"user {with_client(bootstrap, work).name} has a new password")
+    user = with_client(bootstrap, lambda client: client.security.set_password(name, password))
+    typer.echo(f"user {user.name} has a new password")
 
 
 def list_users(*, as_json: JsonOption = False, bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP) -> None:
     """List the users with passwords."""
-
-    async def work(client: Client) -> list[UserInfo]:
-        return await client.security.users()
-
-    users = with_client(bootstrap, work)
+    users = with_client(bootstrap, lambda client: client.security.users())
     if as_json:
         print_json([asdict(user) for user in users])
         return
@@ -85,11 +75,7 @@ def list_users(*, as_json: JsonOption = False, bootstrap: BootstrapOption = DEFA
 
 def delete(name: UserArgument, *, bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP) -> None:
     """Delete a user and close its connections; rules for the principal are kept."""
-
-    async def work(client: Client) -> None:
-        await client.security.delete_user(name)
-
-    with_client(bootstrap, work)
+    with_client(bootstrap, lambda client: client.security.delete_user(name))
     typer.echo(f"deleted user {name}")
 
 

@@ -40,11 +40,6 @@ async def insisting(ask: Callable[[], Awaitable[T]]) -> T:
 class Ends:
     """The end offsets of some partitions of a topic.
 
-    Args:
-        client: a connected client.
-        topic: the topic's name.
-        partitions: the partitions.
-
     Attributes:
         known: partition -> confirmed end offset.
     """

@@ -127,7 +127,6 @@ def output_lost(words: Sequence[str], error: OutputLostError, *, has_run: bool) 
 
     Args:
         words: the command and its arguments.
-        error: the cause.
         has_run: whether the command's function was called and changes something (see `changes`).
     """
     name = next((name for name in (" ".join(words[:2]), *words[:1]) if name in CONFIRMS), None)

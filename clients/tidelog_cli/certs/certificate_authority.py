@@ -42,8 +42,7 @@ def new_authority(name: str, *, days: int) -> Issued:
     """Return a new self-signed CA.
 
     Args:
-        name: its display name.
-        days: its validity.
+        name: display name of the CA.
     """
     key = ec.generate_private_key(ec.SECP256R1())
     subject = _named(f"{name} CA")
@@ -57,11 +56,9 @@ def issue(authority: Issued, kind: Kind, name: str, hosts: Sequence[str], *, day
     """Return a new certificate with a new key, valid at most as long as the CA.
 
     Args:
-        authority: the CA.
-        kind: its use, see the module.
+        kind: use of the certificate, see the module.
         name: of the node, the server or the client.
         hosts: host names and addresses; empty for a client.
-        days: its validity.
 
     Raises:
         ValueError: a host is invalid, the CA has expired, or its key does not match.
@@ -88,7 +85,6 @@ def revoke(authority: Issued, before: bytes | None, serials: Iterable[int], now:
     """Return the CA's CRL in PEM with certificates added, valid as long as the CA.
 
     Args:
-        authority: the CA.
         before: the current list, or None.
         serials: serial numbers of certificates; existing entries are unchanged.
         now: the time, in UTC.
@@ -131,11 +127,7 @@ def serial_of(cert: bytes) -> int:
 
 
 def _opened(authority: Issued) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    """Return the certificate that matches a CA's key, from a file that may also contain an old CA, and the key.
-
-    Raises:
-        ValueError: the key matches none of the certificates, is encrypted, or is of an unsupported type.
-    """
+    """Return the certificate that matches a CA's key, from a file that may also contain an old CA, and the key."""
     try:
         key = serialization.load_pem_private_key(authority.key, password=None)
     except TypeError as error:

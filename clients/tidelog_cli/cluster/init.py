@@ -181,7 +181,6 @@ def command(directory: Path, node_id: str, data: Path | None = None, *, secured:
     """Return the command that starts a founder whose machine has the files in the same directory.
 
     Args:
-        directory: directory of the files.
         node_id: the founder's.
         data: its data directory; by default a subdirectory of `directory` with its node id.
         secured: whether the cluster uses TLS and authentication.

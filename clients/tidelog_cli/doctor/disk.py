@@ -66,7 +66,6 @@ def file_system_of(folder: Path, mounts: str) -> str:
     """Return the type of the file system that holds a folder.
 
     Args:
-        folder: the folder.
         mounts: the text of /proc/self/mountinfo.
     """
     best, kind, resolved = "", "", str(folder.resolve())

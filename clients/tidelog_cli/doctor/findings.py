@@ -16,7 +16,6 @@ class Finding:
 
     Attributes:
         check: the name of the check, in a word or two.
-        verdict: whether the check passed.
         found: the observed fact, with its value.
         remedy: the change to make; "" if none is needed.
     """

@@ -154,11 +154,7 @@ def files_of(
 
 @dataclass(slots=True)
 class Writing:
-    """Writes files of a topic.
-
-    Attributes:
-        records: number of records written.
-    """
+    """Writes files of a topic."""
 
     source: Source
     codec: Codec

@@ -53,8 +53,6 @@ class ExportedFile:
 
     Args:
         path: its final name.
-        source: the topic.
-        codec: compression of columns.
         group_records: rows of the largest row group.
     """
 

@@ -245,11 +245,7 @@ async def _check_beginnings(client: Client, topic: str, group: str, begin: int) 
 
 
 async def _check_range(client: Client, topic: str, positions: Mapping[int, int], begin: int) -> None:
-    """Check that an offset in `--from` is within the partitions.
-
-    Raises:
-        CommandFailed: the offset is outside some partitions, of which nothing would be printed for a long time or ever.
-    """
+    """Check that an offset in `--from` is within the partitions."""
     numbers = [partition for partition, position in positions.items() if position == begin]
     ends: dict[int, Offset] = {}
     with contextlib.suppress(TimeoutError):  # without a quorum the end is unknown, which `Ends` reports

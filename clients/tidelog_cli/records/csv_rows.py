@@ -139,11 +139,7 @@ def rows_of(
 
 
 def _parsed(reader: _Blocks, names: list[str], delimiter: str) -> Iterator[pa.RecordBatch]:
-    """Yield the rows after the header, all columns as text.
-
-    Raises:
-        CommandFailed: the stream is not CSV.
-    """
+    """Yield the rows after the header, all columns as text."""
     if reader.is_at_end():
         return
     read = arrow_csv.ReadOptions(column_names=names, block_size=BLOCK_BYTES, use_threads=False)
@@ -208,12 +204,7 @@ def _json(field: str | None, kind: ColumnType) -> str:
 
 
 def _names(reader: _Blocks, delimiter: str | None) -> list[str]:
-    """Take the header row from a stream and return the names of the columns.
-
-    Raises:
-        CommandFailed: the header row is missing, too long, not UTF-8, or has an empty or repeated name; or commas do
-            not divide it, no delimiter was given, and it contains another usual one.
-    """
+    """Take the header row from a stream and return the names of the columns."""
     row = reader.first_row()
     try:
         (names,) = csv.reader([row.decode().rstrip("\r\n")], strict=True, delimiter=delimiter or ",")

@@ -36,9 +36,6 @@ async def follow_as_member(
     """Print the records of this member's partitions until the command is interrupted.
 
     Args:
-        client: a connected client.
-        topic: the topic's name.
-        group: the group to join.
         start: where to start in partitions without a position of the group.
         key: only records with this key.
         tag: only records with this tag.

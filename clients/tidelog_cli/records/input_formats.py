@@ -125,8 +125,6 @@ def read_file(path: Path, file_format: Format, fields: Fields = NO_FIELDS) -> It
     """Yield the records of a file.
 
     Args:
-        path: the file.
-        file_format: its format.
         fields: sources of keys and timestamps.
 
     Raises:

@@ -117,11 +117,7 @@ def produce(
 
 
 def _resumption(sources: list[tuple[str, Format]], skip_rows: int) -> Callable[[int], str] | None:
-    """Return a function that describes how to continue after some acknowledged rows; None if that is not possible.
-
-    Raises:
-        CommandFailed: rows of several files would be skipped.
-    """
+    """Return a function that describes how to continue after some acknowledged rows; None if that is not possible."""
     if skip_rows and len(sources) > 1:
         raise CommandFailed(
             f"--skip-rows is for a single file, got {len(sources)}; continue each by itself", EXIT_USAGE
@@ -155,11 +151,7 @@ def _read_all(sources: list[tuple[str, Format]], fields: Fields) -> Iterator[pa.
 
 
 def _checked(file_format: Format, fields: Fields) -> Format:
-    """Return the format if the options for keys and timestamps apply to it.
-
-    Raises:
-        CommandFailed: an option does not apply.
-    """
+    """Return the format if the options for keys and timestamps apply to it."""
     if fields.key_delimiter is not None and (file_format is not Format.LINES or not fields.key_delimiter):
         raise CommandFailed("--key-delimiter requires --format lines and must not be empty", EXIT_USAGE)
     if fields.types and file_format is not Format.CSV:

@@ -108,7 +108,6 @@ def publish_all(
     """Publish chunks, read on a thread, to an existing topic; show progress on stderr.
 
     Args:
-        topic: the topic's name.
         chunks: the records, in order.
         acks: the producer's setting.
         compression: the producer's setting.

@@ -332,11 +332,8 @@ def select_list(topic: str, shape: Shape, text_of: Callable[[str], str], dialect
     """Return the expressions of a topic's columns over a table of records, in SQL that both engines support.
 
     Args:
-        topic: the topic's name, for errors.
-        shape: its columns.
         text_of: returns the expression of a field's text: a number as written, the content of a string, JSON of nested
             values.
-        dialect: of the engine.
     """
     quote = dialect.quote
     own = [quote(name) for name in ("partition", "offset", "timestamp", "key")]

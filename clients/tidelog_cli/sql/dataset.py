@@ -27,7 +27,6 @@ class TopicDataset(ds.Dataset):
     """One topic, with the same records in every scan.
 
     Args:
-        read: reads the topic.
         on_read: called with the number of rows read.
     """
 

@@ -82,11 +82,7 @@ DIALECT: Final = Dialect(
 
 
 class DuckDbEngine:
-    """Runs statements in DuckDB.
-
-    Args:
-        memory_mb: memory limit.
-    """
+    """Runs statements in DuckDB."""
 
     def __init__(self, memory_mb: int) -> None:
         try:
@@ -119,7 +115,6 @@ class DuckDbEngine:
 
         Args:
             statement: a statement that only reads.
-            provide: returns the topics of the statement.
             on_read: called with the number of records read.
 
         Raises:

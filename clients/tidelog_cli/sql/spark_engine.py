@@ -101,7 +101,6 @@ class SparkEngine:
 
         Args:
             statement: a statement that only reads.
-            provide: returns the topics of the statement.
             on_read: not used, because Spark tasks read the records.
 
         Raises:

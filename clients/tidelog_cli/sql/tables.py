@@ -48,7 +48,6 @@ class Cluster:
         """Detect a topic's columns from the first and the last records of an extent.
 
         Args:
-            extent: the topic's extent.
             kind: kind of the values; None to detect it.
             sample: approximate number of records to sample.
         """
@@ -121,7 +120,6 @@ def no_such_table(name: str, topics: Iterable[str], quote: str = '"') -> Command
     """Return the error for an unknown table, with a suggestion and a list of topics.
 
     Args:
-        name: of the table.
         topics: existing topics.
         quote: the engine's quote for names.
     """

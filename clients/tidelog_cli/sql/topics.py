@@ -23,7 +23,6 @@ class Topics:
 
     Args:
         bootstrap: the value of --bootstrap.
-        since: start of reading.
         kinds: kinds of values by topic; None for all others.
         sample: how many records are sampled.
         quote: the engine's quote for names.

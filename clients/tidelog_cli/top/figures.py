@@ -93,7 +93,6 @@ def figures_of(sample: Sample, before: Sample | None = None, *, internal: bool =
     """Return the rows of a sample, with rates since an earlier one.
 
     Args:
-        sample: the newest sample.
         before: an earlier sample; None for no rates.
         internal: include internal topics.
     """

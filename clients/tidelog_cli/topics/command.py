@@ -61,11 +61,7 @@ def create(
     **settings: Any,
 ) -> None:
     """Create a topic; settings without an option get the node's defaults."""
-
-    async def work(client: Client) -> Topic:
-        return await client.create_topic(name, exist_ok=exist_ok, **settings)
-
-    topic = with_client(bootstrap, work)
+    topic = with_client(bootstrap, lambda client: client.create_topic(name, exist_ok=exist_ok, **settings))
     if as_json:
         print_json(topic_document(topic))
     else:
@@ -208,11 +204,7 @@ def delete_records(
 
 
 def _point_of(text: str) -> int | datetime:
-    """Parse an offset or a time.
-
-    Raises:
-        CommandFailed: the text is neither.
-    """
+    """Parse an offset or a time."""
     try:
         if text.isascii() and text.isdigit():
             return int(text)

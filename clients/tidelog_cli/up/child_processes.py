@@ -32,9 +32,7 @@ class Child:
     """A running child.
 
     Attributes:
-        name: its name in messages.
-        ready: the fields of its ready line.
-        process: the process.
+        ready: the fields of the ready line.
         log_name: where its log is, for messages.
     """
 

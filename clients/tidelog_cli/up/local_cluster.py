@@ -57,7 +57,6 @@ def prepare(
 
     Args:
         data: the directory; created if it does not exist.
-        nodes: number of nodes.
         port: the first node's native port, as the user requested it; 0: free ports; None: `first_port`, or the ports of
             the existing cluster.
         first_port: the first node's native port in a new cluster if `port` is None.

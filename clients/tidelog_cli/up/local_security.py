@@ -202,10 +202,6 @@ def secured(data: Path) -> LocalSecurity | None:
 def secure(data: Path, node_ids: Sequence[str]) -> LocalSecurity:
     """Create missing files, and issue all certificates except the CA again.
 
-    Args:
-        data: the directory.
-        node_ids: the nodes of the cluster.
-
     Raises:
         CommandFailed: a file cannot be written, or certificates cannot be created.
     """

@@ -24,7 +24,6 @@ class Ports:
     Attributes:
         native: the first node's.
         management: each node's, or only the first one's; the others follow, 10 apart.
-        http: the gateway's port.
     """
 
     native: int = 7400

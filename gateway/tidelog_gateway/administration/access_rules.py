@@ -7,7 +7,7 @@ never logged.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Depends, Path
 from pydantic import BaseModel, ConfigDict, Field
@@ -16,6 +16,7 @@ from starlette.responses import Response
 from tidelog.security import AccessRule, KeyInfo, Operation, Resource, Security
 from tidelog_gateway.bodies.json_route import JsonRoute
 from tidelog_gateway.context import GatewayDep, json_response
+from tidelog_gateway.json_answers import view_maker
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.requests.cursors import CursorQuery, cursor_of, name_in
 from tidelog_proto.limits import GROUP_NAME_BYTES_MAX, PRINCIPAL_CHARS_MAX, TIMESTAMP_MS_MAX
@@ -32,11 +33,7 @@ _Id = Annotated[str, Path(min_length=1, max_length=64, pattern="^[A-Za-z0-9]+$")
 
 
 async def _security_of(gateway: GatewayDep) -> Security:
-    """Return the security interface of the caller's client.
-
-    Raises:
-        Problem: 403, the gateway does not authenticate callers.
-    """
+    """Return the security interface of the caller's client."""
     if gateway.caller is None:
         detail = (
             "this gateway does not authenticate callers (auth = none), so it does not manage keys, rules and quotas; "
@@ -73,6 +70,9 @@ class KeyView(BaseModel):
     created_ms: int
     expires_ms: int | None
     note: str
+
+
+_view_of_key = view_maker(KeyView, KeyInfo)
 
 
 class NewKeyView(KeyView):
@@ -113,6 +113,9 @@ class RuleView(RuleCreate):
     rule_id: str
 
 
+_view_of_rule = view_maker(RuleView, AccessRule)
+
+
 class RulePage(BaseModel):
     """A page of rules."""
 
@@ -127,14 +130,14 @@ async def create_key(security: SecurityDep, body: KeyCreate) -> Response:
     """Create a key and return it: only this answer has its secret, and caches must not store it."""
     expires_us = None if body.expires_ms is None else body.expires_ms * 1000
     new_key = await security.create_key(body.principal, roles=body.roles, expires_us=expires_us, note=body.note)
-    return json_response(_key_view(new_key.info) | {"api_key": new_key.api_key}, 201, _NOT_KEPT)
+    return json_response(_view_of_key(new_key.info) | {"api_key": new_key.api_key}, 201, _NOT_KEPT)
 
 
 @router.get("/api-keys", response_model=KeyPage, summary="List API keys")
 async def list_keys(security: SecurityDep, cursor: CursorQuery = None) -> Response:
     """List keys by their ids, without their secrets, a page at a time."""
     keys, last = await security.key_page(after="" if cursor is None else name_in(cursor))
-    page = {"api_keys": [_key_view(key) for key in keys], "next_cursor": cursor_of(last) if last else None}
+    page = {"api_keys": [_view_of_key(key) for key in keys], "next_cursor": cursor_of(last) if last else None}
     return json_response(page, headers=_NOT_KEPT)
 
 
@@ -151,14 +154,14 @@ async def grant(security: SecurityDep, body: RuleCreate) -> Response:
     rule = AccessRule(
         body.principal, tuple(body.operations), body.resource, body.name, prefix=body.prefix, deny=body.deny
     )
-    return json_response(_rule_view(await security.grant(rule)), 201)
+    return json_response(_view_of_rule(await security.grant(rule)), 201)
 
 
 @router.get("/rules", response_model=RulePage, summary="List rules")
 async def list_rules(security: SecurityDep, cursor: CursorQuery = None) -> Response:
     """List rules by their ids, a page at a time."""
     rules, last = await security.rule_page(after="" if cursor is None else name_in(cursor))
-    page = {"rules": [_rule_view(rule) for rule in rules], "next_cursor": cursor_of(last) if last else None}
+    page = {"rules": [_view_of_rule(rule) for rule in rules], "next_cursor": cursor_of(last) if last else None}
     return json_response(page, headers=_NOT_KEPT)
 
 
@@ -167,26 +170,3 @@ async def revoke_rule(security: SecurityDep, rule_id: _Id) -> Response:
     """Remove a rule. 422 if it does not exist, or if no principal could change rules without it."""
     await security.revoke(rule_id)
     return Response(status_code=204)
-
-
-def _key_view(key: KeyInfo) -> dict[str, Any]:
-    return {
-        "key_id": key.key_id,
-        "principal": key.principal,
-        "roles": list(key.roles),
-        "created_ms": key.created_us // 1000,
-        "expires_ms": None if key.expires_us is None else key.expires_us // 1000,
-        "note": key.note,
-    }
-
-
-def _rule_view(rule: AccessRule) -> dict[str, Any]:
-    return {
-        "rule_id": rule.rule_id,
-        "principal": rule.principal,
-        "operations": list(rule.operations),
-        "resource": rule.resource,
-        "name": rule.name,
-        "prefix": rule.prefix,
-        "deny": rule.deny,
-    }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
@@ -12,13 +12,12 @@ from tidelog.model import Node
 from tidelog_gateway.bodies.json_route import JsonRoute
 from tidelog_gateway.context import GatewayDep, TopicName, json_response
 from tidelog_gateway.history.history import History
+from tidelog_gateway.json_answers import view_maker
 from tidelog_proto.limits import NODE_ID_BYTES_MAX
 from tidelog_proto.names import check_topic_name
 from tidelog_proto.version import VERSION
 
 router = APIRouter(prefix="/v1", tags=["cluster"], route_class=JsonRoute)
-
-_US_PER_MS: Final = 1000
 
 
 class NodeView(BaseModel):
@@ -43,6 +42,9 @@ class NodeView(BaseModel):
     certificate_ends_ms: int | None
     ca_ends_ms: int | None
     level: Annotated[int | None, Field(description="Highest feature level that its build supports; null if unknown.")]
+
+
+_view_of_node = view_maker(NodeView, Node)
 
 
 class ClusterView(BaseModel):
@@ -116,7 +118,7 @@ class HistoryView(BaseModel):
 async def cluster(gateway: GatewayDep) -> Response:
     """Return the nodes, their disks and states. Needs `describe` on the cluster."""
     status = await gateway.client.cluster_status(topics=False)
-    return json_response({"nodes": [_node(node) for node in status.nodes], "level": status.level})
+    return json_response({"nodes": [_view_of_node(node) for node in status.nodes], "level": status.level})
 
 
 @router.patch("/cluster/nodes/{node}", response_model=DrainingView, summary="Drain a node")
@@ -180,28 +182,4 @@ def _of_cluster(kept: History) -> dict[str, Any]:
         "delivered_per_s": [point and point.delivered_per_s for point in points],
         "publish_p50_ms": [point and point.publish_p50_ms for point in points],
         "publish_p99_ms": [point and point.publish_p99_ms for point in points],
-    }
-
-
-def _node(node: Node) -> dict[str, Any]:
-    return {
-        "node_id": node.node_id,
-        "host": node.host,
-        "port": node.port,
-        "zone": node.zone,
-        "alive": node.alive,
-        "state": node.state,
-        "membership": node.membership,
-        "draining": node.draining,
-        "roles": list(node.roles),
-        "software": node.software,
-        "uptime_ms": node.uptime_ms,
-        "connections": node.connections,
-        "in_flight_bytes": node.in_flight_bytes,
-        "data_bytes": node.data_bytes,
-        "disk_free_bytes": node.disk_free_bytes,
-        "no_quorum": node.no_quorum,
-        "certificate_ends_ms": node.certificate_ends_us and node.certificate_ends_us // _US_PER_MS,
-        "ca_ends_ms": node.ca_ends_us and node.ca_ends_us // _US_PER_MS,
-        "level": node.level,
     }

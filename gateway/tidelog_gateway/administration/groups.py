@@ -15,7 +15,7 @@ from tidelog.groups.admin import ResetTo
 from tidelog.model import GroupInfo, GroupMemberInfo, GroupState, Lag, TopicPartition
 from tidelog_gateway.bodies.json_route import JsonRoute
 from tidelog_gateway.context import Gateway, GatewayDep, GroupPath, TopicName, json_response
-from tidelog_gateway.json_lists import list_response
+from tidelog_gateway.json_answers import list_response, view_maker
 from tidelog_gateway.offsets import parse_timestamp
 from tidelog_gateway.problems import invalid
 from tidelog_gateway.requests.cursors import CursorQuery, cursor_of, name_in
@@ -98,6 +98,24 @@ class LagsView(BaseModel):
     partitions: list[LagView]
 
 
+def _places(partitions: Iterable[TopicPartition]) -> list[dict[str, Any]]:
+    return [{"topic": topic, "partition": partition} for topic, partition in partitions]
+
+
+_summary_of = view_maker(
+    GroupSummaryView,
+    GroupInfo,
+    members=lambda group: group.member_count,
+    positions=lambda group: group.position_count,
+)
+_view_of_member = view_maker(
+    MemberView,
+    GroupMemberInfo,
+    reads=lambda member: _places(member.reads),
+    is_to_read=lambda member: _places(member.is_to_read),
+)
+_view_of_lag = view_maker(LagView, Lag)
+
 _PartitionNumber = Annotated[int, Field(ge=0, lt=PARTITIONS_MAX, strict=True)]
 
 
@@ -143,7 +161,7 @@ async def list_groups(
     page, more = await gateway.client.groups.page(after=after)
     shown = page[:limit]
     next_cursor = cursor_of(shown[-1].name) if shown and (more or len(page) > limit) else None
-    return json_response({"groups": [_summary(group) for group in shown], "next_cursor": next_cursor})
+    return json_response({"groups": [_summary_of(group) for group in shown], "next_cursor": next_cursor})
 
 
 @router.get("/groups/{group}", response_model=GroupDescriptionView, summary="Describe a group")
@@ -151,7 +169,7 @@ async def describe_group(gateway: GatewayDep, group: GroupPath) -> Response:
     """Return a group with its members."""
     check_group_name(group)
     info = await gateway.client.groups.describe(group)
-    return json_response(_summary(info) | {"member_list": [_member(member) for member in info.members]})
+    return json_response(_summary_of(info) | {"member_list": [_view_of_member(member) for member in info.members]})
 
 
 @router.delete("/groups/{group}", status_code=204, summary="Delete a group")
@@ -196,48 +214,6 @@ def _target(body: ResetBody) -> ResetTo:
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=parse_timestamp(body.timestamp))
 
 
-def _summary(group: GroupInfo) -> dict[str, Any]:
-    return {
-        "name": group.name,
-        "state": group.state,
-        "generation": group.generation,
-        "members": group.member_count,
-        "positions": group.position_count,
-        "assignor": group.assignor,
-        "coordinator": group.coordinator,
-        "last_commit_ms": None if group.last_commit_us is None else group.last_commit_us // 1000,
-    }
-
-
-def _member(member: GroupMemberInfo) -> dict[str, Any]:
-    return {
-        "member_id": member.member_id,
-        "instance_id": member.instance_id,
-        "client_id": member.client_id,
-        "host": member.host,
-        "reads": _places(member.reads),
-        "is_to_read": _places(member.is_to_read),
-    }
-
-
-def _places(partitions: Iterable[TopicPartition]) -> list[dict[str, Any]]:
-    return [{"topic": topic, "partition": partition} for topic, partition in partitions]
-
-
 async def _lags(gateway: Gateway, request: Request, group: str, rows: Sequence[Lag]) -> Response:
     members = {"group": group, "lag": sum(row.lag for row in rows)}
-    return await list_response(gateway, request, members, ("partitions", rows), _lag_view)
-
-
-def _lag_view(row: Lag) -> dict[str, Any]:
-    return {
-        "topic": row.topic,
-        "partition": row.partition,
-        "next_offset": row.next_offset,
-        "log_start_offset": row.log_start_offset,
-        "high_watermark": row.high_watermark,
-        "lag": row.lag,
-        "commit_timestamp_ms": None if row.commit_timestamp_us is None else row.commit_timestamp_us // 1000,
-        "note": row.note,
-        "epoch": row.epoch,
-    }
+    return await list_response(gateway, request, members, ("partitions", rows), _view_of_lag)

@@ -14,7 +14,7 @@ from tidelog.model import NextDeletion, Partition, Topic
 from tidelog_gateway.bodies.json_route import JsonRoute
 from tidelog_gateway.context import Gateway, GatewayDep, TopicName, TopicPath, json_response
 from tidelog_gateway.history.history import History
-from tidelog_gateway.json_lists import list_response
+from tidelog_gateway.json_answers import list_response, view_maker
 from tidelog_gateway.problems import invalid
 from tidelog_gateway.requests.cursors import CursorQuery, cursor_of, name_in
 from tidelog_proto.names import check_topic_name
@@ -93,6 +93,16 @@ class PartitionView(BaseModel):
         Field(description="The segment that retention deletes next; null if retention deletes nothing."),
     ]
     unindexed_bytes: Annotated[int, Field(description="Bytes that are not indexed yet, which searches scan.")]
+
+
+_view_of_deletion = view_maker(NextDeletionView, NextDeletion)
+_view_of_partition = view_maker(
+    PartitionView,
+    Partition,
+    oldest_append_ms=lambda partition: partition.oldest_append_us // 1000 or None,
+    newest_append_ms=lambda partition: partition.newest_append_us // 1000 or None,
+    next_deletion=lambda partition: partition.next_deletion and _view_of_deletion(partition.next_deletion),
+)
 
 
 class TopicView(_DescribedSettings):
@@ -237,34 +247,5 @@ def _figures_view(history: History, topic: Topic) -> dict[str, Any] | None:
 
 
 async def _detail(gateway: Gateway, request: Request, topic: Topic) -> Response:
-    return await list_response(
-        gateway, request, view_of(topic), ("partition_states", topic.partitions), _partition_view
-    )
-
-
-def _partition_view(partition: Partition) -> dict[str, Any]:
-    return {
-        "partition": partition.partition,
-        "owner": partition.owner,
-        "epoch": partition.epoch,
-        "placement": list(partition.placement),
-        "log_start_offset": partition.log_start_offset,
-        "high_watermark": partition.high_watermark,
-        "size_bytes": partition.size_bytes,
-        "state": partition.state,
-        "oldest_append_ms": partition.oldest_append_us // 1000 or None,
-        "newest_append_ms": partition.newest_append_us // 1000 or None,
-        "next_deletion": _next_view(partition.next_deletion),
-        "unindexed_bytes": partition.unindexed_bytes,
-    }
-
-
-def _next_view(following: NextDeletion | None) -> dict[str, Any] | None:
-    if following is None:
-        return None
-    return {
-        "below": following.below,
-        "size_bytes": following.size_bytes,
-        "at_ms": None if following.at_us is None else following.at_us // 1000,
-        "bytes_more": following.bytes_more,
-    }
+    states = ("partition_states", topic.partitions)
+    return await list_response(gateway, request, view_of(topic), states, _view_of_partition)

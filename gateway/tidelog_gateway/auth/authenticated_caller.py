@@ -36,8 +36,6 @@ class AuthenticatedCaller:
     """One caller, until its credentials end.
 
     Args:
-        credentials: of the caller.
-        identified: the node's answer to them.
         identify: identifies the credentials again.
         clock: monotonic, in seconds.
 

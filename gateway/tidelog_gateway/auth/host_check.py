@@ -28,7 +28,6 @@ class HostCheck:
     """The allowed hosts of one gateway.
 
     Args:
-        settings: of the gateway.
         machine: the machine's name; None: ask the system.
     """
 

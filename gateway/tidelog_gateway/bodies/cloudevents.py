@@ -247,11 +247,7 @@ def _data(members: Mapping[str, msgspec.Raw], content_type: str | None) -> tuple
 
 
 def _attribute_text(raw: msgspec.Raw) -> str | None:
-    """Return the canonical text of an attribute's value.
-
-    Raises:
-        ValueError: the value has a type that attributes do not have.
-    """
+    """Return the canonical text of an attribute's value."""
     value: Any = msgspec.json.decode(raw)
     if value is None or isinstance(value, str):
         return value

@@ -94,10 +94,8 @@ async def list_parts(
     """Yield the elements of a JSON list in parts.
 
     Args:
-        body: a JSON text.
         start: where the list begins, after its bracket.
         end: matches what follows the list.
-        records_max: limit of elements.
         pace: see `Pace`.
         path: of the list in the body, for errors.
 

@@ -65,8 +65,6 @@ def plain_records(body: bytes, *, records_max: int, now_us: Callable[[], int]) -
     """Return the records of a body; None if it needs the general parser.
 
     Args:
-        body: of the request.
-        records_max: limit of records.
         now_us: returns the timestamp of records that have none, if other records have one.
     """
     for read in (_value_records, _keyed_records):
@@ -117,11 +115,7 @@ def plain_lines(lines: Sequence[bytes], *, now_us: Callable[[], int]) -> Records
 
 
 def _lists_of(records: Sequence[_PlainRecord], now_us: Callable[[], int]) -> Records:
-    """Return records as lists.
-
-    Raises:
-        ValueError: one of them is invalid.
-    """
+    """Return records as lists."""
     values = [
         None
         if record.value is None

@@ -25,12 +25,8 @@ def raw_record(
     """Return the record.
 
     Args:
-        body: its value; an empty body is an empty value.
+        body: the record's value; an empty body is an empty value.
         key: as text, or in base64.
-        key_encoding: of the key.
-        tag: its tag.
-        partition: the requested partition.
-        timestamp_ms: its timestamp.
         headers: each NAME:VALUE, or NAME:base64:VALUE.
 
     Raises:

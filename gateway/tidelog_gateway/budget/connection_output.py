@@ -49,7 +49,6 @@ class ConnectionOutput:
     """The output of one connection.
 
     Args:
-        outgoing: the response budget of the application.
         slow_timeout_s: how long the client may read nothing.
 
     Attributes:
@@ -129,7 +128,6 @@ class ConnectionOutput:
         """Count `size_bytes` for this connection, if its share and the whole budget have room.
 
         Args:
-            size_bytes: to count.
             own_bytes: already counted for the same answer, which may exceed the share when it is the only one.
         """
         if self._is_full(size_bytes, own_bytes) or not self._outgoing.take(size_bytes):

@@ -60,7 +60,6 @@ class BodyReservation:
     """A body or message that is being received, and its reservation.
 
     Args:
-        budget: the request budget of the application.
         give_way: called when load shedding has returned the reservation; closes the connection.
         share: the caller's share; None without authentication.
     """

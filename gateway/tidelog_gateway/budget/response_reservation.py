@@ -20,12 +20,7 @@ ROOM_WAIT_S: Final = 5.0
 
 
 class ResponseReservation:
-    """The bytes that the answer of one request has reserved.
-
-    Args:
-        outlet: of the connection.
-        receive: the server's.
-    """
+    """The bytes that the answer of one request has reserved."""
 
     def __init__(self, outlet: ConnectionOutput, receive: Receive) -> None:
         self.reserved_bytes = 0

@@ -15,12 +15,7 @@ from tidelog_gateway.context import Gateway
 
 
 def no_room(gateway: Gateway, known: Gateway) -> str:
-    """Return the reason why a caller may not open another WebSocket or stream; "" if it may.
-
-    Args:
-        gateway: the application's.
-        known: the gateway's state for the caller.
-    """
+    """Return the reason why a caller may not open another WebSocket or stream; "" if it may."""
     most = gateway.settings.ws_connections_max
     free = most - gateway.open_websockets
     if free <= 0:

@@ -177,7 +177,6 @@ class Producers:
     """The producers of one caller.
 
     Args:
-        client: the caller's client.
         producer_limit: limit of producers, of all callers together.
         delivery_timeout_s: when a record fails.
     """

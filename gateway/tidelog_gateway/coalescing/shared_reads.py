@@ -40,7 +40,6 @@ class ReadResult:
     """The result of a read, with the answers that requests have made of it.
 
     Attributes:
-        fetched: the node's answer.
         written: answers by their limits in records and bytes.
     """
 

@@ -69,7 +69,6 @@ class RequestState:
         request_id: see `request_ids`.
         route: the template of the path, when the route is known.
         answered: whether a part of the answer was sent.
-        deadline: of the request, if it has one.
     """
 
     __slots__ = (
@@ -172,11 +171,6 @@ class RequestPipeline:
     """See the module.
 
     Args:
-        app: the framework's routes.
-        settings: of the gateway.
-        budget: the request budget.
-        outgoing: the response budget.
-        metrics: counts and times requests.
         lanes: answer fast paths, which are asked in order to answer a request instead of the framework.
         cors: options of the framework's CORS middleware.
     """

@@ -23,12 +23,7 @@ _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "O
 
 
 class RequestSpan:
-    """The span of one request.
-
-    Args:
-        span: of the request.
-        caller: trace context of the caller.
-    """
+    """The span of one request."""
 
     def __init__(self, span: trace.Span, caller: TraceHeaders | None) -> None:
         self._span = span

@@ -39,7 +39,6 @@ class Sampler:
 
     Args:
         ask: returns the figures of all topics, with the permissions of the gateway's own key.
-        registry: of the gateway's metrics.
         interval_s: minimum time between two samples.
         peers: the other workers; None in a gateway of one process.
     """

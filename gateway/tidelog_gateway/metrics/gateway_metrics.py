@@ -28,8 +28,6 @@ class Metrics:
     """The counters of one application.
 
     Args:
-        budget: the request budget.
-        outgoing: the response budget.
         has_parent: whether this is one of several workers, which the parent process counts.
     """
 

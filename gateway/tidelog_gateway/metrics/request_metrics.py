@@ -53,11 +53,7 @@ class _Series:
 
 
 class RequestMetrics(Collector):
-    """Counts and times answered requests.
-
-    Args:
-        registry: collects the metrics.
-    """
+    """Counts and times answered requests."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._series: dict[tuple[str, str, int], _Series] = {}

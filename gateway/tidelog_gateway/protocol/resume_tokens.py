@@ -57,7 +57,6 @@ class ResumeTokens:
     Positions are stored encoded, so that making a token costs one join over its partitions.
 
     Args:
-        scope: the subscription's records.
         positions: partition -> next offset.
     """
 

@@ -182,9 +182,7 @@ class WsProtocol:
     """Protocol state of one connection.
 
     Args:
-        settings: limits.
         always_token: whether each batch has a resume token, regardless of its length.
-        codec: decodes messages.
     """
 
     def __init__(self, settings: GatewaySettings, *, always_token: bool = False, codec: Codec = JSON) -> None:
@@ -312,7 +310,6 @@ class WsProtocol:
         limits the overhead, and only if it leaves room for records.
 
         Args:
-            sid: id of the subscription.
             size_bytes: length of the message's records as JSON.
         """
         if self._always_token:
@@ -443,8 +440,6 @@ def batch_message(
     """Return a batch of records.
 
     Args:
-        sid: id of the subscription.
-        partition: partition of the records.
         records: a list, or an `orjson.Fragment`.
         next_offset: offset to commit after the records were processed.
         resume_token: token that resumes after the records; None to leave it out.

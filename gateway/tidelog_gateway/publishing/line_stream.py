@@ -56,7 +56,6 @@ class LineStream(Response):
     """The answer to a body of JSON lines.
 
     Args:
-        gateway: of the caller.
         request: its body has not been read.
         topic: exists, and the caller may write to it.
         receipts: whether stored lines are answered, or errors only.
@@ -211,11 +210,7 @@ class LineStream(Response):
                 raise Problem(422, "invalid_request", detail)
 
     async def _hold(self) -> None:
-        """Reserve room for the received part of the body; wait while earlier lines are being stored.
-
-        Raises:
-            Problem: 429, the request budget was exhausted for `ROOM_WAIT_S`.
-        """
+        """Reserve room for the received part of the body; wait while earlier lines are being stored."""
         size_bytes = self._group_bytes + self._lines.held_bytes
         if self._arrival.hold(size_bytes):
             return

@@ -36,7 +36,6 @@ class RecordFormat(Protocol):
     """Encoder of one body; `begin`, `rows` and `end` are called in this order.
 
     Attributes:
-        media_type: media type of the body.
         slice_bytes, slice_records: limits of one call of `rows`.
     """
 

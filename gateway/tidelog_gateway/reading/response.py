@@ -86,8 +86,6 @@ def body_of(
     """Return the empty body of the response to a request.
 
     Args:
-        gateway: the caller's gateway.
-        request: the request to answer.
         media_type: see `format_for`.
         encoding: see `format_for`.
         numbered: see `format_for`.

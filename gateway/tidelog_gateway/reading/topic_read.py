@@ -36,7 +36,6 @@ class TopicRead:
     """A read of a topic, created by `opened`.
 
     Attributes:
-        scope: topic and filter.
         positions: partition -> next offset, for all partitions.
         first: the first partition of the next response.
     """
@@ -154,11 +153,7 @@ class TopicRead:
         return number + 1 if number + 1 in self.positions else 0
 
     def _check_bounds(self) -> None:
-        """Refuse positions that are out of range; the error has the cursor that skips all gaps.
-
-        Raises:
-            Problem: 410, 422.
-        """
+        """Refuse positions that are out of range; the error has the cursor that skips all gaps."""
         for number, offset in self.positions.items():
             log = self._ends[number]
             if offset > log.high_watermark:

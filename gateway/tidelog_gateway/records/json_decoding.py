@@ -136,8 +136,6 @@ def parse_body(body: bytes, *, records_max: int, now_us: int, members: int | Non
     """Read a JSON body of at most `records_max` records into lists.
 
     Args:
-        body: of the request.
-        records_max: limit of records.
         now_us: see `records_of`.
         members: number of members of all records, repeated ones included; None if they were not counted.
 

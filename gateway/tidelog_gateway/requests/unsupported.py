@@ -121,7 +121,6 @@ def refuse_unknown(given: QueryParams, known: set[str], lists: Collection[str] =
 
     Args:
         given: by the request.
-        known: all names.
         lists: names of parameters that may be repeated.
 
     Raises:

@@ -25,7 +25,6 @@ class GatewayTls:
     """The TLS of the gateway's connections.
 
     Args:
-        files: the certificate and its key.
         timeout_s: of a handshake.
         turns: fair scheduler of the process.
 

@@ -29,8 +29,6 @@ class EventSender:
     """The outbox of one stream.
 
     Args:
-        answer: counts the bytes of the response.
-        outlet: output of the connection.
         heartbeat_s: a comment is sent after this time without an event.
         is_chunked: whether the response body is chunked and written directly to the connection's transport.
     """

@@ -33,10 +33,7 @@ class EventStream(Response):
     """Streams the messages of a subscription.
 
     Args:
-        gateway: the caller's gateway.
         application: the gateway of the application, which counts streams.
-        delivery: the delivery of an open subscription.
-        sender: the sender of `delivery`.
     """
 
     media_type = "text/event-stream"

@@ -80,12 +80,7 @@ class Delivery:
     """Opens a subscription and sends its batches until it is cancelled or the log ends it.
 
     Args:
-        gateway: the caller's gateway.
-        protocol: the connection's protocol.
-        sub: the request.
-        sender: the connection's sender.
         surface: label of the sent records in metrics.
-        codec: encodes the records.
 
     Attributes:
         answered: whether the request was answered.

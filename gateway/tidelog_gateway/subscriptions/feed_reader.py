@@ -28,11 +28,7 @@ class FeedReader:
     """Follows shared feeds for one subscription.
 
     Args:
-        gateway: the caller's gateway.
-        protocol: the connection's protocol.
         sid: id of an open subscription.
-        scope: the subscription's topic and filter.
-        sender: the connection's sender.
         surface: label of the sent records in metrics.
         lag: the subscription's lag policy, if it skips records.
     """

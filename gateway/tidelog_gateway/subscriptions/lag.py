@@ -43,10 +43,7 @@ class Lag:
     """Checks the lag of one subscription.
 
     Args:
-        gateway: the caller's gateway.
-        protocol: the connection's protocol.
         sub: the request; its `on_lag` is `skip` or `close`.
-        sender: the connection's sender.
 
     Attributes:
         skips: whether `on_lag` is `skip`.

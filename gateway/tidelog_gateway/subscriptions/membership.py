@@ -32,9 +32,7 @@ class Membership:
     """Group membership of one subscription; the subscription's delivery creates and reads the consumer.
 
     Args:
-        protocol: the connection's protocol.
         sub: the request, with `member` set.
-        sender: the connection's sender.
         stopped: called after partitions were revoked, so that a waiting delivery drops their records.
     """
 

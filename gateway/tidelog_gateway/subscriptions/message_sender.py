@@ -28,11 +28,7 @@ class SlowClientError(Exception):
 
 
 class MessageSender(Protocol):
-    """Sends messages of subscriptions over a connection: a WebSocket or an event stream.
-
-    Attributes:
-        outlet: output of the connection.
-    """
+    """Sends messages of subscriptions over a connection: a WebSocket or an event stream."""
 
     outlet: ConnectionOutput
 

@@ -33,8 +33,6 @@ async def start_positions_of(gateway: Gateway, sub: Sub, key: bytes | None) -> S
     subscription also gets the records published in between.
 
     Args:
-        gateway: the caller's gateway.
-        sub: the request.
         key: key to filter by.
 
     Raises:

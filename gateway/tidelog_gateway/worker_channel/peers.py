@@ -45,7 +45,6 @@ class Peers:
 
     Args:
         control: the socket to the parent.
-        workers: configured number of workers.
 
     Attributes:
         duties: the newest ones.

@@ -30,7 +30,6 @@ class WorkerProcess:
         lifeline: a pipe that reaches its end when the parent ends.
 
     Attributes:
-        pid: process id.
         is_ready: whether it has reported that it accepts connections.
         is_stopping: whether it has reported that it will end.
         ticks: seconds since the last heartbeat or, before it is ready, since the start.

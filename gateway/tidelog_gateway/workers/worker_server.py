@@ -19,8 +19,6 @@ class WorkerServer:
     """The server of one worker.
 
     Args:
-        server: of this worker.
-        peers: its connection to the parent.
         listeners: the listening sockets of all workers.
         own: the index of its own one.
     """

@@ -134,7 +134,6 @@ class ServerSide:
     Attributes:
         opening: the client's first message.
         nonce: the node's nonce: fresh, random, printable and without commas.
-        verifier: the user's.
     """
 
     opening: Opening
@@ -168,7 +167,6 @@ class ClientSide:
     """A client's side of one exchange.
 
     Args:
-        name: the user name.
         nonce: fresh, random, printable and without commas.
 
     Raises:

@@ -21,7 +21,6 @@ def complaint_about(descriptor: int, path: Path, what: str) -> str:
     """Return why the permissions of an open secret file are refused; "" if they are accepted.
 
     Args:
-        descriptor: the open file.
         path: the path it was opened by.
         what: names the content in the message: "the API key".
     """
@@ -32,7 +31,6 @@ def complaint_about_file(path: Path, what: str) -> str:
     """Return why the permissions of a secret file are refused; "" if they are accepted or the file is missing.
 
     Args:
-        path: the file.
         what: names the content in the message.
     """
     try:

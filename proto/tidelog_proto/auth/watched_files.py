@@ -25,9 +25,7 @@ def read_named(path: Path, what: str, bytes_max: int, *, is_secret: bool = False
     """Return a file's content.
 
     Args:
-        path: the file.
         what: names the content in messages.
-        bytes_max: limit of its size.
         is_secret: refuse a file that every user may read or change.
         is_owners: refuse a file that other users than the owner may access.
 
@@ -67,7 +65,6 @@ class Followed(Generic[T]):
         read: reads and parses the files. While it raises `refusal`, the last value stays in use and the fault is
             logged once.
         refusal: the exception that `read` raises for invalid files.
-        log: receives the faults.
 
     Attributes:
         value: the last valid content.

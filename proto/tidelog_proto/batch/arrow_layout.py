@@ -69,10 +69,7 @@ def check_layout(message: Message, lengths: list[int], *, flags: int, record_cou
     """Check a message's nodes and buffers against the header.
 
     Args:
-        message: the parsed description.
         lengths: sizes of its buffers in bytes, decompressed (`buffer_lengths`).
-        flags: the header's.
-        record_count: the header's.
 
     Raises:
         ProtocolError: CORRUPT_BATCH.

@@ -47,7 +47,6 @@ def column_slices(window: npt.NDArray[np.uint8], at: int, header: BatchHeader, c
     Args:
         window: bytes that contain the whole batch.
         at: position of the batch in `window`.
-        header: the batch's.
         column: the column; a missing one has no values.
 
     Returns:

@@ -245,11 +245,7 @@ def _header_fields() -> Iterable[pa.Field[Any]]:
 
 
 def _without_null_lists(array: Any) -> pa.Array[Any]:
-    """Return the headers column with null lists replaced by empty ones.
-
-    Raises:
-        ValueError: a header or its key is null.
-    """
+    """Return the headers column with null lists replaced by empty ones."""
     if array.null_count:
         counts: Any = pc.list_value_length(array)
         ends: Any = pc.cumulative_sum(counts.fill_null(0))

@@ -71,7 +71,6 @@ class Deriver:
 
     Args:
         start_offset: start of the covered range, usually of an epoch: the base offset of the first batch.
-        epoch: the epoch of the output.
         previous_digest: the running digest before the range; 0 at the start of an epoch.
     """
 

@@ -56,7 +56,6 @@ class Slices(NamedTuple):
     """A column as slices of one buffer.
 
     Attributes:
-        data: the bytes.
         starts: position of each key in `data`.
         lengths: length of each key in bytes; all keys lie inside `data`.
     """

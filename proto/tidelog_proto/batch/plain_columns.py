@@ -84,7 +84,6 @@ def plain_columns(header: BatchHeader, body: Buffer) -> PlainColumns | None:
 
     Args:
         header: of a batch with matching CRCs.
-        body: the batch's.
     """
     flags = header.flags
     if flags & ~PLAIN_FLAGS or not flags:

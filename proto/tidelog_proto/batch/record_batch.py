@@ -88,9 +88,7 @@ def encode_batch(
     Args:
         columns: 1 to `BATCH_RECORDS_MAX` rows.
         now_us: the timestamp of all records if there is no timestamp column, µs since 1970.
-        codec: compression of the body.
         producer_id: 0 for a producer that is not idempotent.
-        producer_epoch: epoch of the producer id.
         base_sequence: sequence number of the first record.
         control: whether the batch is for the broker; readers skip such batches.
 

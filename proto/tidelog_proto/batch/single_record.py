@@ -55,7 +55,6 @@ def encode_single(
         key: None for no key.
         now_us: the record's timestamp, µs since 1970.
         producer_id: 0 for a producer that is not idempotent.
-        producer_epoch: epoch of the producer id.
         base_sequence: the record's sequence number.
     """
     assert len(value) + len(key or b"") <= SINGLE_BYTES_MAX

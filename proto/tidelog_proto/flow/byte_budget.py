@@ -40,7 +40,6 @@ class ByteBudget:
 
     Attributes:
         bytes_max: the limit.
-        used_bytes: counted now.
     """
 
     __slots__ = ("bytes_max", "used_bytes")

@@ -61,7 +61,6 @@ class Turns:
         A closed connection gets its turn as well: check `is_open`.
 
         Args:
-            reader: the connection of the request.
             caller: the key by which turns are shared; the connection by default.
         """
         key = reader if caller is None else caller
@@ -87,7 +86,6 @@ class Turns:
         still needed.
 
         Args:
-            reader: the connection of the request.
             caller: the key by which turns are shared; the connection by default.
             cost_s: estimated time of the slice in seconds; 0 if unknown.
         """

@@ -46,7 +46,6 @@ class IdlePoll:
     """Keeps one event loop awake between `waits` and `came`, for at most `poll_us`.
 
     Args:
-        loop: the running event loop.
         poll_us: how long to poll; 0 disables polling.
         may_poll: called before each poll; returns False while a thread of this process does work that the event loop
             waits for.

@@ -11,10 +11,7 @@ class RateLimitedLog:
     """Logs at most `lines` lines in `every_s` seconds, then the number of suppressed ones. Not thread-safe.
 
     Args:
-        log: receives the lines.
-        level: of the lines.
         lines: how many are logged in `every_s`.
-        every_s: length of the interval in seconds.
         now_s: a monotonic clock.
     """
 

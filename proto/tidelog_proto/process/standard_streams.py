@@ -112,7 +112,6 @@ class QueuedWriter:
     """Writes to a descriptor on a thread of its own, in order. Thread-safe.
 
     Attributes:
-        descriptor: the output.
         dropped: writes that were dropped because the queue was full or the descriptor failed.
     """
 

@@ -55,7 +55,6 @@ class Telemetry:
 
     Args:
         service: its `service.name`, unless OTEL_SERVICE_NAME is set.
-        instance: its `service.instance.id`.
         collect: collects the process's metrics; called on the exporting thread.
 
     Raises:

@@ -63,7 +63,6 @@ def exact_json(content: bytes | str, *, around: int = 0) -> Any:
     """Parse JSON, with each number as a `JsonNumber`.
 
     Args:
-        content: the whole text.
         around: enclosing levels, which do not count for the limit of depth.
 
     Raises:
@@ -79,7 +78,6 @@ def checked_json(content: bytes | str, *, around: int = 0) -> tuple[str, Any]:
     """Return JSON as text, and parsed; numbers with a fraction may be rounded in the parsed value.
 
     Args:
-        content: the whole text.
         around: see `exact_json`.
 
     Raises:

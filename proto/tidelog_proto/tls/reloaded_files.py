@@ -202,7 +202,6 @@ def read_pem(path: Path, what: str, *, is_secret: bool = False) -> bytes:
     """Return a file's content.
 
     Args:
-        path: the file.
         what: names the content in messages.
         is_secret: refuse a file that every user may read or change.
 
@@ -228,7 +227,6 @@ class FollowedTls:
     """TLS contexts that are created again when their files change.
 
     Args:
-        files: the files.
         makers: each creates a context from the files; `contexts` has their results in the same order.
 
     Raises:

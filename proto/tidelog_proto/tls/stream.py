@@ -92,7 +92,6 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
     """One connection: the protocol of a loop's transport; `above` gets `connection_made` after the handshake.
 
     Args:
-        context: the TLS context.
         above: a Protocol or a BufferedProtocol.
         timeout_s: limit of the handshake.
         shaken: called once, with None when the handshake is complete (before `connection_made`), or with its error;
@@ -449,7 +448,6 @@ async def open_stream(
     """Connect to a host; `above` has its connection when this returns.
 
     Args:
-        above: the protocol.
         context: the TLS context; None for a plain connection.
         host: name or address, which the server's certificate must have.
         timeout_s: limit of the handshake.

@@ -53,9 +53,7 @@ class FrameReceiver:
     `DECLINED`: `admit` has seen its envelope and answers it.
 
     Args:
-        frame_bytes_max: limit of a frame.
         admit: see `Admit`; None: all frames are admitted.
-        gather: see `Gather`.
     """
 
     def __init__(self, *, frame_bytes_max: int, admit: Admit | None = None, gather: Gather = _gather_any) -> None:

@@ -89,7 +89,6 @@ async def connected_socket(
 
     Args:
         host: name or address.
-        port: the port.
         prepare: sets options of each socket before it connects.
 
     Raises:

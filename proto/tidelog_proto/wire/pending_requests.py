@@ -21,7 +21,6 @@ class PendingRequest(NamedTuple):
 
     Attributes:
         answered: called once with the answer or an error; it must not raise.
-        timeout_s: its time-out.
         expires_at: the loop time of the time-out.
         due_at: the loop time at which the answer is due; before that the peer may hold it back (long polling).
     """
@@ -36,7 +35,6 @@ class PendingRequests(Generic[ErrorT]):
     """The pending requests of a connection.
 
     Args:
-        loop: the event loop.
         late: creates the error of a request that timed out; takes the time-out in seconds.
 
     Attributes:
@@ -62,7 +60,6 @@ class PendingRequests(Generic[ErrorT]):
 
         Args:
             answered: called once with the answer or an error; it must not raise.
-            timeout_s: its time-out.
             wait_s: how long the peer may hold the answer back; part of `timeout_s`.
         """
         self.last_id += 1

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tidelog_broker.groups.departed_members import REMEMBERED_MAX, DepartedMembers
+from tidelog_broker.groups.coordinator import REMEMBERED_MAX, DepartedMembers
 from tidelog_broker.groups.sessions import MemberKey
 
 

@@ -132,7 +132,7 @@ async def test_owner_without_connections_is_replaced(founded: Founded, monkeypat
             link: Link,
             own: Identity,
             *,
-            called: str | None,
+            called: str,
             timeout_s: float,
             incarnations: HandshakeIncarnations | None,
         ) -> int:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import cast
 
 import pytest
 from tests.broker.storage.sim_disk import SimDisk
@@ -9,6 +10,7 @@ from tests.broker.storage.sim_disk import SimDisk
 from tidelog_broker.base.offload import Offload
 from tidelog_broker.node.reboot_mark import clear_reboot_mark
 from tidelog_broker.storage.io.workers import IoWorkers
+from tidelog_broker.storage.node.node_dir import NodeDir
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_broker.storage.segment.disk import Disk
 
@@ -37,7 +39,7 @@ async def test_restart_mark_is_cleared_once_every_log_is_open(opened: list[int],
         log.start_epoch(0, 0)
     directory, workers = Rebooted(), IoWorkers(1)
     await clear_reboot_mark(
-        directory,
+        cast(NodeDir, directory),
         fs,
         Offload(workers, asyncio.get_running_loop()),
         lambda: {logs[number].directory.name for number in opened},

@@ -16,7 +16,8 @@ def asked(topic: str, partition: int, node: str) -> pb.ClusterChange:
 
 
 def chains(founded: Founded, name: str) -> dict[tuple[bytes, int], tuple[int, bytes]]:
-    statuses = founded.nodes[name].broker.replication.statuses()
+    drivers = founded.nodes[name].broker.replication.all()
+    statuses = [driver.replica.state.chain_status() for driver in drivers]
     return {(one.topic_id, one.partition): (one.epoch, one.previous_hash) for one in statuses}
 
 

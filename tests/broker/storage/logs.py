@@ -41,6 +41,14 @@ def create(
     )
 
 
+def delete_before(log: EpochLog, offset: int) -> int:
+    """Delete whole segments below an offset, but not the newest one; return the bytes freed."""
+    freed_bytes = 0
+    while log.segment_count > 1 and log.segments[0].end_offset <= offset:
+        freed_bytes += log.delete_oldest_segment()
+    return freed_bytes
+
+
 def reopen(sim: SimDisk, *, sealed_end_offset: int | None = None) -> EpochLog:
     return EpochLog.open(disk_on(sim), EPOCH, segment_bytes=SEGMENT_BYTES, sealed_end_offset=sealed_end_offset)
 

@@ -234,20 +234,6 @@ async def test_request_is_answered(stand: Stand, links: Links, eye: Eye) -> None
     assert caught.value.code == pb.UNKNOWN_TOPIC
 
 
-async def test_request_by_address_needs_no_node_id(stand: Stand, links: Links, eye: Eye, closed_port: int) -> None:
-    node = await started(stand, Ear())
-    envelope = pb.Envelope(metadata=pb.Metadata())
-    reply = await links.ask(("127.0.0.1", node.port), envelope, timeout_s=20)
-    assert [one.node_id for one in reply.envelope.metadata_reply.nodes] == [node.node_id]
-    with pytest.raises(ConnectionRefusedError):
-        await links.ask(("127.0.0.1", closed_port), envelope, timeout_s=20)
-    join(node, Ear(), identity("b", cluster_id=b"d" * 16))
-    with pytest.raises(ProtocolError, match="cannot change its cluster"):
-        await links.ask(("127.0.0.1", node.port), envelope, timeout_s=20)
-    assert not eye.seen
-    await settled(lambda: not node.server.connections, "a connection was left open")
-
-
 async def test_one_way_message_with_a_correlation_id_is_refused(stand: Stand, links: Links, eye: Eye) -> None:
     node = await started(stand, ear := Ear())
     links.update_peers({"b": ("127.0.0.1", node.port)})

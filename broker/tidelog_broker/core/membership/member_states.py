@@ -65,7 +65,6 @@ class MemberStates:
 
     Args:
         me: the local record, alive.
-        settings: times and limits.
         slowness: scales suspicion timeouts; raised when this node had to refute a suspicion.
         forget: called with each evicted member.
         is_registered: returns whether an incarnation of a node is registered with the cluster.

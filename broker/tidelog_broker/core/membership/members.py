@@ -51,15 +51,10 @@ class Member:
     """One node as it described itself, and its state.
 
     Args:
-        node_id: the durable id.
         incarnation: identifies the process (u64); a higher value proves that the earlier process is dead.
-        host, port: listening address of the native protocol.
         gossip: listening address of gossip.
-        zone: availability zone.
-        roles: roles of the node.
         weight: share of partition copies, 1 to 10,000.
         refutation: how often this process has refuted a suspicion (u32).
-        state: last known state.
     """
 
     node_id: str

@@ -50,11 +50,7 @@ class SwimSettings:
     relays_max: int = 256
 
     def __post_init__(self) -> None:
-        """Reject inconsistent settings.
-
-        Raises:
-            ValueError: a number is too small, or an indirect probe does not fit into its period.
-        """
+        """Reject inconsistent settings."""
         for name in self.__slots__:
             least = 0 if name in {"indirect_probes", "slowness_max"} else 1
             if getattr(self, name) < least:

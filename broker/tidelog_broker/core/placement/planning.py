@@ -64,11 +64,6 @@ def takeover_plan(
     """Return the epoch after `active` if `node_id` opens it.
 
     Args:
-        node_id: this node.
-        key: the partition.
-        active: its active epoch.
-        settings: replication settings of its topic.
-        nodes: all registered nodes.
         alive: nodes that may get copies and ownership: live and not draining.
     """
     hashed = partition_key(*key)
@@ -146,7 +141,6 @@ def has_live_quorum(plan: Plan, *, alive: Callable[[str], bool]) -> bool:
     """Return whether enough nodes of a plan are alive to write to its epoch, and to seal it later.
 
     Args:
-        plan: the plan.
         alive: returns whether a node is alive; a draining node is, and keeps storing its copy.
     """
     needed = max(plan.ack_quorum, seal_quorum(len(plan.placement), plan.ack_quorum))
@@ -168,9 +162,7 @@ def handover_plan(
 
     Args:
         node_id: the node that stops.
-        key: the partition.
         active: its active epoch, owned by `node_id`.
-        nodes: all registered nodes.
         alive: nodes that may get ownership.
         lagging: replicas that lack records, used only if there is no other.
     """
@@ -209,9 +201,6 @@ def ingestion_owner_plan(
     None if the owner has the role, or no such replica can take over immediately. The placement does not change.
 
     Args:
-        key: the partition.
-        active: its active epoch.
-        nodes: all registered nodes.
         alive: nodes that may get ownership.
         lagging: replicas that lack records.
     """
@@ -240,10 +229,6 @@ def replacement_plan(
     The owner and the other replicas do not change.
 
     Args:
-        key: the partition.
-        active: its active epoch.
-        settings: replication settings of its topic.
-        nodes: all registered nodes.
         alive: nodes that may get a copy.
         without: one of the epoch's replicas, but not its owner.
     """

@@ -169,8 +169,6 @@ def identity_fault(
 
     Args:
         node_id: id that the node claims.
-        incarnation: its incarnation.
-        directory_id: id of its data directory.
         is_new: the directory was created empty and has not been admitted since.
         known: the registered record of that id; its incarnation is 0 if it comes from the bootstrap file, and its
             directory id is empty if it was written by an early version, until the node's next announcement.

@@ -33,7 +33,6 @@ class CatchUp:
         """Create an idle catch-up.
 
         Args:
-            state: the replica's state.
             acknowledge: called when fetched batches are durable.
             reopen: called when the records that an OPEN_EPOCH needs have been fetched.
             raise_log_start: called with the log start of a source.

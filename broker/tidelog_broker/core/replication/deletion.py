@@ -29,7 +29,6 @@ class Deletion:
     """Delete offsets of one replica.
 
     Args:
-        state: state of the replica.
         tell: called with the proposed and the effective offset, to send them to the other replicas.
         acknowledge: called when an offset is durably stored on this node.
     """

@@ -46,8 +46,6 @@ class KeyedRequest(NamedTuple):
         records: number of records sent; 0 for a claim, which is a control batch without records.
         base_offset: offset of the first record.
         offsets: number of offsets of the batch.
-        epoch: epoch of the partition.
-        append_timestamp_us: append time.
         duplicates: number of records dropped as duplicates.
     """
 

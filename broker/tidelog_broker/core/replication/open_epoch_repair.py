@@ -21,7 +21,6 @@ class OpenEpochRepair:
     """Damage in one replica's own copy of the open epoch, while it is the owner.
 
     Args:
-        state: state of the replica.
         followers: returns the followers.
         end: ends the epoch; called with the time in ms, and does nothing if the epoch is ending already.
         fetch: called after the end of the epoch with its number, the damage, and the time in ms.

@@ -187,7 +187,6 @@ def check_quota(quota: pb.Quota, *, is_admin: bool) -> None:
     """Refuse an invalid quota, or one that locks out an administrator.
 
     Args:
-        quota: the quota.
         is_admin: whether its subject is an administrator, see `Quotas.is_admin`.
 
     Raises:

@@ -28,7 +28,6 @@ class NotAllowedError(ProtocolError):
     """FORBIDDEN by the rules.
 
     Args:
-        message: text for the caller.
         operation: display name of the operation.
         resource: resource in the notation of `tidelog acl`: `topic:NAME`, `group:NAME` or `cluster`.
     """
@@ -43,8 +42,6 @@ class Session:
     """An authenticated caller.
 
     Args:
-        permissions: the rules.
-        principal, roles: the caller's identity.
         identity: id of the record of `__meta` that authenticates the caller; empty if no record does.
         expires_us: expiry in microseconds since 1970; 0: never.
     """
@@ -92,9 +89,6 @@ class Session:
         """Refuse an operation without permission. The answer does not reveal whether the resource exists.
 
         Args:
-            operation: the operation.
-            resource: kind of the resource.
-            name: name of the resource.
             by_id: topic id in the request, whose name the caller may not know; None if the request has the name.
 
         Raises:

@@ -18,7 +18,6 @@ class DataSigner:
     """Signs and verifies data of one use.
 
     Args:
-        label: label of the use.
         secret: process-local secret, used until `use` sets the cluster secrets.
     """
 

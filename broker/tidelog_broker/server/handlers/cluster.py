@@ -154,11 +154,7 @@ async def _finalize(broker: Broker, envelope: pb.Envelope) -> pb.Envelope:
 
 
 async def _refuse_while_history_moves(broker: Broker, node_id: str) -> None:
-    """Refuse to remove a node that may have the only copy of records, after asking all nodes about their copies.
-
-    Raises:
-        ProtocolError: INVALID_REQUEST with the missing copies.
-    """
+    """Refuse to remove a node that may have the only copy of records, after asking all nodes about their copies."""
     cursor: pb.TopicCursor | None = None
     while True:
         page = partition_descriptions.page_of(broker, all_items(broker.topics, cursor, internal=True), cursor)
@@ -229,11 +225,7 @@ async def node_announce(broker: Broker, request: Request) -> None:
 
 
 async def _bind(broker: Broker, announce: pb.NodeAnnounce, reply: pb.NodeAnnounceReply) -> bytes:
-    """Return the directory id to which this node has durably bound a founder; empty for another node's directory.
-
-    Raises:
-        ProtocolError: INVALID_REQUEST without a directory id, STORAGE_FAILED if the binding could not be written.
-    """
+    """Return the directory id to which this node has durably bound a founder; empty for another node's directory."""
     founder = announce.node
     if len(founder.directory_id) != DIRECTORY_ID_BYTES:
         raise ProtocolError(

@@ -140,11 +140,7 @@ def _end_wait_on_change(gathered: _Gathered, epochs: list[tuple[Partition, int]]
 
 
 async def _listen(broker: Broker, request: Request, partitions: list[Partition], woken: asyncio.Event) -> None:
-    """List the existing partitions of the request and subscribe to their changes; `_gather` reports the others.
-
-    Raises:
-        ProtocolError: see `check_wanted`.
-    """
+    """List the existing partitions of the request and subscribe to their changes; `_gather` reports the others."""
     async for entry in in_slices(broker, request, request.envelope.fetch.entries):
         with contextlib.suppress(ProtocolError):
             partition = broker.partitions.get(entry.topic_id, entry.partition)

@@ -169,11 +169,7 @@ async def delete(broker: Broker, request: Request) -> None:
 
 
 def _check(message: pb.GroupHeartbeat) -> None:
-    """Validate a heartbeat.
-
-    Raises:
-        ProtocolError: INVALID_REQUEST or INVALID_TOPIC.
-    """
+    """Validate a heartbeat."""
     check_group_name(message.group)
     if not _MEMBER_ID.fullmatch(message.member_id):
         raise ProtocolError(

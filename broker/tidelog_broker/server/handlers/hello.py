@@ -77,11 +77,7 @@ async def _authenticated(broker: Broker, request: Request, authenticator: Authen
 
 
 async def _session_of(broker: Broker, authenticator: Authenticator, request: Request) -> Session:
-    """Return the session of a client from its credentials or, without any, from its certificate.
-
-    Raises:
-        ProtocolError: see `session_of`.
-    """
+    """Return the session of a client from its credentials or, without any, from its certificate."""
     credentials = request.envelope.hello.credentials
     if credentials.WhichOneof("kind") is None:
         certified = broker.security.certificates.session_of(request.connection.certificate())

@@ -59,9 +59,6 @@ async def reports_of(
     """Return the descriptions of a page's partitions by other nodes; each reply names its node.
 
     Args:
-        broker: this node's broker.
-        parts: the page.
-        peers: the nodes to ask.
         timeout_s: limit of waiting for all answers.
         ages: whether record ages are included.
         as_is: whether the nodes answer without opening partitions.

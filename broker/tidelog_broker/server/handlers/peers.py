@@ -104,9 +104,6 @@ async def _later_incarnation(
 
     The start of a copy looks like the next start of the original. So if an earlier incarnation is known, this node
     calls that node's address: if the earlier incarnation answers, it is running, and the new one is refused.
-
-    Raises:
-        ProtocolError: EPOCH_CHANGING: it is unknown whether the earlier incarnation is running; the node may retry.
     """
     node_id, incarnation = challenge.node_id, challenge.incarnation
     refutation = broker.incarnations.refutation(node_id, incarnation, offered)

@@ -288,12 +288,7 @@ def _submit(
     *,
     of_node: bool,
 ) -> None:
-    """Verify a batch on the event loop or on a worker, and queue it in order in either case.
-
-    Raises:
-        ProtocolError: producers may not write to this partition, or the batch was verified on the event loop and is
-            invalid.
-    """
+    """Verify a batch on the event loop or on a worker, and queue it in order in either case."""
     # Clients' batches for internal topics are refused by the first node, so forwarded ones come from a node itself.
     if partition.state.is_internal and not (of_node and partition.state.topic.name == AUDIT_TOPIC):
         raise ProtocolError(pb.FORBIDDEN, f"{partition.state.topic.name} is an internal topic, written only by nodes")

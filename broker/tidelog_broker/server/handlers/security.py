@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 from tidelog_broker.broker import Broker
@@ -13,12 +14,16 @@ from tidelog_broker.metadata.user_changes import without_verifier
 from tidelog_broker.server.access import count_refusal, evaluate_access
 from tidelog_broker.server.feature_check import check_features, new_security_record
 from tidelog_broker.server.forwarding import at_owner
-from tidelog_broker.server.handlers.quota_usage import usage
 from tidelog_broker.server.propagation import wait_until_applied
+from tidelog_broker.wire.caller_forwarding import with_caller
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
+_USAGES_MAX: Final = 1_000
+"""Callers reported per node, those throttled the longest first. All nodes together report at most twice as many."""
+_USAGE_TIMEOUT_S: Final = 1.5
+"""Limit of waiting for the usage at all other nodes; later answers are omitted."""
 _PREFIXES: Final = {
     pb.SecurityList.KEYS: KEY,
     pb.SecurityList.RULES: RULE,
@@ -71,7 +76,7 @@ async def list_some(broker: Broker, request: Request) -> None:
         ProtocolError: INVALID_REQUEST.
     """
     if request.envelope.security_list.what == pb.SecurityList.QUOTA_USAGE:
-        request.reply(pb.Envelope(security_list_reply=await usage(broker, request)))
+        request.reply(pb.Envelope(security_list_reply=await _usage(broker, request)))
         return
 
     async def local(envelope: pb.Envelope) -> pb.Envelope:
@@ -114,3 +119,41 @@ def test(broker: Broker, request: Request) -> None:
                 count_refusal(broker, "access_test", request, error)
                 raise
     request.reply(pb.Envelope(access_test_reply=evaluate_access(request.session, request.envelope.access_test, broker)))
+
+
+async def _usage(broker: Broker, request: Request) -> pb.SecurityListReply:
+    """Return the usage at this node and, for a client, at the other nodes that answer."""
+    reply = pb.SecurityListReply(usages=_usage_here(broker))
+    if request.connection.peer_id is None:
+        for found in await asyncio.gather(
+            *(_usage_at(broker, request, peer) for peer in sorted(broker.cluster.linked))
+        ):
+            reply.usages.extend(found[: 2 * _USAGES_MAX - len(reply.usages)])
+    return reply
+
+
+def _usage_here(broker: Broker) -> list[pb.QuotaUsage]:
+    bound = [account for account in broker.accounts if account.is_bound]
+    bound.sort(key=lambda account: account.throttled_s, reverse=True)
+    return [
+        pb.QuotaUsage(
+            node_id=broker.node_id,
+            caller=account.name,
+            connections=len(account.clients),
+            in_flight_bytes=account.in_flight_bytes,
+            waiting=account.waiting,
+            throttled_ms=round(account.throttled_s * 1000),
+            produce_debt_ms=account.throttle_ms("publish"),
+            consume_debt_ms=account.throttle_ms("fetch"),
+        )
+        for account in bound[:_USAGES_MAX]
+    ]
+
+
+async def _usage_at(broker: Broker, request: Request, peer: str) -> list[pb.QuotaUsage]:
+    envelope = with_caller(request, pb.Envelope(security_list=request.envelope.security_list))
+    try:
+        frame = await broker.cluster.request(peer, envelope, timeout_s=_USAGE_TIMEOUT_S)
+    except ProtocolError:  # the node is unreachable, slow, or of a release without quotas
+        return []
+    return list(frame.envelope.security_list_reply.usages)

@@ -27,10 +27,8 @@ def make_epoch_dir(
     """Create an epoch's directory with its first segment.
 
     Args:
-        disk: the disk.
         directory: the path of the new directory, inside the partition's directory.
         start: start of the first segment.
-        segment_bytes: maximum size of the segment.
         is_newest: whether to record it as the newest epoch of the partition, see `existence_markers`.
         is_lacking: whether the copy lacks records that this node has acknowledged, see `repair_markers`.
         before_named: called before the directory gets its name; returns when everything that must be durable first

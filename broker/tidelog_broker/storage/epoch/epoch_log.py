@@ -429,17 +429,6 @@ class EpochLog:
             raise self._fail(f"deleting {oldest.path.name}", error) from error
         return oldest.size_bytes
 
-    def delete_before(self, offset: int) -> int:
-        """Delete whole segments below `offset`, oldest first, never the newest; return the bytes freed.
-
-        Raises:
-            StorageFailedError: a name could not be removed.
-        """
-        freed_bytes = 0
-        while len(self._held.segments) > 1 and self._held.segments[0].end_offset <= offset:
-            freed_bytes += self.delete_oldest_segment()
-        return freed_bytes
-
     def sync_names(self) -> None:
         """Make the segments' names durable. Any thread may call it, so that the appending thread need not wait.
 

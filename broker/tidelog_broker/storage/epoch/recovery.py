@@ -47,8 +47,6 @@ class Damage:
     """Why a log is in LIMBO.
 
     Attributes:
-        path: the damaged file.
-        position: byte position of the damage.
         offset: the first offset that cannot be read.
         synced_offset: the highest offset known to have been synced.
         reason: a text for the operator.
@@ -92,8 +90,6 @@ def recover_epoch(
     """Recover an epoch, truncating an unsynced tail; in LIMBO nothing is changed.
 
     Args:
-        fs: the file system.
-        directory: the epoch's directory.
         sealed_end_offset: the decided end of the epoch, if there is one; a sealed epoch is never truncated.
         is_new: whether this process has just created the directory, durably. Otherwise a killed process may have
             left names that were never synced.

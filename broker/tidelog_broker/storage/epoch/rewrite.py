@@ -29,7 +29,6 @@ def rewrite_range(file: File, header: SegmentHeader, start: SegmentEnd, end: Seg
 
     Args:
         file: the segment, open for writing.
-        header: the segment's header.
         start: the end of the part known to be on the disk.
         end: the end of the scan; its position may be after the last batch.
 

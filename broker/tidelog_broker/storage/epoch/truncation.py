@@ -78,7 +78,6 @@ def keep_files(
     """Make the kept part of a damaged log durable: recovery left it unchanged. Truncate first.
 
     Args:
-        fs: the file system.
         segments: all segments with their ends.
         synced_offset: records below it are known to be on the disk.
 

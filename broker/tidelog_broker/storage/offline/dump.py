@@ -33,7 +33,6 @@ def dump(
     of its segments.
 
     Args:
-        fs: the file system.
         path: a data directory, `partitions`, a partition, an epoch or one segment, as for `verify`.
         from_offset: skip records below it.
         to_offset: skip batches that begin at or above it.

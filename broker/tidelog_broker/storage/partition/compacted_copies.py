@@ -107,7 +107,6 @@ class CompactedCopies:
         Args:
             epoch: a complete epoch of the log whose end is decided.
             decided: the epoch at whose end this version was decided.
-            end: the end of the version.
 
         Raises:
             NotHeldError: the epoch is not in the log any more.

@@ -95,10 +95,8 @@ class CompactionPass:
     Args:
         reader: reads the partition's log, which holds all from the first of the epochs, or from the floor, to the
             horizon.
-        copies: creates the versions.
         epochs: the epochs to compact, in order; they end at or below the horizon.
         begin: start of the log on this node, at or below the floor.
-        terms: the terms of the pass.
         memory_bytes: approximate bound for the table of keys, and for the survivors' offsets.
         pace: called with the number of bytes just read; returns when more may be read, or raises
             `PassStoppedError`.

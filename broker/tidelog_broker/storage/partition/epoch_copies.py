@@ -31,7 +31,6 @@ class EpochCopies:
     """The copies beside one partition's log.
 
     Args:
-        held: the partition's log.
         dormant: epochs of which a former run left a copy.
     """
 
@@ -140,7 +139,6 @@ class EpochCopies:
         """Add a complete copy to the log, durably, and every other complete one that becomes contiguous.
 
         Args:
-            epoch: the epoch of the copy.
             decided: if the log has an older version that the copy replaces, the epoch at whose end this one was
                 decided.
 
@@ -195,7 +193,6 @@ class EpochCopies:
         """Remove the copy of a sealed epoch, to fill another version of it.
 
         Args:
-            epoch: the epoch of the copy.
             end_offset: the end of the epoch. If the log's newest epoch is this one and ends earlier, it is removed,
                 too.
 

@@ -135,7 +135,6 @@ class HeldEpochs:
             old: a log of the same length; its files wait for `remove_replaced`.
             made: the directory of the new version, durable. It is renamed.
             decided: the epoch at whose end this version was decided.
-            end: the end of the version.
 
         Raises:
             StorageFailedError: the disk failed.

@@ -29,7 +29,6 @@ class CopyTarget:
     """The decided contents of a copy.
 
     Attributes:
-        epoch: the epoch of the copy.
         start: the epoch's start with digest 0, or a later batch boundary.
         end: the decided end.
         or_digests: other valid end digests: those of less compacted versions.

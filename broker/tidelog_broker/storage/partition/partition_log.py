@@ -168,10 +168,6 @@ class PartitionLog:
 
     # ------------------------------------------------------------------------------------ appending
 
-    def has_room(self, needed_bytes: int) -> bool:
-        """See `EpochLog.has_room`."""
-        return self._writable().has_room(needed_bytes)
-
     def ensure_space(self, needed_bytes: int) -> None:
         """See `EpochLog.ensure_space`."""
         log = self._writable()

@@ -54,8 +54,6 @@ def scrub(fs: FileSystem, part: Part, start: SegmentEnd | None, bytes_max: int) 
     """Read and check a part of a segment, from its beginning or from the end of the previous part.
 
     Args:
-        fs: the file system.
-        part: the segment.
         start: the `end` of the previous part.
         bytes_max: about how much is read.
 

@@ -137,9 +137,7 @@ class HashFile:
         Args:
             file: the file, by its name the index of the segment.
             column: the expected column.
-            nonce: the segment's nonce.
             slots: the number of the segment's batches.
-            end: the segment's end.
 
         Raises:
             LayoutError: it is invalid and must be rebuilt.

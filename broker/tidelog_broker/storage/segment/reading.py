@@ -57,8 +57,7 @@ def read_batches(
     """Read batches from the one that holds `offset` on, as many as fit `max_bytes`.
 
     Args:
-        opened: the segment.
-        path: its path, for errors.
+        path: the segment's path, for errors.
         offset: an offset inside the segment.
         limit_offset: only batches that end at or below it are read.
         end_offset: the segment's end as loaded by the caller; later batches are being written.

@@ -34,7 +34,6 @@ class SegmentHashes:
     """The indexes of one segment. For any thread that holds a lease of the segment.
 
     Args:
-        file, index: the file and index of the segment.
         runs: existing in-memory indexes.
     """
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.broker.storage.build import SEGMENT_BYTES, append, batch, needed, read_all, stamp
-from tests.broker.storage.logs import EPOCH, create, new_disk, reopen
+from tests.broker.storage.logs import EPOCH, create, delete_before, new_disk, reopen
 from tests.broker.storage.sim_disk import SimDisk
 
 from tidelog_broker.storage.epoch.epoch_log import EpochLog
@@ -142,11 +142,11 @@ def test_delete_before_removes_whole_old_segments_and_keeps_the_newest() -> None
         log.sync()
     middle = log.end_offset // 2
     before = log.size_bytes
-    freed = log.delete_before(middle)
+    freed = delete_before(log, middle)
     assert 0 < log.start_offset <= middle
     assert log.size_bytes == before - freed
     assert read_all(log) == batches[log.start_offset :]
-    log.delete_before(log.end_offset + 100)
+    delete_before(log, log.end_offset + 100)
     assert log.segment_count == 1
     assert len(sim.files(EPOCH, ".seg")) == 1
     append(log, [batch()])
@@ -160,7 +160,7 @@ def test_a_reader_that_holds_a_deleted_segment_gets_an_answer() -> None:
         append(log, [batch(b"x" * 700)])
     headers = log.reader.scan_headers(0)
     assert next(headers).base_offset == 0
-    log.delete_before(log.end_offset)
+    delete_before(log, log.end_offset)
     with pytest.raises(ProtocolError) as caught:
         list(headers)
     assert caught.value.code == pb.OFFSET_OUT_OF_RANGE

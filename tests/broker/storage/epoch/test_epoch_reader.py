@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.broker.storage.build import append, batch, read_all
-from tests.broker.storage.logs import EPOCH, create, new_disk, reopen
+from tests.broker.storage.logs import EPOCH, create, delete_before, new_disk, reopen
 
 from tidelog_broker.storage.epoch.epoch_log import EpochLog
 from tidelog_broker.storage.io.errors import DamagedError, StorageFailedError
@@ -37,7 +37,7 @@ def test_digest_is_known_only_at_batch_boundaries() -> None:
 def test_batch_start_returns_the_base_offset_of_the_batch() -> None:
     log = create(new_disk())
     headers = [unpack_header(one) for one in filled(log)]
-    log.delete_before(60)
+    delete_before(log, 60)
     start, end = log.start_offset, log.end_offset
     assert start > 0
     for header in (one for one in headers if one.base_offset >= start):
@@ -50,7 +50,7 @@ def test_batch_start_returns_the_base_offset_of_the_batch() -> None:
 def test_after_retention_the_digest_at_the_new_start_is_still_known() -> None:
     log = create(new_disk())
     batches = filled(log)
-    log.delete_before(60)
+    delete_before(log, 60)
     assert log.start_offset > 0
     before = next(one for one in batches if unpack_header(one).end_offset == log.start_offset)
     assert log.reader.digest_at(log.start_offset) == unpack_header(before).digest

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
 
 import orjson
 import pytest
+from pydantic import BaseModel
 from starlette.requests import Request
 
 from tidelog_gateway.context import Gateway
-from tidelog_gateway.json_lists import PART_ITEMS, list_response
+from tidelog_gateway.json_answers import PART_ITEMS, list_response, view_maker
 from tidelog_gateway.problems import Problem
 from tidelog_proto.flow.fair_scheduler import Turns
 
@@ -61,3 +63,34 @@ async def test_a_stop_ends_the_work() -> None:
     with pytest.raises(Problem) as raised:
         await answer(10 * PART_ITEMS, to=stopping)
     assert raised.value.status == 503
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    name: str
+    added_us: int | None
+    uptime_ms: int
+    parts: tuple[str, ...] = ()
+
+
+class ItemView(BaseModel):
+    count: int
+    name: str
+    added_ms: int | None
+    uptime_ms: int
+
+
+view_of = view_maker(ItemView, Item, count=lambda item: len(item.parts))
+
+
+def test_times_in_microseconds_become_milliseconds() -> None:
+    assert view_of(Item("a", 1_999, 7, ("x", "y"))) == {"name": "a", "added_ms": 1, "uptime_ms": 7, "count": 2}
+
+
+def test_missing_time_stays_null() -> None:
+    assert view_of(Item("a", None, 7))["added_ms"] is None
+
+
+def test_field_without_an_attribute_is_refused_when_the_view_is_made() -> None:
+    with pytest.raises(TypeError, match=r"Item has no attribute for the field 'count' of ItemView"):
+        view_maker(ItemView, Item)
