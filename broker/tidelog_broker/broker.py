@@ -237,7 +237,7 @@ class Broker:
         )
 
     def _refuse_directory(self, why: str, is_final: bool) -> None:
-        """Stop this node: other nodes have proven that its directory is an older copy.
+        """Stop this node, because other nodes have proven that its data directory is an older copy.
 
         Later starts are refused too. Unless `is_final`, the journal of incarnations refuses them only while the
         directory is in doubt.
@@ -489,7 +489,7 @@ class Broker:
             partition.no_space_for_fences(error)
 
     async def _follow_topic(self, record: pb.TopicRecord) -> None:
-        """Apply a topic's newest record to partitions, positions and routes, if this build supports it."""
+        """Apply a topic's newest record to partitions, positions and routes, if this build can read its version."""
         if self.features.fault_of_record(record):
             return  # the node is about to stop
         await self.partitions.follow(record)

@@ -30,7 +30,7 @@ class TopicPartition(NamedTuple):
 NOT_STORED: Final = -1
 """Offset of a record that was dropped as a duplicate."""
 NOT_KNOWN: Final = -2
-"""Offset of a record that may have been dropped: some records of its batch were, but it is no longer known which."""
+"""Offset of a record that may have been dropped: some records of its batch were, but which ones is unknown."""
 
 
 class Receipt(NamedTuple):

@@ -92,7 +92,7 @@ class Tls:
         except TlsFilesError as error:
             raise InvalidRequestError(str(error)) from error
         for path, text in ((ca, ca_pem), (cert, cert_pem), (crl, crl_pem)):
-            if path is not None and not text.strip():  # an empty text would count as not set
+            if path is not None and not text.strip():  # An empty text would count as not set.
                 raise InvalidRequestError(f"{path} is empty")
         return Tls(ca_pem=ca_pem, cert_pem=cert_pem, crl_pem=crl_pem)
 

@@ -118,7 +118,7 @@ def parts_meant(arguments: Sequence[str]) -> list[EntryPoint]:
 
 
 def _from_command(arguments: Sequence[str]) -> Sequence[str]:
-    before = [None, *arguments]  # the value of `--context` is not a command
+    before = [None, *arguments]  # The value of `--context` is not a command.
     start = (at for at, word in enumerate(arguments) if not word.startswith("-") and before[at] != "--context")
     return arguments[next(start, len(arguments)) :]
 

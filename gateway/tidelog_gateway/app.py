@@ -92,7 +92,7 @@ UNREACHABLE_TIMEOUT_S: Final = 1.0
 """How long a request waits before 503 when no node accepts connections."""
 
 IDLE_POLL_US: Final = 0
-"""The client sleeps while it waits for nodes: polling would take the time in which more requests gather for a batch."""
+"""The client does not busy-poll while it waits for nodes: meanwhile more requests are collected for a batch."""
 
 CLOSE_S: Final = 1.0
 """Minimum time at the end of the process to deliver the pending records of requests that did not finish."""
@@ -130,7 +130,7 @@ async def open_client(settings: GatewaySettings, context: Context | None = None)
         yield client
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
-                await client.close()  # drops the records that are pending when it times out
+                await client.close()  # Drops the records that are pending when it times out.
 
 
 def callers_of(own: Gateway, producer_limit: ProducerLimit) -> CallerCache:

@@ -25,7 +25,7 @@ from tidelog_proto.wire.loopback import is_loopback
 log = logging.getLogger(__name__)
 
 RESERVED_DESCRIPTORS: Final = 128
-"""Descriptors besides those of client connections: connections to nodes, briefly opened files, and connections that are
+"""Descriptors reserved for connections to nodes, short-lived files and refused connections.
 accepted only to be refused."""
 BOOTSTRAP: Final = "TIDELOG_BOOTSTRAP"
 _SECRET_FILES: Final = {

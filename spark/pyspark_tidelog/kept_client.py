@@ -40,7 +40,7 @@ class KeptClient(Generic[ClientT]):
             key: equal for interchangeable clients, including their credentials.
             make: creates a client.
         """
-        here = (os.getpid(), key)  # after a fork, the client belongs to the parent process
+        here = (os.getpid(), key)  # After a fork, the client belongs to the parent process.
         client = self._taken(here) or make()
         try:
             yield client

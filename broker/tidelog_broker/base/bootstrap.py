@@ -1,4 +1,4 @@
-"""The bootstrap file, with which a cluster is founded; every founder gets the same file.
+"""The bootstrap file that founds a cluster; every founder gets the same file.
 
     {"format_version": 1, "cluster_id": "32 hex digits", "name": "orders", "nodes": [
         {"node_id": "log1", "host": "log1.example.org", "port": 7400, "gossip_port": 7400, "zone": "east",
@@ -113,7 +113,7 @@ class Bootstrap(BaseModel):
         """Return the founder with this id.
 
         Raises:
-            BootstrapError: there is none.
+            BootstrapError: the file lists no founder with this id.
         """
         for node in self.nodes:
             if node.node_id == node_id:

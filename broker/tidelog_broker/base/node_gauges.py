@@ -167,7 +167,7 @@ class GroupPosition(NamedTuple):
 
 
 class Bounded(NamedTuple):
-    """The exported positions, and the number of omitted ones."""
+    """The exported positions, and how many were omitted."""
 
     positions: Iterable[GroupPosition]
     omitted: int

@@ -154,7 +154,7 @@ async def _serve(settings: NodeSettings, *, replaces: bool) -> int:
 
 def _exit_code(node: Node) -> int:
     """Return the exit code of a stopped node, and print why it stopped by itself, if it did."""
-    if node.lifecycle.stop_reason:  # repeated as the last line, since a stop logs much
+    if node.lifecycle.stop_reason:  # Repeated as the last line, because a stopping node logs many lines.
         typer.echo(f"tidelog node: {node.lifecycle.stop_reason}", err=True)
     return node.lifecycle.exit_code
 

@@ -173,7 +173,7 @@ class RouteNews:
         return view
 
     def _over(self, held: HeldRequest) -> None:
-        """Answer a request whose time is over; requests that began together end together, so they take turns, too."""
+        """Answer a request whose time is over, at the scheduled pace: requests that began together end together."""
         held.is_over = True
         self._let_look({held: None})
 
@@ -221,7 +221,7 @@ def described(record: pb.TopicRecord, routes: Iterable[tuple[int, Route | None]]
 
 
 def is_news(known: pb.KnownEpochs, view: TopicView | None) -> bool:
-    """Return whether this node knows more of a topic than a client.
+    """Return whether this node's metadata of a topic is newer than a client's.
 
     Args:
         known: epochs that the client knows.
@@ -233,7 +233,7 @@ def is_news(known: pb.KnownEpochs, view: TopicView | None) -> bool:
 
 
 def news_of(known: pb.KnownEpochs, view: TopicView) -> list[int]:
-    """Return the partitions of a topic of which this node knows more than a client."""
+    """Return the partitions of a topic whose epoch at this node is newer than the one that the client knows."""
     are_news = map(operator.ge, view.owned, known.news_from)
     return [*compress(count(), are_news), *range(len(known.news_from), len(view.owned))]
 

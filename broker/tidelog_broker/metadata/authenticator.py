@@ -88,7 +88,7 @@ class Authenticator:
             raise ProtocolError(pb.UNAUTHENTICATED, "the API key was revoked")  # it was revoked during the verification
         if permissions.is_admin(
             stored.principal
-        ):  # created by an older release, or before `admin` was set to this name
+        ):  # The key was created by an older release, or before `admin` was set to this name.
             raise ProtocolError(pb.UNAUTHENTICATED, ADMIN_BY_RECORD)
         return Session(
             permissions,

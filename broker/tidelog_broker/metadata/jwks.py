@@ -126,7 +126,7 @@ class Jwks:
             had_none = self._keys is None
             await self._look()
             came, self._waiting = self._waiting, []
-            # tokens that arrived during the load wait for the next one, unless their key was found or no keys existed
+            # Tokens that arrived during the load wait for the next one, unless their key was found or no keys existed.
             for each in came:
                 is_answered = had_none or (self._keys is not None and self._keys.find(each.key_id) is not None)
                 (waiting if is_answered else self._waiting).append(each)

@@ -137,14 +137,17 @@ def _check_times(claims: dict[str, Any]) -> None:
     """Refuse times that are not numbers (RFC 7519, 2: NumericDate); the library also accepts text and booleans."""
     for claim in ("exp", "nbf", "iat"):
         value = claims.get(claim, 0)
-        if type(value) not in {int, float} or not 0 <= value <= EXPIRES_S_MAX:  # of the exact type: True is an int
+        # Compare the exact type, because True is an int.
+        if type(value) not in {int, float} or not 0 <= value <= EXPIRES_S_MAX:
             raise _wrong(f"the token's claim {claim!r} must be a number of seconds since 1970, up to {EXPIRES_S_MAX}")
 
 
 def _principal_of(claims: dict[str, Any], rules: TokenRules) -> str:
     name = claims.get(rules.principal_claim)
     if not isinstance(name, str):
-        raise _wrong(f"the token's claim {rules.principal_claim!r} must be the principal's name")
+        raise _wrong(
+            f"the token's claim {rules.principal_claim!r} must be the principal's name, as text, got {name!r:.80}"
+        )
     _check_name(name, rules.principal_claim)
     if name == rules.admin:
         raise _wrong("a token cannot name the administrator of the settings; grant rights to another principal")

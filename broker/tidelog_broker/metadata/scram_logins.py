@@ -83,7 +83,7 @@ class ScramLogins:
         user = self._registry.user(login.side.opening.name)
         if signature is None or user is None or user.user_id != login.user_id:
             raise ProtocolError(pb.UNAUTHENTICATED, _REFUSED)
-        if self._registry.permissions.is_admin(user.name):  # the administrator logs in with a key of the file
+        if self._registry.permissions.is_admin(user.name):  # The administrator logs in with a key of the file instead.
             raise ProtocolError(pb.UNAUTHENTICATED, ADMIN_BY_RECORD)
         session = Session(self._registry.permissions, user.name, frozenset(user.roles), identity=USER + user.user_id)
         return session, signature

@@ -210,7 +210,7 @@ class SecurityChanges:
         )
         users = ((user.name, user.roles) for user in self._registry.scram_users() if USER + user.user_id != removed)
         return any(
-            not permissions.is_admin(principal)  # neither keys nor users can be the administrator
+            not permissions.is_admin(principal)  # Neither keys nor users can be the administrator.
             and permissions.decide(principal, roles, pb.OP_CLUSTER, pb.RES_CLUSTER, "").allowed
             for principal, roles in itertools.chain(keys, users)
         )

@@ -133,7 +133,7 @@ class DirectoryAdmission:
         It may run an older build than at its last start.
 
         Raises:
-            IdentityError: it does not.
+            IdentityError: this node lacks a feature in use.
         """
         linked = sorted(self._broker.cluster.linked)
         for reply in await asyncio.gather(*(self._ask(peer, bind=False) for peer in linked)):
@@ -142,7 +142,7 @@ class DirectoryAdmission:
                 raise IdentityError(fault)
 
     async def keep_bound(self) -> None:
-        """Complete the binding of an admitted founder at founders that were unreachable at its admission.
+        """Ask founders that were unreachable at this founder's admission to record its data directory, too.
 
         Each of the other founders can then detect that this founder has lost its disk.
         """
@@ -158,7 +158,7 @@ class DirectoryAdmission:
             for peer in sorted(unbound & self._broker.cluster.linked):
                 reply = await self._ask(peer, bind=True)
                 fault = binders.answered(peer, reply.bound_directory_id) if reply is not None else ""
-                if fault:  # that founder has bound another directory of this id, which was never admitted
+                if fault:
                     asked.add(peer)
                     log.info(
                         "founder %s has recorded another data directory for this node, one that was never admitted; "
@@ -235,7 +235,7 @@ class DirectoryAdmission:
         """
         broker = self._broker
         gossip_port = broker.settings.advertise_gossip_port or self._gossip_port or broker.port
-        own = own_record(broker, gossip_port=gossip_port)  # the record is written again once the port is known
+        own = own_record(broker, gossip_port=gossip_port)  # The record is written again once the port is known.
         problem = "no seed and no node known to the seeds is reachable; start them, or set other seeds"
         for peer in sorted(broker.cluster.linked):
             announce = pb.NodeAnnounce(node=own, is_new=self._is_new)
@@ -270,7 +270,7 @@ class DirectoryAdmission:
                 raise IdentityError(fault)
 
     async def _ask(self, peer: str, *, bind: bool) -> pb.NodeAnnounceReply | None:
-        """Ask a node for the records that it knows, and to bind this node; return None if it does not answer."""
+        """Ask a node for the records that it knows, and to record this directory; return None if it does not answer."""
         broker = self._broker
         own = pb.NodeRecord(
             node_id=broker.node_id, incarnation=broker.incarnation, directory_id=broker.dir.directory_id

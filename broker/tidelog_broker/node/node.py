@@ -189,7 +189,7 @@ class Node:
         spawn(AntiEntropy(self.node_id, broker.replication, broker.cluster).run(), "comparing chains")
 
     async def _read_rules(self) -> None:
-        """Allow final refusals once all of `__meta` has been read; a new node has no rules before that."""
+        """Allow final refusals by rules once all of `__meta` was read; a new node has no rules before that."""
         while not await self.broker.meta_freshness.is_current():  # noqa: ASYNC110 - each check asks another node
             await asyncio.sleep(RULES_AGAIN_S)
         self.broker.security.registry.permissions.all_read = True
@@ -286,7 +286,7 @@ class Node:
         for partition in partitions:
             partition.changes.wake()
         broker.route_news.wake()
-        with contextlib.suppress(TimeoutError):  # unfinished requests get no answer, as after a crash
+        with contextlib.suppress(TimeoutError):  # Unfinished requests get no answer, as after a crash.
             async with asyncio.timeout_at(deadline):
                 await self.server.requests_finished()
                 for partition in partitions:

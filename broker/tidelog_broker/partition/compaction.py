@@ -199,7 +199,7 @@ class Compaction:
     # --- the owner -------------------------------------------------------------------------------------
 
     def is_due(self) -> bool:
-        """Whether enough of the log is dirty, or tombstones have expired."""
+        """Return whether enough of the log is dirty, or tombstones have expired."""
         state = self._state
         config = state.topic.config
         if not self.is_configured or config.hold or self.versions.is_over or state.writer is None or state.is_moving:
@@ -246,7 +246,7 @@ class Compaction:
         changed = [one for one in made if one.end.digest != known.ends_of(one.epoch)[-1].digest]
         proposed = (
             changed or made[-1:]
-        )  # A pass that changed nothing is decided, too, because it starts the expiry of tombstones.
+        )  # A pass that changed nothing is decided, too, because its decision starts the expiry of tombstones.
         for at in range(0, len(proposed), COMPACTIONS_MAX):
             self._check_owner()
             if self._state.epoch != epoch:

@@ -126,7 +126,7 @@ class Partition:
         if self._sync_timer is None and self.replica.state.active.flush == pb.INTERVAL:
             delay_s = self.state.topic.config.flush_interval_ms / 1000
             self._sync_timer = self.tools.loop.call_later(delay_s, self._sync_now)
-        # This precedes calls that may carry out effects: a moved watermark starts the next group.
+        # These calls precede those that may carry out effects: a moved watermark starts the next group.
         self.pipeline.written(end_offset)
         if self.pipeline.has_rolled:
             self.pipeline.has_rolled = False
@@ -136,7 +136,7 @@ class Partition:
         if not self.state.is_alone:  # Otherwise the driver reports the moved watermark next.
             self.pipeline.released()
         if self.changes.listeners and self.state.high_watermark > appends[0].base_offset:
-            self.changes.wake()  # The other replicas were faster: it was committed before it was in this log.
+            self.changes.wake()  # The other replicas were faster: the record was committed before it was in this log.
 
     def backfilled(self) -> None:
         """Wake readers: this log has more epochs, and may now begin at the owner's log start."""
@@ -216,7 +216,7 @@ class Partition:
                 news.epoch,
                 news.end_offset,
             )
-        elif news.short_logs and not self.tools.neighbours.is_alone:  # a single node has logged it at its start
+        elif news.short_logs and not self.tools.neighbours.is_alone:  # A single node has logged it at its start.
             log.warning(
                 "DATA_LOSS: %s: machines with copies of epoch %d crashed, and flush=%s; it ends at offset %d, like "
                 "the longest copy; records acknowledged shortly before may be lost",

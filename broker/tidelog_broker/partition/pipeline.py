@@ -77,7 +77,7 @@ class PendingPublish:
         """The number of owner changes that the pipeline had counted when the batch arrived."""
 
     def may_enter(self, epoch: int) -> bool:
-        """Whether the batch may be appended in an epoch."""
+        """Return whether the batch may be appended in an epoch."""
         return self.epoch is None or self.epoch == epoch
 
 
@@ -382,7 +382,7 @@ class Pipeline:
         return group
 
     def _fail(self, publishes: list[PendingPublish], error: BaseException) -> None:
-        """Refuse a group of unknown outcome, and all later batches: the disk has failed."""
+        """Refuse a group of unknown outcome, and all later batches, because the disk has failed."""
         failure = ProtocolError(pb.STORAGE_FAILED, f"{self._state.name}: writing the log failed: {error}")
         for pending in publishes:
             pending.settle(failure, False)
@@ -425,6 +425,6 @@ class Pipeline:
         self._tenure += handed_over
         self._uncommitted.clear()
         self._uncommitted_bytes = 0
-        self.full_since_s = None  # Nothing was refused for a full disk in the next epoch yet.
+        self.full_since_s = None  # No batch was refused for a full disk in the next epoch yet.
         self._waiting.decided(end_offset, refusal, held_by_all=held_by_all)
         self.go_on()

@@ -53,11 +53,11 @@ class PartitionReader:
             raise self._state.not_here(offset)
 
     def is_deleted(self, offset: int) -> bool:
-        """Whether the record at an offset is deleted, even if it is still in memory or in the log."""
+        """Return whether the record at an offset is deleted, even if it is still in memory or in the log."""
         return offset < self._state.log_start
 
     def _is_missing(self, offset: int) -> bool:
-        """Whether the record at an offset is in an epoch that is still being fetched."""
+        """Return whether the record at an offset is in an epoch that is still being fetched."""
         backfill = self._replica.backfill
         if not backfill.incomplete:
             return False
@@ -115,7 +115,7 @@ class PartitionReader:
 
 
 class _TimeLookup(NamedTuple):
-    """The batch at which a lookup by time began, and the offset and timestamp of the found record."""
+    """The batch at which a lookup by time started, and the offset and timestamp of the record that it found."""
 
     batch_offset: int | None
     record: tuple[int, int] | None

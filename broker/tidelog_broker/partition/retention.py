@@ -43,17 +43,17 @@ from tidelog_proto.errors import ProtocolError
 log = logging.getLogger(__name__)
 
 PATIENCE: Final = 2
-"""Multiple of its bound to which a log may grow for replicas that lag."""
+"""How many times its retention size a log may grow while it keeps records for lagging replicas."""
 
 END_AGAIN_S: Final = 1.0
-"""How long to wait for an epoch to end for a lagging replica before trying again."""
+"""How long to wait for the end of an epoch that a lagging replica blocks before trying again."""
 
 ENDS_MAX: Final = 3
 """Maximum number of attempts to end the epoch on a full disk, before the records that replicas lack are deleted."""
 
 
 class Retention:
-    """Keeps one partition within its bounds. All methods are for the event loop's thread.
+    """Applies the topic's retention to one partition. All methods are for the event loop's thread.
 
     Args:
         state: the partition's state.
@@ -255,13 +255,13 @@ class Retention:
         return self._outdated(deleted, 0, min(committed, held))
 
     def _is_out_of_patience(self, held: int) -> bool:
-        """Whether the log has grown to the bound for records that a live replica lacks."""
+        """Return whether the log has grown to the bound for records that a live replica lacks."""
         bytes_max = self._state.topic.config.retention_bytes
         by_bytes = self._outdated(0, PATIENCE * bytes_max, self._state.high_watermark) if bytes_max else 0
         return max(by_bytes, self.ages.long_expired_below) > held
 
     def lacked_by_down_replica(self, offset: int) -> bool:
-        """Whether a replica lacks records below `offset` and is down."""
+        """Return whether a replica lacks records below `offset` and is down."""
         replica = self._state.replica
         alive = replica.state.cluster_hints.alive
         return any(each.held_offset < offset and not alive(each.node_id) for each in replica.followers)
@@ -355,7 +355,7 @@ class Retention:
         store.delete_before(offset, lambda: not self._is_held)
         if snapshot is not None and not self._save_snapshot(
             snapshot, committed
-        ):  # Now there may be space for the snapshot.
+        ):  # The snapshot may fit now, because the disk may have space again.
             log.warning(
                 "%s: no space for a producer snapshot; deduplication of retries may be lost for old producers",
                 state.name,
@@ -410,7 +410,7 @@ class Retention:
             self._delete_soon(after)
 
     def _raise_log_start(self, deleted: int) -> None:
-        """Raise the reported log start; it is lower while older records are still being fetched."""
+        """Raise the log start as far as it was reported; it stays lower while older records are being fetched."""
         self._driver.raise_log_start(min(deleted, self._state.log.start_offset))
 
     def _no_space(self, error: DiskFullError) -> None:

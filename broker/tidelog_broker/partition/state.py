@@ -101,7 +101,7 @@ class PartitionState:
         return self._driver.view.synced(self.epoch)
 
     def is_changing(self, epoch: int) -> bool:
-        """Whether `epoch` is over, or about to end."""
+        """Return whether `epoch` is over, or about to end."""
         return self.epoch != epoch or self._known.promised or self.replica.retiring
 
     # --- offsets ---------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ class PartitionState:
         return not self.replica.backfill.incomplete
 
     def lies_beyond(self, offset: int, record_epoch: int | None = None) -> bool:
-        """Whether this node owns the partition, and `offset` cannot be the position of a reader.
+        """Return whether this node owns the partition, and `offset` cannot be the position of a reader.
 
         The record before `offset` was not appended yet; or it was in `record_epoch` and was truncated. A quorum has
         ended all earlier epochs, and no other node appends to this one, so all committed records are below `offset`.
@@ -146,7 +146,7 @@ class PartitionState:
         return writer is not None and (offset > writer.next_offset or self.was_cut(offset, record_epoch))
 
     def was_cut(self, offset: int, record_epoch: int | None) -> bool:
-        """Whether the record before `offset` was in `record_epoch` and was truncated, as known to this node.
+        """Return whether the record before `offset` was in `record_epoch` and was truncated, as known to this node.
 
         An epoch ends early if an operator ends it, or if more copies are lost than a quorum can bear; other records may
         have its offsets now. None: the epoch is not known.
@@ -186,7 +186,7 @@ class PartitionState:
             if replica.state.is_member and not self._neighbours.alive(active.owner):
                 return self.quorum_lost() or ProtocolError(
                     pb.EPOCH_CHANGING,
-                    f"{self.name}: its owner {active.owner} is down, and no replica has taken over yet",
+                    f"{self.name}: its owner {active.owner} is down, and no replica has taken over yet; retry",
                     retry_after_ms=RETRY_AFTER_MS,
                 )
             return self.not_owner()

@@ -34,7 +34,7 @@ class PartitionTools:
     readers: Offload
     """For reads that no write waits for."""
     notes: Offload
-    """For small files beside the logs, and for syncs before a deletion."""
+    """Worker for small files beside the logs, and for syncs before a deletion."""
     compactor: Offload
     """For compaction passes, one at a time."""
     passes: ProgressClock

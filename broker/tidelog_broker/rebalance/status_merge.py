@@ -22,7 +22,7 @@ _UNTOLD: Final = frozenset({"idle", "away", "no owner"})
 
 
 class _Lacks(NamedTuple):
-    """The reported missing history of a copy in sealed epochs, and its other faults."""
+    """What a node reported about its copy: the history missing in sealed epochs, and other faults."""
 
     epochs: int
     records: int
@@ -124,7 +124,7 @@ def _number_of(info: pb.PartitionInfo) -> int:
 def _best(infos: Mapping[str, pb.PartitionInfo]) -> str:
     """Return the node with the best report: of the newest epoch, from its owner if possible, else from a replica.
 
-    If the owner's log is not open, a node with an open log knows more.
+    If the owner's log is not open, the report of a node with an open log is used.
     """
 
     def worth(teller: str) -> tuple[int, bool, bool, bool]:

@@ -21,7 +21,7 @@ from tidelog_broker.replication.replicas import Replication
 
 PERIOD_S: Final = 0.1
 LOOKS_MAX: Final = 500
-"""Maximum number of replicas examined per period: examining many thousand each time would take a tenth of a core."""
+"""Maximum number of replicas examined per period; examining thousands each time would take a tenth of a core."""
 
 EVERY: Final = 256
 """The longest interval between a replica's messages, in examinations."""

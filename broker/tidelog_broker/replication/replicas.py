@@ -219,8 +219,7 @@ class Replication:
         deadline_ms = driver.replica.deadline_ms
         if deadline_ms is None or (driver.scheduled_ms is not None and driver.scheduled_ms <= deadline_ms):
             return
-        # A deadline in the past waits a moment: otherwise a core that requests one repeatedly would block the event
-        # loop.
+        # Wait a moment even for a past deadline: a core that keeps requesting one would block the event loop.
         deadline_ms = max(deadline_ms, self._tools.now_ms() + 1)
         driver.scheduled_ms = deadline_ms
         heapq.heappush(self._timers, (deadline_ms, next(self._numbers), driver))
@@ -281,7 +280,7 @@ class Replication:
 
 
 def _as_status(digest: pb.ChainDigest) -> pb.EpochStatus:
-    """Convert a digest to the request for the longer of two chains."""
+    """Convert a digest to a request for the missing part of the longer chain."""
     return pb.EpochStatus(
         topic_id=digest.topic_id, partition=digest.partition, epoch=digest.epoch, previous_hash=digest.previous_hash
     )

@@ -39,7 +39,7 @@ class _Entry(Protocol):
 
 
 def check_topic_id(broker: Broker, session: Session, operation: pb.Operation, topic_id: bytes) -> None:
-    """Check an operation on a topic by its id; an id that certainly does not exist is left to the handler.
+    """Check an operation on a topic by its id; the handler refuses an id that certainly does not exist.
 
     Raises:
         ProtocolError: see `Session.check`; EPOCH_CHANGING while a topic with this id may exist.
@@ -84,7 +84,7 @@ class Need(NamedTuple):
 def _entries(of: Callable[[pb.Envelope], Collection[_Entry]], operation: pb.Operation) -> Need:
     def rule(broker: Broker, session: Session, envelope: pb.Envelope) -> None:
         entries = of(envelope)
-        check_entries(len(entries))  # checked before the loop, because an envelope has room for 250,000 entries
+        check_entries(len(entries))  # Checked before the loop, because an envelope has room for 250,000 entries.
         for topic_id in {entry.topic_id for entry in entries}:
             check_topic_id(broker, session, operation, topic_id)
 
@@ -133,7 +133,7 @@ def _member(_broker: Broker, session: Session, envelope: pb.Envelope) -> None:
     heartbeat = envelope.group_heartbeat
     session.check(pb.OP_GROUP, pb.RES_GROUP, heartbeat.group)
     for name in heartbeat.join.topics[:TOPICS_MAX]:
-        for operation in (pb.OP_CONSUME, pb.OP_DESCRIBE):  # `consume` includes `describe` unless a rule denies it
+        for operation in (pb.OP_CONSUME, pb.OP_DESCRIBE):  # `consume` includes `describe` unless a rule denies it.
             session.check(operation, pb.RES_TOPIC, name)
 
 
@@ -273,7 +273,7 @@ def _recorded_end(broker: Broker, session: Session) -> str:
     if session.identity:
         permissions = broker.security.registry.permissions
         if session.identity.startswith((KEY, USER)) and permissions.is_admin(session.principal):
-            return ADMIN_BY_RECORD  # a node with an older build has admitted the session
+            return ADMIN_BY_RECORD  # A node with an older build has admitted the session.
         record = broker.security.registry.get(session.identity)
         if record is not None and record.deleted:
             is_user = session.identity.startswith(USER)
@@ -297,7 +297,7 @@ def check_entry(broker: Broker, kind: str, request: Request, operation: pb.Opera
         return
     if _gateway_of(request) and (
         ended := end_reason(broker, request.session)
-    ):  # without a gateway, the end of the identity ends the connection
+    ):  # Without a gateway, the connection ends together with the identity.
         raise ticket_refused(ended)
     try:
         check_topic_id(broker, request.session, operation, topic_id)

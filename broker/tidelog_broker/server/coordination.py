@@ -17,7 +17,7 @@ _LOOK_S: Final = 0.05
 
 
 async def at_coordinator(broker: Broker, group: str, request: Request, local: Local) -> pb.Envelope:
-    """Return the coordinator's answer to a request about a group; `local` answers if this node is the coordinator.
+    """Return the coordinator's answer to a request about a group; `local` answers if this node coordinates it.
 
     Raises:
         ProtocolError: see `at_owner`.

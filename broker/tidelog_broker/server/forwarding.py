@@ -35,7 +35,7 @@ _AGAIN_S: Final = 0.05
 _LOOK_S: Final = 0.1
 """How often pending requests are checked."""
 GRACE_S: Final = 1.0
-"""How long a node that seems dead, or whose partition has moved, may still answer; and how long a lost quorum may
+"""How long a node that seems dead or lost the partition may still answer, and how long a request waits for a quorum.
 return before the request fails."""
 
 _ELSEWHERE: Final = frozenset({pb.NOT_OWNER, pb.EPOCH_CHANGING, pb.SHUTTING_DOWN})
@@ -159,7 +159,7 @@ class _Batch(NamedTuple):
 
 
 class _Waiting:
-    """Batches of one request to another node. Each gets its result once, from the answer or when none is expected."""
+    """The batches of one request to another node. Each gets one result, from the answer or after the last wait."""
 
     def __init__(self, broker: Broker, owner: str, batches: Sequence[_Batch], request: Request) -> None:
         self._broker = broker

@@ -76,7 +76,7 @@ async def made_here(broker: Broker, index: int, creator: str) -> int:
 async def _check(broker: Broker, shard: GroupShard, creator: str, bound: int, deadline_s: float) -> None:
     """Refuse a reserved group that exceeds the quota."""
     own = broker.groups.claims.made_by(creator, shard.key[1], shard.records)
-    if own > bound:  # the counts of other partitions do not matter
+    if own > bound:  # The counts of other partitions cannot change the result.
         raise _too_many(creator, own - 1, bound)
     try:
         async with asyncio.timeout_at(deadline_s):

@@ -203,7 +203,7 @@ class Server:
         """Close every connection after its answers have left, or at `deadline` (in the event loop's time)."""
         for connection in list(self.connections):
             connection.close()
-        with contextlib.suppress(TimeoutError):  # connections of clients that are slow to read are closed below
+        with contextlib.suppress(TimeoutError):  # Connections of clients that are slow to read are closed below.
             async with asyncio.timeout_at(deadline):
                 while self.connections:
                     self._deserted.clear()
@@ -280,7 +280,7 @@ class Server:
             work = handler(self.broker, request)
         except ProtocolError as error:
             if kind in _UNANSWERED and request.connection.greeted:
-                request.drop()  # an error without a correlation id would mean that the connection ends
+                request.drop()  # An error without a correlation id would mean that the connection ends.
             else:
                 request.fail(error)
             return

@@ -76,8 +76,8 @@ class Request:
         self.account: Account | None = None
         """The account of a gateway's caller while the request is unanswered; else None."""
         self.answered = False
-        self.end_span: Callable[[pb.Envelope], None] | None = None  # set if the request has a trace span
-        self.on_answer: Callable[[pb.Envelope], None] | None = None  # called with the answer when it is sent
+        self.end_span: Callable[[pb.Envelope], None] | None = None  # Set if the request has a trace span.
+        self.on_answer: Callable[[pb.Envelope], None] | None = None  # Called with the answer when it is sent.
 
     @property
     def is_of_node(self) -> bool:
@@ -144,7 +144,7 @@ class Connection(asyncio.BufferedProtocol):
         parsed."""
         self._received: Iterator[Frame] | None = None
         """Frames of received data that are parsed when the connection continues."""
-        self.rest = RemainingWork()  # work of the last request; the next one is not dispatched before it is done
+        self.rest = RemainingWork()  # Work of the last request; the next one is not dispatched before it is done.
         self._session_timer: asyncio.TimerHandle | None = None
         self.challenge: Challenge | None = None
         """Set while another node has to prove its identity."""
@@ -228,7 +228,7 @@ class Connection(asyncio.BufferedProtocol):
             frames = self._receiver.received(nbytes)
         if nbytes:
             self._idle_poll.came()
-        if self._turn.is_over and not self._receiver.is_amid:  # a frame that has begun is received to its end
+        if self._turn.is_over and not self._receiver.is_amid:  # A frame that has begun is received to its end.
             self._await_turn(frames)
             return
         try:
@@ -322,14 +322,15 @@ class Connection(asyncio.BufferedProtocol):
 
     def take_turn(self) -> None:
         """Continue in a new turn."""
-        if not self.rest.is_done(self._turn):  # also while the account pauses it: a request that has begun is answered
+        # A request that has begun is answered, even while the account pauses the connection.
+        if not self.rest.is_done(self._turn):
             self.server.read_turns.wait(self._turn, self)
             return
         self._awaits_turn = False
         self._go_on()
 
     def _go_on(self) -> None:
-        if self._held or self._awaits_turn:  # `take_turn` or `read_on` is called again when neither applies
+        if self._held or self._awaits_turn:  # `take_turn` or `read_on` is called again when neither applies.
             return
         if self._received is not None:
             self.buffer_updated(0)
@@ -467,7 +468,7 @@ class Connection(asyncio.BufferedProtocol):
             envelope.caller_throttle_ms = request.account.throttle_ms(request.envelope.WhichOneof("kind") or "")
         try:
             self.send(envelope, attachments)
-        except ProtocolError as error:  # the answer exceeds the frame limit; this error is the answer
+        except ProtocolError as error:  # The answer exceeds the frame limit, so this error is the answer.
             self.send(pb.Envelope(correlation_id=envelope.correlation_id, error=error.to_message()))
         self.release(request)
 

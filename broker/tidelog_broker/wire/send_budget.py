@@ -103,12 +103,12 @@ class SendBacklog:
 
     @property
     def room_bytes(self) -> int:
-        """How many bytes may be read now to be sent on this connection; none if zero or less."""
+        """Return the number of bytes that may be read now and sent on this connection; none if it is not positive."""
         return self._outgoing.share_bytes - self.held_bytes - self.reserved_bytes
 
     @property
     def is_prompt(self) -> bool:
-        """Whether the connection's oldest unsent write is recent."""
+        """Return whether the connection's oldest unsent write is recent."""
         return not self._writes or self._outgoing.now_s() - self._writes[0].written_s < PROMPT_S
 
     def fits(self, size_bytes: int) -> bool:
@@ -121,7 +121,7 @@ class SendBacklog:
         return not outgoing.used_bytes or outgoing.used_bytes + size_bytes <= outgoing.bytes_max
 
     def has_room(self) -> bool:
-        """Return whether anything may be read for it; if not, the connection is resumed when it may."""
+        """Return whether bytes may be read for the connection; if not, it is resumed once they may."""
         if self.unsent_bytes < self._outgoing.connection_bytes_max:
             if self.is_node:
                 return True
@@ -244,7 +244,7 @@ class SendBudget(ByteBudget):
 
     @property
     def share_bytes(self) -> int:
-        """The bytes that one more connection may have."""
+        """Number of unsent bytes that one more connection may have."""
         left_bytes = self.bytes_max - self.used_bytes
         share_bytes = (left_bytes - self.bytes_max // 4) // SHARE
         least_bytes = self.bytes_max // LEAST

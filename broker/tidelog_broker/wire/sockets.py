@@ -49,7 +49,7 @@ def sends_no_more(connected: socket.socket) -> bool:
         return False
     try:
         info = connected.getsockopt(socket.IPPROTO_TCP, option, 1)
-    except (OSError, ValueError):  # uvloop raises ValueError for a socket that was just closed
+    except (OSError, ValueError):  # uvloop raises ValueError for a socket that was just closed.
         return True
     return bool(info) and info[0] in _STATES_AFTER_FIN
 

@@ -47,7 +47,7 @@ def progress_of(connection: Options) -> Progress | None:
         return None
     try:
         info = connection.getsockopt(socket.IPPROTO_TCP, option, _INFO.size)
-    except (OSError, ValueError):  # uvloop raises ValueError for a socket that was just closed
+    except (OSError, ValueError):  # uvloop raises ValueError for a socket that was just closed.
         return None
     if len(info) < _INFO.size:
         return None

@@ -22,11 +22,11 @@ _TYPES: Final[frozenset[bytes | None]] = frozenset({ARROW.encode()})
 
 
 class _TakesTurnsError(Exception):
-    """The stream is too large to be read without yielding to the event loop."""
+    """Raised if the stream is too large to be read without yielding to the event loop."""
 
 
 def arrow_lane(scope: Scope, body: Body) -> Handling | None:
-    """Return how to answer a publish of Arrow columns; None for other requests."""
+    """Return the function that answers a publish of Arrow columns; None for other requests."""
     topic = topic_published_to(scope)
     if topic is None or scope["query_string"] or not is_plain(scope, _TYPES):
         return None

@@ -38,7 +38,7 @@ _BODIES: Final = msgspec.json.Decoder(_PlainPositions)
 
 
 def commit_lane(scope: Scope, body: Body) -> Handling | None:
-    """Return how to answer a commit of few offsets; None for other requests."""
+    """Return the function that answers a commit of few offsets; None for other requests."""
     if scope["method"] != "PUT" or scope["query_string"] or len(body) > AT_ONCE_BYTES:
         return None
     match = _PATH.fullmatch(scope["path"])

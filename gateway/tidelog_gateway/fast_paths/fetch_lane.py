@@ -23,7 +23,7 @@ _AT_LEAST_ONE: Final = frozenset({b"max_records", b"max_bytes"})
 
 
 def fetch_lane(scope: Scope, body: Body) -> Handling | None:
-    """Return how to answer a fetch from an offset; None for other requests."""
+    """Return the function that answers a fetch from an offset; None for other requests."""
     query: bytes = scope["query_string"]
     if scope["method"] != "GET" or body or not query or query.endswith(b"&") or not _NUMBERS.fullmatch(query):
         return None

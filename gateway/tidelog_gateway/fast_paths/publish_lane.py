@@ -22,7 +22,7 @@ _PATH: Final = re.compile(r"/v1/topics/([^/]+)/records")
 
 
 def publish_lane(scope: Scope, body: Body) -> Handling | None:
-    """Return how to answer a publish of few records as JSON; None for other requests."""
+    """Return the function that answers a publish of few records as JSON; None for other requests."""
     if scope["method"] != "POST" or scope["query_string"] or len(body) > AT_ONCE_BYTES:
         return None
     match = _PATH.fullmatch(scope["path"])

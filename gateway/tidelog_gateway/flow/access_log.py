@@ -34,7 +34,7 @@ class AccessLogMiddleware:
             return
         connection = _LoggedConnection(receive, send)
         state = scope.setdefault("state", {})
-        state.pop("exchange", None)  # so that answers of the fast paths also pass through `send`
+        state.pop("exchange", None)  # Answers of the fast paths also pass through `send`.
         connection.bytes_in = len(state.get("body") or b"")
         began = datetime.now(UTC)
         began_s = time.monotonic()

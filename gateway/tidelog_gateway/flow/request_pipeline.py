@@ -104,7 +104,7 @@ class RequestState:
             self.deadline.answered = True
 
     async def send(self, message: Message) -> None:
-        """Send a part of the answer, or a 503 if the response budget has no room for it."""
+        """Send a part of the answer, or a 503 if it does not fit the response budget."""
         self.begins()
         if message["type"] == "http.response.start":
             headers = with_browser_headers(message.get("headers", ()))
@@ -156,7 +156,7 @@ class RequestState:
         self._answer.sent()
 
     async def _has_room(self, size_bytes: int, *, is_owed: bool) -> bool:
-        """Reserve room for a part of the answer; without room, send a 503 instead."""
+        """Reserve memory for a part of the answer; if it does not fit the budget, send a 503 instead."""
         if self._answer.hold(size_bytes, is_forced=is_owed):
             return True
         self._refused = True
@@ -169,7 +169,7 @@ class RequestState:
 
 
 class RequestPipeline:
-    """See the module.
+    """The ASGI application; see the module.
 
     Args:
         app: the framework's routes.
@@ -295,7 +295,7 @@ class RequestPipeline:
                 self._limits.take_whole(whole, arrival)
                 body = whole
             elif await self._is_streamed(scope):
-                body = b""  # the route reads the body, and may store records at any time
+                body = b""  # The route reads the body, and may store records at any time.
                 if "exchange" in state:
                     state["exchange"].is_streamed = True
                 await self._app(scope, receive, send)
@@ -354,7 +354,7 @@ class RequestPipeline:
         except Exception:
             await internal().response(request.request_id)(scope, receive, send)
             raise  # the server logs it with its trace
-        if answer is None:  # the lane leaves the request to the framework
+        if answer is None:  # The fast path leaves the request to the framework.
             await self._app(scope, replayed(body, receive), send)
         elif send == request.send:
             await request.reply(answer)

@@ -72,7 +72,7 @@ class Exchange:
         disconnected: whether the client has disconnected.
         response_started: whether a part of the answer was written.
         response_complete: whether the whole answer was written.
-        is_streamed: whether the application acts on parts of the body before the rest has arrived.
+        is_streamed: whether the application processes parts of the body before the rest has arrived.
     """
 
     __slots__ = (
@@ -180,7 +180,7 @@ class Exchange:
 
     async def _failed(self) -> None:
         if self.response_complete:
-            return  # the client has the answer, and may have sent the next request
+            return  # The client has the answer, and may have sent the next request.
         if self.response_started or self.disconnected:
             self._connection.transport.close()
             return

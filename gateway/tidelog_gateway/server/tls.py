@@ -50,7 +50,7 @@ class GatewayTls:
 
     def _not_encrypted(self, error: TlsError) -> None:
         seldom = self._seldom.get(type(error))
-        if seldom is not None:  # other failures are normal: health checks, for instance, close during the handshake
+        if seldom is not None:  # Other failures are normal: health checks, for example, close during the handshake.
             seldom.say("TLS handshake with a client failed: %s; check the client's trusted CAs and TLS version", error)
 
     @classmethod

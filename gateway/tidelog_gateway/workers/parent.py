@@ -347,7 +347,7 @@ class Parent:
                 self._stop(0)
             else:
                 for worker in self._running():
-                    worker.signal(signal.SIGINT)  # after a SIGTERM the parent stops at once
+                    worker.signal(signal.SIGINT)  # After a SIGTERM the parent stops at once.
                 self._kill_at = min(self._kill_at, time.monotonic() + SECOND_SIGNAL_S)
 
     def _stop(self, code: int) -> None:

@@ -1,4 +1,4 @@
-"""A worker's server: accepts from its own listening socket, and from those of its duties."""
+"""A worker's server: accepts from its own listening socket, and from those that the parent assigns to it."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ class TlsEntrance:
         try:
             step()
         except BaseException:
-            stream.abort()  # a protocol's error closes its connection, as on any transport
+            stream.abort()  # A protocol's error closes its connection, as on any transport.
             raise
 
     def close(self) -> None:

@@ -68,7 +68,7 @@ def server_context(files: TlsFiles) -> ssl.SSLContext:
     """
     assert files.cert is not None, "a server needs a certificate"
     context = _hardened(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
-    context.num_tickets = 0  # resumption is off, because a resumed session would not be verified with reloaded files
+    context.num_tickets = 0  # Resumption is off, because a resumed session would not be verified with reloaded files.
     context.options |= ssl.OP_NO_TICKET
     _show(context, files)
     if files.ca is not None:
@@ -122,7 +122,7 @@ def _refuse_revoked(context: ssl.SSLContext, files: TlsFiles) -> bytes:
     content = files.crl_pem.encode("utf-8", "replace") if files.crl is None else read_pem(files.crl, _LISTS)
     where = f"the file {files.crl}" if files.crl else "the given CRL"
     kinds = set(_PEM_KIND.findall(content))
-    if kinds != {b"X509 CRL"}:  # OpenSSL would trust a certificate in the file as a CA
+    if kinds != {b"X509 CRL"}:  # OpenSSL would trust a certificate in the file as a CA.
         other = ", ".join(sorted(kind.decode("ascii", "replace") for kind in kinds - {b"X509 CRL"}))
         raise TlsFilesError(
             f"{where} contains {other or 'nothing in PEM'}; it may only contain certificate revocation "
@@ -218,7 +218,7 @@ def read_pem(path: Path, what: str, *, is_secret: bool = False) -> bytes:
 
 @dataclass(frozen=True)
 class _Contexts:
-    """Contexts, with the fingerprint of the files they were made from."""
+    """Contexts, with the fingerprint of the files that they were created from."""
 
     fingerprint: bytes
     contexts: list[ssl.SSLContext] = field(compare=False)

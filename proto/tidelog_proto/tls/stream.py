@@ -212,7 +212,7 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
             self._above.pause_writing()
 
     def resume_writing(self) -> None:
-        """Resume the protocol above: the write buffer below has room."""
+        """Resume the protocol above: the write buffer below has been drained."""
         if self._is_open:
             self._above.resume_writing()
 
@@ -294,7 +294,7 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
             self._error = TlsError(why(error))
             self._end()
         except BaseException:
-            self.abort()  # a protocol's error closes its connection, as on any transport
+            self.abort()  # A protocol's error closes its connection, as on any transport.
             raise
 
     def _may_hand_up(self) -> bool:
@@ -313,7 +313,7 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
             except ssl.SSLError:
                 if not filled:
                     raise
-                break  # deliver the bytes before the error; the next read raises it again
+                break  # Deliver the bytes before the error; the next read raises it again.
             else:
                 filled += count
                 is_more = bool(count) and bool(self._incoming.pending or self._tls.pending())
@@ -432,7 +432,7 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
             if self._is_open:
                 self._tls.unwrap()
         except ssl.SSLError:
-            pass  # a clean shutdown would wait for the peer's close_notify
+            pass  # A clean shutdown would wait for the peer's close_notify.
         self._flush()
         if self._raw is not None:
             self._raw.close()

@@ -106,7 +106,7 @@ async def session_of(broker: Broker, authenticator: Authenticator, credentials: 
             raise _yet_to_hear() from error
         if (
             broker.security.registry.changes == heard
-        ):  # nothing has changed: avoid a second slow hash for a wrong secret
+        ):  # `__meta` has not changed, so a wrong secret is not hashed a second time.
             raise
     return await authenticator.session_of(credentials, address=address)
 

@@ -25,7 +25,8 @@ async def identify(broker: Broker, request: Request) -> None:
     """Handle IDENTIFY. An error of the caller's credentials is part of the answer.
 
     Raises:
-        ProtocolError: INVALID_REQUEST without authentication; or why the credentials cannot be checked now.
+        ProtocolError: INVALID_REQUEST if this node does not authenticate callers; another error if it cannot check the
+            credentials now.
     """
     authenticator, gateway = broker.security.authenticator, request.connection.session
     if authenticator is None or gateway is None:

@@ -70,7 +70,7 @@ async def metadata(broker: Broker, request: Request) -> None:
 
 
 def _news(broker: Broker, request: Request, names: list[str]) -> pb.Envelope | None:
-    """Answer a held request: only the partitions that differ from what the client knows.
+    """Answer a held request: only the partitions that differ from the client's metadata.
 
     Changes that exceed a page are sent after the client's next request.
 
@@ -138,7 +138,7 @@ def _first_unknown(broker: Broker, names: list[str], cursor: pb.TopicCursor | No
 
 
 async def _until_news(broker: Broker, request: Request) -> None:
-    """Hold a request until something differs from what the client knows, or the wait is over."""
+    """Hold a request until this node's metadata differs from the client's, or the wait is over."""
     message = request.envelope.metadata
     wait_s = min(message.wait_ms, WAIT_MS_MAX) / 1000
     with broker.route_news.listening(message.known, wait_s=wait_s) as held:

@@ -12,7 +12,7 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
 USAGES_MAX: Final = 1_000
-"""Callers reported per node, those throttled the longest first. All nodes together report at most twice as many."""
+"""Callers reported per node, longest throttled first. All nodes together report at most twice as many."""
 _TIMEOUT_S: Final = 1.5
 """Limit of waiting for the answers of all other nodes; later answers are omitted."""
 
@@ -48,6 +48,6 @@ async def _at(broker: Broker, request: Request, peer: str) -> list[pb.QuotaUsage
     envelope = with_caller(request, pb.Envelope(security_list=request.envelope.security_list))
     try:
         frame = await broker.cluster.request(peer, envelope, timeout_s=_TIMEOUT_S)
-    except ProtocolError:  # the node is unreachable, slow, or of a release without quotas
+    except ProtocolError:  # The node is unreachable, slow, or of a release without quotas.
         return []
     return list(frame.envelope.security_list_reply.usages)

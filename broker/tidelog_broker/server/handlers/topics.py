@@ -128,7 +128,7 @@ async def list_some(broker: Broker, request: Request) -> None:
     cursor = cursor_of(message)
     begins = (
         cursor is None or not cursor.topic_id
-    )  # the cursor of a following page has a topic id; one with a name only starts a list
+    )  # The cursor of a following page has a topic id; one with a name only starts a list.
     if begins and request.connection.peer_id is None:
         await is_current(broker)
     async with broker.bounds.turns.turn(request.connection, request.payer):

@@ -29,8 +29,7 @@ from typing import Final, NamedTuple
 from tidelog_broker.storage.segment.disk import Disk, OpenSegment
 
 UNSYNCED_SEGMENTS_MAX: Final = 4
-"""Bound on the rolled segments that the end of an epoch has to sync besides the newest; beyond it an append syncs the
-oldest.
+"""Limit of rolled, unsynced segments, which the end of an epoch must sync; beyond it an append syncs the oldest.
 """
 
 
@@ -119,7 +118,7 @@ class DeferredSyncs:
         self.error: OSError | None = None
 
     def __bool__(self) -> bool:
-        """Whether a sync is pending."""
+        """Return whether a sync is pending."""
         return bool(self._rolled) or (self._names is not None and not self._names.is_done)
 
     @property

@@ -205,7 +205,7 @@ class EpochLog:
     # ------------------------------------------------------------------------------------ appending
 
     def has_room(self, needed_bytes: int) -> bool:
-        """Whether `ensure_space` would succeed for this many bytes without touching the disk."""
+        """Return whether `ensure_space` would succeed for this many bytes without touching the disk."""
         active = self._active
         if active is None or self._failure or self._held.damage is not None:
             return False
@@ -414,7 +414,7 @@ class EpochLog:
         assert len(self._held.segments) > 1, "the newest segment stays"
         oldest = self._held.segments[0]
         try:
-            # One at a time: a crash must not bring back an older segment with a gap after it.
+            # Remove one at a time, so that a crash cannot bring back an older segment with a gap after it.
             self._deferred.sync_names()
             with self._held.beside:
                 self._held.segments = self._held.segments[1:]
@@ -532,7 +532,7 @@ class EpochLog:
         return self._active
 
     def _must_roll(self, active: ActiveSegment, needed_bytes: int) -> bool:
-        """Whether the group needs a new segment. A group never spans two; one larger than a segment gets its own."""
+        """Return whether the group needs a new segment. A group never spans two; a larger one gets its own."""
         return active.end.position + needed_bytes > self.segment_bytes and active.has_batches
 
     def _fail(self, what: str, error: OSError) -> StorageFailedError:

@@ -226,7 +226,7 @@ class EpochCopies:
             raise StorageFailedError(f"epoch {epoch} of {self._held.directory} cannot be set aside: {error}") from error
 
     def is_overtaken(self, offset: int) -> bool:
-        """Whether only records below `offset` are missing between the end of the log and a complete copy.
+        """Return whether only records below `offset` are missing between the end of the log and a complete copy.
 
         These cannot be fetched any more, so the log never reaches the copy.
 
@@ -300,7 +300,7 @@ class EpochCopies:
         self._copies[log.epoch] = None
 
     def _fits(self, copy: PartialCopy) -> bool:
-        """Whether a copy is complete and continues the log at its start or end."""
+        """Return whether a copy is complete and continues the log at its start or end."""
         if copy.log.state != "sealed":
             return False
         if not self._held.epochs:

@@ -36,7 +36,7 @@ from tidelog_proto.limits import FETCH_BYTES_MAX, KIB, MIB
 WORK_BYTES: Final = 8 * MIB
 """Maximum stored bytes of the log that one read examines; the last batch may exceed it."""
 PROBE_BYTES: Final = 16 * KIB
-"""The cost of a lookup in one segment's index."""
+"""Cost of a lookup in one segment's index, in bytes of the read's budget."""
 _NAMED_MAX: Final = 256
 """Maximum number of batches that one index lookup returns."""
 
