@@ -230,8 +230,8 @@ class Offset:
 
     Attributes:
         offset: earliest, latest, or the first record with at least the timestamp (otherwise the high watermark).
-        found: by time, whether such a record exists; True for earliest and latest.
-        timestamp_us: by time, that record's timestamp; otherwise 0.
+        found: for a lookup by time, whether such a record exists; True for earliest and latest.
+        timestamp_us: for a lookup by time, that record's timestamp; otherwise 0.
         log_start_offset: the first readable offset.
         high_watermark: the end of the readable offsets.
     """

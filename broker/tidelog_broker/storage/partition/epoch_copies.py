@@ -314,7 +314,7 @@ class EpochCopies:
         epoch, end_offset = copy.target.epoch, copy.target.end.offset
         newest = self._held.active
         if newest is not None and newest.epoch < epoch and newest.state != "sealed":
-            # The epoch was opened as the newest one after a restart; it ends at its decided end.
+            # After a restart the epoch was opened as the newest one, and without its decided end.
             newest.seal()
         del self._copies[epoch]
         copy.log.close()
