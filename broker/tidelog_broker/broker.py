@@ -23,7 +23,7 @@ from tidelog_broker.base.tasks import Tasks
 from tidelog_broker.base.threads import Threads
 from tidelog_broker.cluster.cluster_view import Cluster
 from tidelog_broker.cluster.incarnation_registry import IncarnationRegistry
-from tidelog_broker.cluster.route_watch import RouteNews
+from tidelog_broker.cluster.route_watch import RouteWatch
 from tidelog_broker.cluster.routes import Route, Routes, route_of
 from tidelog_broker.core.groups.positions import GroupBounds
 from tidelog_broker.core.hot_ring import RingBudget
@@ -135,7 +135,7 @@ class Broker:
         self.contents = Budget(settings.deduplication_bytes)
         self.inline_writes = InlineWrites()
         self.taken_over = TakeoverLog()
-        self.route_news = RouteNews()
+        self.route_news = RouteWatch()
         self.peers: Peers | None = None
         """Connections of other nodes; None on a single node without a cluster."""
         self.port = 0

@@ -64,7 +64,7 @@ class Founder(BaseModel):
 
     @field_validator("roles")
     @classmethod
-    def _roles_stand_once(cls, value: tuple[RoleName, ...]) -> tuple[RoleName, ...]:
+    def _check_duplicate_roles(cls, value: tuple[RoleName, ...]) -> tuple[RoleName, ...]:
         if len(set(value)) != len(value):
             raise ValueError(f"a role must be listed only once, got {', '.join(value)}")
         return tuple(sorted(value))
@@ -87,10 +87,10 @@ class Bootstrap(BaseModel):
 
     @field_validator("nodes")
     @classmethod
-    def _nodes_are_different(cls, value: tuple[Founder, ...]) -> tuple[Founder, ...]:
-        _refuse_twice("node id", [node.node_id for node in value])
-        _refuse_twice("address", [f"{node.host}:{node.port}" for node in value])
-        _refuse_twice("gossip address", [f"{node.host}:{node.gossip_port}" for node in value])
+    def _check_unique_nodes(cls, value: tuple[Founder, ...]) -> tuple[Founder, ...]:
+        _refuse_duplicates("node id", [node.node_id for node in value])
+        _refuse_duplicates("address", [f"{node.host}:{node.port}" for node in value])
+        _refuse_duplicates("gossip address", [f"{node.host}:{node.gossip_port}" for node in value])
         if not any("persistence" in node.roles for node in value):
             raise ValueError("no node has the role persistence, which at least one founder needs to store data")
         return tuple(sorted(value, key=lambda node: node.node_id))
@@ -215,7 +215,7 @@ def open_directory(
     return open_node_dir(settings.data, fs=fs, node_id=settings.node_id, cluster_id=cluster_id, replaces=replaces)
 
 
-def _refuse_twice(what: str, values: Sequence[str]) -> None:
+def _refuse_duplicates(what: str, values: Sequence[str]) -> None:
     seen: set[str] = set()
     for value in values:
         if value in seen:

@@ -257,7 +257,7 @@ class IncarnationRegistry:
                 # Sent only once it is durable, so that no other node knows a later tick than this directory contains.
                 self.own.now = raised
                 self._unsent[self.own.directory] = None
-            await self._send_news(neighbours)
+            await self._send_changes(neighbours)
 
     async def exchange(self, neighbours: LinkedNodes, node_id: str) -> bool:
         """Exchange all known incarnations with a newly linked node; return False if that node does not answer."""
@@ -270,7 +270,7 @@ class IncarnationRegistry:
         # The disk may be full, so a failure is ignored: other nodes report these incarnations again.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                await self._keep_news()
+                await self._store_changes()
                 await self._elsewhere_kept.wait()
         await self._journal.close()
 
@@ -523,13 +523,13 @@ class IncarnationRegistry:
             await self._append([self._known.entry(directory)])
             self._durable[directory] = starts
 
-    async def _send_news(self, neighbours: LinkedNodes) -> None:
+    async def _send_changes(self, neighbours: LinkedNodes) -> None:
         """Make changes durable with one sync, and send them; later changes are part of the next round.
 
         A linked node that has not answered an earlier message is sent all known incarnations, since its link may
         persist.
         """
-        news = await self._keep_news()
+        news = await self._store_changes()
         entries = [self._entry(of) for of in news if of == self.own.directory or of in self._known]
         linked = neighbours.linked
         self._unanswered &= linked
@@ -539,7 +539,7 @@ class IncarnationRegistry:
             *(self._send(neighbours, node_id, entries) for node_id in sorted(linked.difference(unanswered))),
         )
 
-    async def _keep_news(self) -> list[Directory]:
+    async def _store_changes(self) -> list[Directory]:
         """Write changes since the last call to the journal; return their directories, including this node's own."""
         news, self._unsent = list(self._unsent), {}
         others = {of: self._known.starts(of) for of in news if of in self._known and self._is_kept(of)}

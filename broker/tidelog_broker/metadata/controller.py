@@ -150,7 +150,7 @@ class Controller:
             record.ClearField("first_epochs")  # Records of deleted topics are kept for ever.
             await self._meta_log.write_topic(record, epoch=epoch)
 
-    async def found_audit(self, requested: pb.TopicConfig) -> None:
+    async def create_audit_topic(self, requested: pb.TopicConfig) -> None:
         """Create `__audit` if it does not exist.
 
         Raises:
@@ -341,7 +341,7 @@ class Controller:
         record = self._nodes.get(node_id)
         return record is not None and record.removed
 
-    def _is_there(self, node_id: str) -> bool:
+    def _is_registered_and_alive(self, node_id: str) -> bool:
         """Return whether a node is registered and alive."""
         return self._cluster.alive(node_id) and not self.is_removed(node_id)
 
@@ -374,7 +374,9 @@ class Controller:
                         "stores nothing",
                     )
                 needed = max(record.config.ack_quorum, len(route.placement) // 2 + 1)
-                live_replicas = sum(1 for node in route.placement if node != node_id and self._is_there(node))
+                live_replicas = sum(
+                    1 for node in route.placement if node != node_id and self._is_registered_and_alive(node)
+                )
                 if live_replicas < needed:
                     raise ProtocolError(
                         pb.INVALID_REQUEST,

@@ -13,7 +13,7 @@ import jwt
 from tidelog_broker.core.security.permissions import Permissions, check_principal
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.metadata.credential_work import CredentialWork
-from tidelog_broker.metadata.jwks import BY_JWT, Jwks
+from tidelog_broker.metadata.jwks import JWT_IDENTITY_PREFIX, Jwks
 from tidelog_broker.metadata.jwt_keys import KEY_ID_CHARS_MAX, SigningKey
 from tidelog_broker.metadata.security_limits import ROLES_MAX
 from tidelog_proto import broker_pb2 as pb
@@ -89,13 +89,13 @@ class JwtTokens:
         key = await self._jwks.key(_key_id_of(token))
         claims = await self._work.call(address, _verified, token, key, self._rules)
         principal, roles = _principal_of(claims, self._rules), _roles_of(claims, self._rules)
-        if self._jwks.has_ended(BY_JWT + key.fingerprint):  # the key was revoked during the verification
+        if self._jwks.has_ended(JWT_IDENTITY_PREFIX + key.fingerprint):  # the key was revoked during the verification
             raise _wrong("the token's key is no longer published by its issuer")
         return Session(
             self._permissions,
             principal,
             roles,
-            identity=BY_JWT + key.fingerprint,
+            identity=JWT_IDENTITY_PREFIX + key.fingerprint,
             expires_us=min(int(claims["exp"]) + self._rules.leeway_s, EXPIRES_S_MAX) * 1_000_000,
         )
 

@@ -63,7 +63,7 @@ class ScramLogins:
             opening = opened(message)
         except ScramError as error:
             raise _malformed_error() from error
-        made_up = self._made_up(opening.name)
+        made_up = self._fake_verifier(opening.name)
         user = self._registry.user(opening.name)
         verifier = made_up
         if user is not None:
@@ -93,7 +93,7 @@ class ScramLogins:
         user = self._registry.user(login.side.opening.name)
         return user is not None and user.user_id != login.user_id
 
-    def _made_up(self, name: str) -> Verifier:
+    def _fake_verifier(self, name: str) -> Verifier:
         secret = self._registry.scram_secret() or self._own_secret
 
         def derived(label: bytes) -> bytes:

@@ -251,7 +251,7 @@ class ClusterMembership:
         broker.tasks.spawn(self._watch_connections(), "watching connections")
         broker.tasks.spawn(self._follow_secrets(), "following the cluster's secret")
         assert self._admission is not None
-        broker.tasks.spawn(self._admission.keep_bound(), "binding this directory at other founders")
+        broker.tasks.spawn(self._admission.bind_remaining_founders(), "binding this directory at other founders")
         self.look_soon()
 
     async def _follow_secrets(self) -> None:

@@ -121,9 +121,9 @@ class DirectoryAdmission:
                 await self._fetch_meta_record()
             return
         if self._founders:
-            await self._be_bound()
+            await self._wait_until_bound()
         else:
-            await self._be_registered()
+            await self._wait_until_registered()
         await asyncio.to_thread(broker.dir.mark_admitted)
         log.info("node %r is admitted to cluster %s", broker.node_id, broker.cluster_id.hex())
 
@@ -141,7 +141,7 @@ class DirectoryAdmission:
             if fault:
                 raise IdentityError(fault)
 
-    async def keep_bound(self) -> None:
+    async def bind_remaining_founders(self) -> None:
         """Ask founders that were unreachable at this founder's admission to record its data directory, too.
 
         Each of the other founders can then detect that this founder has lost its disk.
@@ -169,7 +169,7 @@ class DirectoryAdmission:
 
     # --- founders --------------------------------------------------------------------------------------
 
-    async def _be_bound(self) -> None:
+    async def _wait_until_bound(self) -> None:
         binders = Binders(self._broker.node_id, self._broker.dir.directory_id, self._founders)
         patient_until_s = self._broker.loop.time() + PATIENCE_S
         while True:
@@ -178,11 +178,11 @@ class DirectoryAdmission:
             if not binders.missing and not (patient and binders.waited_for):
                 return
             if not patient:
-                self._give_up_if_turned_away(binders.missing)
-                self._say_who_is_missing(binders)
+                self._raise_if_rejected(binders.missing)
+                self._log_missing_answers(binders)
             await asyncio.sleep(ASK_AGAIN_S)
 
-    def _say_who_is_missing(self, binders: Binders) -> None:
+    def _log_missing_answers(self, binders: Binders) -> None:
         waited_for = binders.waited_for
         named = [f"{name} ({self._links.problem(name) or 'no answer yet'})" for name in waited_for[:_NAMED_MAX]]
         if len(waited_for) > _NAMED_MAX:
@@ -196,7 +196,7 @@ class DirectoryAdmission:
 
     # --- joiners ---------------------------------------------------------------------------------------
 
-    async def _be_registered(self) -> None:
+    async def _wait_until_registered(self) -> None:
         patient_until_s = self._broker.loop.time() + PATIENCE_S
         while True:
             await self._ask_all(None)
@@ -204,7 +204,7 @@ class DirectoryAdmission:
             if not problem:
                 return
             if self._broker.loop.time() >= patient_until_s:
-                self._give_up_if_turned_away(1)
+                self._raise_if_rejected(1)
                 self._say(f"node {self._broker.node_id!r} waits to be registered in the cluster: {problem}")
             await asyncio.sleep(ASK_AGAIN_S)
 
@@ -315,7 +315,7 @@ class DirectoryAdmission:
             self._is_registered |= _stands(record, broker.dir.directory_id)
         self._look()
 
-    def _give_up_if_turned_away(self, needed: int) -> None:
+    def _raise_if_rejected(self, needed: int) -> None:
         own = (self._broker.settings.advertised_host, self._broker.advertised_port)
         refusals = {address: what for address, what in self._links.refusals().items() if address != own}
         if not self._answered_nodes and needed and len(refusals) >= needed:

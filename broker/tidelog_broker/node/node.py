@@ -38,7 +38,7 @@ from tidelog_broker.partition.backfill_monitor import BackfillMonitor
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.scrubber import Scrubber
 from tidelog_broker.replication.anti_entropy import AntiEntropy
-from tidelog_broker.replication.push_windows import share_out
+from tidelog_broker.replication.push_windows import divide_window_memory
 from tidelog_broker.server.audit_topic import AuditTopic
 from tidelog_broker.server.server import Server
 from tidelog_broker.storage.io.errors import StorageFailedError
@@ -317,7 +317,7 @@ class Node:
             broker.metrics.ring_bytes.set(broker.rings.size_bytes)
             broker.metrics.deduplication_bytes.set(broker.contents.used_bytes)
             broker.metrics.index_bytes.set(broker.disk.hash_memory.size_bytes)
-            share_out(broker.replication.pushing(), self.settings.push_windows_bytes)
+            divide_window_memory(broker.replication.pushing(), self.settings.push_windows_bytes)
             await asyncio.sleep(_HEARTBEAT_S)
 
     def _disk_is_full(self) -> bool:

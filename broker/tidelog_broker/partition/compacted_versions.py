@@ -34,7 +34,7 @@ from tidelog_proto import broker_pb2 as pb
 
 log = logging.getLogger(__name__)
 
-WHOLE_S: Final = 10.0
+COMPLETE_COPY_TIMEOUT_S: Final = 10.0
 """How long to wait for a copy to become complete."""
 
 WHOLE_AGAIN_S: Final = 0.02
@@ -192,7 +192,7 @@ class CompactedVersions:
         return self._driver.is_learning or self._state.replica.backfill.producers.is_asking
 
     async def _until_may_replace(self) -> bool:
-        until_s = self._tools.loop.time() + WHOLE_S
+        until_s = self._tools.loop.time() + COMPLETE_COPY_TIMEOUT_S
         self._watch.step(lambda: "the journal to store a decision, and other nodes to report the producers' state")
         while self._may_not_replace():
             if self.is_over or self._tools.loop.time() >= until_s:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from tidelog_broker.partition.change_notifier import ChangeNotifier
-from tidelog_broker.partition.compacted_versions import WHOLE_AGAIN_S, WHOLE_S, CompactedVersions
+from tidelog_broker.partition.compacted_versions import COMPLETE_COPY_TIMEOUT_S, WHOLE_AGAIN_S, CompactedVersions
 from tidelog_broker.partition.compaction_progress import CompactionProgress
 from tidelog_broker.partition.state import PartitionState
 from tidelog_broker.partition.tools import PartitionTools
@@ -38,7 +38,7 @@ COMPACTIONS_MAX: Final = 256
 DECIDE_S: Final = 10.0
 """How long the owner waits for the decision about a proposed end of an epoch."""
 
-STILL_S: Final = 30.0
+NO_PROGRESS_S: Final = 30.0
 """Timeout of a requested pass without progress; longer than each timeout within the pass."""
 
 LOOK_S: Final = 0.2
@@ -135,8 +135,8 @@ class Compaction:
         """Compact everything committed so far; return when it is done on this node.
 
         Raises:
-            ProtocolError: INVALID_REQUEST if the topic is not compacted, or is on hold; NOT_OWNER; EPOCH_CHANGING
-                if it was not decided in time; TIMED_OUT, with the awaited resource, without progress for `STILL_S`: the
+            ProtocolError: INVALID_REQUEST if the topic is not compacted, or is on hold; NOT_OWNER; EPOCH_CHANGING if it
+                was not decided in time; TIMED_OUT, with the awaited resource, without progress for `NO_PROGRESS_S`: the
                 pass continues when that becomes available; DISK_FULL and others of the pass.
         """
         config, name = self._state.topic.config, self._state.name
@@ -167,7 +167,7 @@ class Compaction:
         try:
             while not (await asyncio.wait([running], timeout=LOOK_S))[0]:
                 idle_s = min(self._watch.idle_s, loop.time() - began_s)
-                if idle_s >= STILL_S:
+                if idle_s >= NO_PROGRESS_S:
                     is_left = has_turn.is_set()
                     raise ProtocolError(
                         pb.TIMED_OUT,
@@ -262,7 +262,7 @@ class Compaction:
         Raises:
             ProtocolError: EPOCH_CHANGING if that takes too long.
         """
-        until_s = self._tools.loop.time() + WHOLE_S
+        until_s = self._tools.loop.time() + COMPLETE_COPY_TIMEOUT_S
         history = self._state.replica.backfill
         self._watch.step(self._missing_here)
         while self.versions.is_converging or history.is_lacking or not self.versions.can_pass(terms, epochs):

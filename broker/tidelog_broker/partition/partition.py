@@ -184,7 +184,7 @@ class Partition:
 
     def decided(self, news: EpochDecided) -> None:
         """Handle the end of an epoch, and the truncation of what was appended after it."""
-        self._tell_of_loss(news)
+        self._log_data_loss(news)
         self.retention.note_log_start()  # A single copy may have deleted records without storing the log start.
         cut_offset = self.driver.cut_offset
         if self.ring.end_offset != news.end_offset or (cut_offset is not None and cut_offset < news.end_offset):
@@ -207,7 +207,7 @@ class Partition:
         self.changes.changed()
         self.changes.wake()
 
-    def _tell_of_loss(self, news: EpochDecided) -> None:
+    def _log_data_loss(self, news: EpochDecided) -> None:
         if news.unsafe:
             log.warning(
                 "DATA_LOSS: %s: an operator ended epoch %d at offset %d without a quorum; acknowledged records "

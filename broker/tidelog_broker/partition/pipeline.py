@@ -277,7 +277,7 @@ class Pipeline:
         self.has_rolled |= rolled
         if self._refusal is not None:
             # The partition was deleted or stopped during the allocation: the files may be closed before a write.
-            self._turn_down(publishes, self._refusal)
+            self._refuse_publishes(publishes, self._refusal)
         elif error is not None and not isinstance(error, DiskFullError):
             self._fail(publishes, error)
         elif owner is not self._state.writer:
@@ -290,7 +290,9 @@ class Pipeline:
                 now_s = time.monotonic()
                 self._full_disk.add(len(publishes), now_s)
                 self.full_since_s = self.full_since_s or now_s
-            self._turn_down(publishes, ProtocolError(error.code, error.message, retry_after_ms=DISK_FULL_RETRY_MS))
+            self._refuse_publishes(
+                publishes, ProtocolError(error.code, error.message, retry_after_ms=DISK_FULL_RETRY_MS)
+            )
         else:
             self.full_since_s = None
             self._append(owner, publishes)
@@ -328,7 +330,7 @@ class Pipeline:
             return
         self.go_on()
 
-    def _turn_down(self, publishes: list[PendingPublish], refusal: ProtocolError) -> None:
+    def _refuse_publishes(self, publishes: list[PendingPublish], refusal: ProtocolError) -> None:
         """Refuse a group without offsets, and continue."""
         for pending in publishes:
             pending.settle(refusal, False)

@@ -54,7 +54,7 @@ class RecordAges:
         return config.retention_ms * 1000 if config.cleanup in DELETING else 0
 
     @property
-    def is_to_roll(self) -> bool:
+    def must_roll(self) -> bool:
         """Whether the active segment has records that are old enough to roll it."""
         found, time_us = self._ages, self._time_us
         if not time_us or not found.newest_first_us or self._state.topic.config.hold:

@@ -288,15 +288,15 @@ class PartitionState:
         try:
             yield
         except NotHeldError as error:
-            raise self.not_here(offset) from error
+            raise self.missing_here_error(offset) from error
         except ProtocolError as error:
             if self.refusal is not None:
                 raise self.refusal from error
             if error.code == pb.OFFSET_OUT_OF_RANGE and self.log_start <= offset <= self.high_watermark:
-                raise self.not_here(offset) from error
+                raise self.missing_here_error(offset) from error
             raise
 
-    def not_here(self, offset: int) -> ProtocolError:
+    def missing_here_error(self, offset: int) -> ProtocolError:
         """Return the error for a committed record that this copy lacks: the owner has it, or is itself fetching it."""
         missing = self.replica.backfill.missing()
         if missing is None or self._known.active.owner != self._node_id:

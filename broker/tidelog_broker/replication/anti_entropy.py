@@ -72,10 +72,10 @@ class AntiEntropy:
     def _tell(self, replica: Replica) -> None:
         if replica.state.role in {"opening", "owner", "retiring"}:
             return
-        others = [node_id for node_id in self._whom(replica) if node_id != self._node_id]
+        others = [node_id for node_id in self._receivers(replica) if node_id != self._node_id]
         self._cluster.send(others, replica.state.chain_status(), ())
 
-    def _whom(self, replica: Replica) -> Iterable[str]:
+    def _receivers(self, replica: Replica) -> Iterable[str]:
         active = replica.state.active
         if replica.state.role == "outsider":
             return sorted(self._cluster.linked)

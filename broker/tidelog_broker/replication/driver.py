@@ -469,9 +469,9 @@ class ReplicaDriver:
                 self._decisions_queued -= 1
             self.replica.wrote(now_ms, ok=ok)
         if self._in_doubt:
-            self._look_at_doubt()
+            self._check_doubt()
 
-    def _look_at_doubt(self) -> None:
+    def _check_doubt(self) -> None:
         """End the doubt of a copy that lacked records once the core has ended it."""
         if not self.replica.state.doubt and not self._writing:
             self._in_doubt = False

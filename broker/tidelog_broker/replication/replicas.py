@@ -197,13 +197,13 @@ class Replication:
             sorted(self.all(), key=lambda driver: (driver.key[0] not in FIRST, driver.written_ms < since_ms))
         )
         if not waits:
-            self._make_aware()
+            self._notify_replicas()
 
-    def _make_aware(self) -> None:
+    def _notify_replicas(self) -> None:
         for _ in range(min(PORTION, len(self._unaware))):
             self._unaware.popleft().liveness_changed()
         if self._unaware and not self._closed:
-            self._loop.call_soon(self._make_aware)
+            self._loop.call_soon(self._notify_replicas)
 
     def statuses(self) -> list[pb.EpochStatus]:
         """Return the length of every chain of this node, as requests to another node."""

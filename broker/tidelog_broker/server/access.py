@@ -20,14 +20,14 @@ from tidelog_broker.core.security.registry import ADMIN_BY_RECORD, KEY, USER
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.core.security.tickets import ticket_refused
 from tidelog_broker.groups.subscriptions import TOPICS_MAX
-from tidelog_broker.server.audited_requests import AUDITED, follow_act, refusal_of
+from tidelog_broker.server.audited_requests import AUDITED, audit_operation, refusal_of
 from tidelog_broker.server.gateway_tickets import GatewayTickets
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX
 
-HANDED_ON_MAX: Final = 1_024
+FORWARDED_SESSIONS_MAX: Final = 1_024
 """Limit of the cached sessions of forwarded callers."""
 
 Rule = Callable[[Broker, Session, pb.Envelope], None]
@@ -181,7 +181,7 @@ RULES: Final[dict[str, Need]] = {
 }
 """Envelope kind -> requirement."""
 
-_FOR_ONESELF: Final = frozenset({"hello", "peer_hello", "peer_proof", "identify"})
+_SELF_KINDS: Final = frozenset({"hello", "peer_hello", "peer_proof", "identify"})
 """Kinds that concern the client itself, so no other caller can be named."""
 
 
@@ -224,12 +224,14 @@ class AccessChecks:
             raise
         if kind in AUDITED and connection.peer_id is None:
             assert need is not None, "kinds without a rule are refused"
-            follow_act(self._broker, kind, request, session, operation_name(need.operation or pb.OPERATION_UNSPECIFIED))
+            audit_operation(
+                self._broker, kind, request, session, operation_name(need.operation or pb.OPERATION_UNSPECIFIED)
+            )
 
     def _show_ticket(self, kind: str, request: Request) -> None:
         """Use the session of the caller that a gateway's ticket names; count and audit a refused ticket."""
         connection = request.connection
-        if connection.peer_id is not None or kind in _FOR_ONESELF:
+        if connection.peer_id is not None or kind in _SELF_KINDS:
             raise ProtocolError(pb.INVALID_REQUEST, f"{kind} cannot be sent on behalf of another caller")
         try:
             request.session = self._on_behalf.session(connection, request.envelope.on_behalf)
@@ -256,7 +258,7 @@ class AccessChecks:
                 expires_us=caller.expires_us,
             )
         self._handed_on[key] = session
-        if len(self._handed_on) > HANDED_ON_MAX:
+        if len(self._handed_on) > FORWARDED_SESSIONS_MAX:
             del self._handed_on[next(iter(self._handed_on))]
         return session
 

@@ -50,7 +50,7 @@ from tidelog_proto.auth.unauthenticated_limits import UnauthenticatedConnections
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import PROTOCOL_VERSION
 from tidelog_proto.process.log_rate_limit import RateLimitedLog
-from tidelog_proto.tls.handshakes import TlsEntrance
+from tidelog_proto.tls.handshakes import TlsAcceptor
 from tidelog_proto.tls.stream import TlsError
 from tidelog_proto.version import NODE_SOFTWARE
 from tidelog_proto.wire.frames import encode_frame
@@ -138,7 +138,7 @@ class Server:
         self.access = AccessChecks(broker)
         broker.security.changed = self.security_changed
         self._seldom = RateLimitedLog(log)
-        self._entrance = self._make_entrance()
+        self._entrance = self._make_acceptor()
         self.spans: RequestSpans | None = None
         self._requests = {kind: self.metrics.requests.tally(kind) for kind in HANDLERS}
 
@@ -153,7 +153,7 @@ class Server:
         )
         return int(self._listener.sockets[0].getsockname()[1])
 
-    def _make_entrance(self) -> TlsEntrance | None:
+    def _make_acceptor(self) -> TlsAcceptor | None:
         if not self.broker.tls.is_on:
             return None
         error = ProtocolError(
@@ -161,7 +161,7 @@ class Server:
             "this port requires TLS: pass the CA of its certificate by TIDELOG_CA_FILE, tls= or a context "
             "(on a node: tls_cert_file and tls_ca_file)",
         )
-        return TlsEntrance(
+        return TlsAcceptor(
             self.broker.tls.server,
             timeout_s=self.settings.hello_timeout_ms / 1000,
             refusal=encode_frame(pb.Envelope(error=error.to_message())),
@@ -221,7 +221,7 @@ class Server:
         self._count()
         gave_way = self._strangers.came(connection, counted_address(connection.host))
         if not gave_way and len(self.connections) > self.settings.connections_max + RESERVED_CONNECTIONS:
-            gave_way = self._strangers.make_way()
+            gave_way = self._strangers.close_oldest()
             if not gave_way:
                 connection.abort(hello.too_many(self.broker))
         self.metrics.strangers_closed.inc(gave_way)

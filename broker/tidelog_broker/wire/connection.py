@@ -37,8 +37,8 @@ from tidelog_broker.wire.quota_account import Account
 from tidelog_broker.wire.read_turns import ENVELOPE_WEIGHT, REQUEST_BYTES, ReadTurn
 from tidelog_broker.wire.request_work import RemainingWork, end_work
 from tidelog_broker.wire.send_budget import SendBacklog
-from tidelog_broker.wire.sockets import sends_no_more, tune
-from tidelog_broker.wire.stall_watch import StallWatch, stalled_because
+from tidelog_broker.wire.sockets import peer_has_closed, tune
+from tidelog_broker.wire.stall_watch import StallWatch, stall_reason
 from tidelog_broker.wire.subscription_pump import SubscriptionPump
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -228,7 +228,7 @@ class Connection(asyncio.BufferedProtocol):
             frames = self._receiver.received(nbytes)
         if nbytes:
             self._idle_poll.came()
-        if self._turn.is_over and not self._receiver.is_amid:  # A frame that has begun is received to its end.
+        if self._turn.is_over and not self._receiver.is_inside_frame:  # A frame that has begun is received to its end.
             self._await_turn(frames)
             return
         try:
@@ -338,7 +338,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def end_if_gone(self) -> None:
         """Close if the client has closed its side while reading is paused."""
-        if self._transport is not None and sends_no_more(self._transport.get_extra_info("socket")):
+        if self._transport is not None and peer_has_closed(self._transport.get_extra_info("socket")):
             self.cut_off()
 
     def close_stalled(self, stalled_s: float) -> None:
@@ -595,7 +595,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport.pause_reading()
 
     def _stalled(self) -> None:
-        log.warning("closing the connection of %s: %s", self.client_id, stalled_because())
+        log.warning("closing the connection of %s: %s", self.client_id, stall_reason())
         self.cut_off()
 
     def _hello_is_late(self) -> None:

@@ -11,7 +11,7 @@ asyncio reports a full buffer, but not in each of its releases and not below the
 transport's buffer is read after each write (a partly sent write stays in memory as a whole, and counts as a whole), and
 while anything waits all connections are checked every `TICK_S`. A client that reads nothing for `stall_ms` while
 something waits for it is closed, whatever it sends meanwhile. If a client without unsent bytes exceeds the budget,
-clients that have read nothing for `PRESSED_STALL_S` are closed at once, largest first, until half of the budget is
+clients that have read nothing for `OVER_BUDGET_STALL_S` are closed at once, largest first, until half of the budget is
 free.
 
 Other nodes have their own limits and are not counted; the stall limit applies to them too.
@@ -33,7 +33,7 @@ LEAST: Final = 4096
 TICK_S: Final = 0.02
 PROMPT_S: Final = 1.0
 """A client whose unsent data is older is sent copies, because it would otherwise keep mapped log files open."""
-PRESSED_STALL_S: Final = 2.0
+OVER_BUDGET_STALL_S: Final = 2.0
 _ONE_GO_S: Final = 0.002
 
 
@@ -283,7 +283,7 @@ class SendBudget(ByteBudget):
                 self._held.pop(backlog, None)
             elif stalled_s >= self._stall_s:
                 backlog.cut()
-        self._relieve(now_s)
+        self._close_stalled(now_s)
         waiting, self._waiting = self._waiting, {}
         for backlog in waiting:
             if backlog.has_room():
@@ -291,9 +291,9 @@ class SendBudget(ByteBudget):
         if self._held or self._waiting:
             self._watch()
 
-    def _relieve(self, now_s: float) -> None:
+    def _close_stalled(self, now_s: float) -> None:
         """Close stalled connections if a client without unsent bytes exceeds the budget."""
         if not any(not one.unsent_bytes and not one.has_room() for one in list(self._waiting)):
             return
-        stalled = [one for one in self._held if not one.is_node and one.stalled_s(now_s) >= PRESSED_STALL_S]
-        self.cut_largest(stalled)
+        stalled = [one for one in self._held if not one.is_node and one.stalled_s(now_s) >= OVER_BUDGET_STALL_S]
+        self.close_largest(stalled)

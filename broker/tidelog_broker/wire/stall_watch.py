@@ -93,6 +93,6 @@ class StallWatch:
         self._timer = self._loop.call_later(LOOK_S, self._look)
 
 
-def stalled_because() -> str:
+def stall_reason() -> str:
     """Return the reason for closing a stalled connection."""
     return f"no sent byte was acknowledged for {LOOKS * LOOK_S:g} s"

@@ -113,7 +113,7 @@ class ResponseBudget(ByteBudget):
             size_bytes -= let_go()
         if size_bytes > 0:
             stalled = [holder for holder in self.holders if holder.idle_s() >= STALL_TIMEOUT_S]
-            self.cut_largest(stalled, self.used_bytes - size_bytes)
+            self.close_largest(stalled, self.used_bytes - size_bytes)
 
 
 def _nothing() -> None:

@@ -27,7 +27,7 @@ from tidelog_gateway.budget.response_budget import ResponseBudget
 from tidelog_gateway.budget.response_reservation import ResponseReservation
 from tidelog_gateway.callers.caller_cache import CallerCache, problem_for
 from tidelog_gateway.context import Gateway
-from tidelog_gateway.fast_paths.lanes import JsonAnswer, Lane
+from tidelog_gateway.fast_paths.fast_path import FastPath, JsonAnswer
 from tidelog_gateway.flow import deadline
 from tidelog_gateway.flow.body_limits import BodyLimits
 from tidelog_gateway.flow.deadline import Deadline
@@ -164,7 +164,7 @@ class RequestState:
         problem.headers[REQUEST_ID_HEADER] = self.request_id
         response = problem.response(self.request_id)
         self.status = response.status_code
-        await response(self._scope, _nothing_more, self._send)
+        await response(self._scope, _no_more_messages, self._send)
         return False
 
 
@@ -177,7 +177,7 @@ class RequestPipeline:
         budget: the request budget.
         outgoing: the response budget.
         metrics: counts and times requests.
-        lanes: answer fast paths, which are asked in order to answer a request instead of the framework.
+        fast_paths: answer fast paths, which are asked in order to answer a request instead of the framework.
         cors: options of the framework's CORS middleware.
     """
 
@@ -189,7 +189,7 @@ class RequestPipeline:
         budget: RequestBudget,
         outgoing: ResponseBudget,
         metrics: Metrics,
-        lanes: Sequence[Lane] = (),
+        fast_paths: Sequence[FastPath] = (),
         cors: dict[str, Any] | None = None,
     ) -> None:
         self._app = app
@@ -198,7 +198,7 @@ class RequestPipeline:
         self._slow_timeout_s = settings.ws_slow_timeout_s
         self._outgoing = outgoing
         self._metrics = metrics
-        self._lanes = tuple(lanes)
+        self._fast_paths = tuple(fast_paths)
         self._limits = BodyLimits(settings, budget)
         self._authenticator = RequestAuthenticator(settings)
         self._enter: ASGIApp = self._admit
@@ -338,8 +338,8 @@ class RequestPipeline:
         request: RequestState = scope["state"]["request"]
         if request.deadline is not None:
             request.deadline.handed_on = True
-        for lane in self._lanes:
-            handling = lane(scope, body)
+        for fast_path in self._fast_paths:
+            handling = fast_path(scope, body)
             if handling is not None:
                 break
         else:
@@ -394,7 +394,7 @@ async def _handled(gateway: Gateway, run: Callable[[Gateway], Awaitable[T]]) -> 
         raise from_error(error) from error
 
 
-async def _nothing_more() -> Message:
+async def _no_more_messages() -> Message:
     return {"type": "http.disconnect"}
 
 

@@ -33,7 +33,7 @@ from tidelog_gateway.server.listeners import BACKLOG, listen
 from tidelog_gateway.server.tls import GatewayTls
 from tidelog_gateway.server.websocket_protocol import bounded_websocket
 from tidelog_gateway.settings import GatewaySettings
-from tidelog_proto.process.garbage_collection import calm_garbage_collection
+from tidelog_proto.process.garbage_collection import tune_garbage_collection
 
 BODIES_SHARE: Final = 0.5
 """Share of the time limit of a stop during which bodies may still arrive; the remaining time is for handling them."""
@@ -176,5 +176,5 @@ def serve(settings: GatewaySettings, context: Context | None = None) -> None:
     listener = listen(settings)
     with contextlib.closing(listener):
         server = make_server(settings, create_app(settings, opener=partial(open_client, context=context)), listener)
-        server.on_started = calm_garbage_collection
+        server.on_started = tune_garbage_collection
         server.run(sockets=[listener])

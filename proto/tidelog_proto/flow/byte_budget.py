@@ -59,7 +59,7 @@ class ByteBudget:
         assert 0 <= size_bytes <= self.used_bytes, "released more bytes than were counted"
         self.used_bytes -= size_bytes
 
-    def cut_largest(self, slow: Iterable[Holder], until_bytes: int | None = None) -> None:
+    def close_largest(self, slow: Iterable[Holder], until_bytes: int | None = None) -> None:
         """Close slow holders, the largest first, until at most `until_bytes` are used; by default half of the limit."""
         more_bytes = self.used_bytes - (self.bytes_max // 2 if until_bytes is None else until_bytes)
         for holder in sorted(slow, key=_held_bytes, reverse=True):
@@ -85,7 +85,7 @@ class SlowSenders:
         """Close slow senders; does nothing within `SEARCH_INTERVAL_S` of the last search."""
         if now_s >= self._search_at_s:
             self._search_at_s = now_s + SEARCH_INTERVAL_S
-            self._budget.cut_largest([each for each in self.receiving if each.held_bytes and each.is_slow(now_s)])
+            self._budget.close_largest([each for each in self.receiving if each.held_bytes and each.is_slow(now_s)])
 
 
 def arrives_slowly(size_bytes: int, arrived_bytes: int, receiving_s: float) -> bool:

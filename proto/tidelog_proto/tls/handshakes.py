@@ -23,7 +23,7 @@ from tidelog_proto.tls.stream import TlsError, TlsStream
 HANDSHAKES_MAX: Final = 512
 
 
-class TlsEntrance:
+class TlsAcceptor:
     """Accepts TLS connections of one port.
 
     Args:

@@ -76,7 +76,7 @@ def server_context(files: TlsFiles) -> ssl.SSLContext:
         context.verify_mode = ssl.CERT_OPTIONAL
         lists = _refuse_revoked(context, files)
         if lists:
-            _see_that_own_is_in(lists, files)
+            _check_own_ca(lists, files)
     return context
 
 
@@ -140,7 +140,7 @@ def _refuse_revoked(context: ssl.SSLContext, files: TlsFiles) -> bytes:
     return content
 
 
-def _see_that_own_is_in(lists: bytes, files: TlsFiles) -> None:
+def _check_own_ca(lists: bytes, files: TlsFiles) -> None:
     """Refuse lists that would make this side refuse every certificate of its own CA, which would isolate a node."""
     from tidelog_proto.tls.revocation import check_lists  # noqa: PLC0415 # only needed with CRLs
 
@@ -224,7 +224,7 @@ class _Contexts:
     contexts: list[ssl.SSLContext] = field(compare=False)
 
 
-class FollowedTls:
+class ReloadingTlsContexts:
     """TLS contexts that are created again when their files change.
 
     Args:

@@ -81,7 +81,7 @@ class FrameReceiver:
         return self._filled if self.incomplete is None else self._attachment_filled
 
     @property
-    def is_amid(self) -> bool:
+    def is_inside_frame(self) -> bool:
         """Whether a frame is partly received and its attachment's memory is allocated."""
         return self.incomplete is not None
 

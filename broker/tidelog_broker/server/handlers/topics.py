@@ -34,7 +34,7 @@ async def create(broker: Broker, request: Request) -> None:
 
     async def local(envelope: pb.Envelope) -> pb.Envelope:
         if envelope.topic_create.name == AUDIT_TOPIC and request.is_of_node:
-            await broker.controller.found_audit(envelope.topic_create.config)
+            await broker.controller.create_audit_topic(envelope.topic_create.config)
             return pb.Envelope(topic_reply=pb.TopicReply())
         return _reply(broker, await broker.controller.create_topic(envelope.topic_create, envelope.caller))
 

@@ -1,8 +1,8 @@
-"""Lanes: fast paths that answer a request without the framework.
+"""Fast paths that answer a request without the framework.
 
-A lane accepts a request by its head, and only in the form that most clients send: nothing to refuse, and no parameter
-that needs validation. The framework's route handles all other forms. For requests that both accept it gives the same
-answers, and only it refuses requests.
+A fast path accepts a request by its head, and only in the form that most clients send: nothing to refuse, and no
+parameter that needs validation. The framework's route handles all other forms. For requests that both accept it gives
+the same answers, and only it refuses requests.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class JsonAnswer(NamedTuple):
     varies: bool = False
 
 
-class Handling(NamedTuple):
-    """A request that a lane has accepted.
+class AcceptedRequest(NamedTuple):
+    """A request that a fast path has accepted.
 
     Attributes:
         route: the template of its path.
@@ -43,7 +43,7 @@ class Handling(NamedTuple):
     run: Callable[[Gateway], Awaitable[JsonAnswer | None]]
 
 
-Lane = Callable[[Scope, Body], Handling | None]
+FastPath = Callable[[Scope, Body], AcceptedRequest | None]
 
 
 def accepts_json(fields: dict[bytes, bytes]) -> bool:
