@@ -154,7 +154,7 @@ class Cluster:
     # --- plans without a failure -----------------------------------------------------------------------
 
     def placement_plan(self, key: PartitionKey, active: pb.EpochDescriptor) -> Plan | None:
-        """Return the placement that a partition should have; None if it is there already or cannot be moved now."""
+        """Return the placement that a partition should have; None if it has this placement or cannot be moved now."""
         plan = move_plan(key, active, self._wishes(key, active), self._entries(), alive=self._available())
         return plan if plan is not None and has_live_quorum(plan, alive=self.alive) else None
 
@@ -334,7 +334,7 @@ class Cluster:
         member = self._members.get(node_id)
         return "unknown" if member is None else _MEMBERSHIP[member.state]
 
-    # --- inside ----------------------------------------------------------------------------------------
+    # --- internals -------------------------------------------------------------------------------------
 
     def _entries(self) -> Sequence[NodeEntry]:
         registered = [] if self.is_alone else self._registry.entries()

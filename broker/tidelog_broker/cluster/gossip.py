@@ -176,7 +176,7 @@ class Gossip:
         """How often this process was stopped or delayed."""
         return self._running.tick_gaps
 
-    # ------------------------------------------------------------------------------------------ the machine's turn
+    # ---------------------------------------------------------------------------------------- timers and datagrams
 
     @property
     def _running(self) -> Swim:

@@ -451,7 +451,7 @@ class IncarnationRegistry:
         """Drop the incarnations of nodes that were removed from the cluster, whose ids are never reused."""
         self._drop(self._known.forget(node_ids))
 
-    # --- inside ----------------------------------------------------------------------------------------
+    # --- internals -------------------------------------------------------------------------------------
 
     def _refutes(self, known: pb.KnownIncarnation) -> bool:
         if directory_of(known) != self.own.directory or _fault_of(known):

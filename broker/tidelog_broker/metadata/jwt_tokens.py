@@ -159,7 +159,7 @@ def _roles_of(claims: dict[str, Any], rules: TokenRules) -> frozenset[str]:
     if isinstance(roles, str):
         roles = roles.split()
     if not isinstance(roles, list) or not all(isinstance(role, str) for role in roles):
-        raise _wrong(f"the token's claim {rules.roles_claim!r} must be a list of roles")
+        raise _wrong(f"the token's claim {rules.roles_claim!r} must be a list of roles, got {roles!r:.80}")
     if len(roles) > ROLES_MAX:
         raise _wrong(f"the token's claim {rules.roles_claim!r} must have at most {ROLES_MAX} roles, got {len(roles)}")
     for role in roles:

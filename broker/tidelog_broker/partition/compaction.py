@@ -368,7 +368,7 @@ class Compaction:
 
         return await self._tools.readers.call(self._io_key, read)
 
-    # --- inside ----------------------------------------------------------------------------------------
+    # --- internals -------------------------------------------------------------------------------------
 
     @property
     def _owns(self) -> bool:

@@ -99,7 +99,7 @@ class Partition:
         self._sync_timer: asyncio.TimerHandle | None = None
         driver.start(self)
 
-    # --- news of the driver ----------------------------------------------------------------------------
+    # --- events of the driver --------------------------------------------------------------------------
 
     def appended(self, appends: Sequence[Append], *, seconds: float) -> None:
         """Feed the ring with durable batches, count them, and start the next group."""
@@ -249,7 +249,7 @@ class Partition:
         self.changes.changed()
         self.changes.wake()
 
-    # --- news of the node ------------------------------------------------------------------------------
+    # --- events of the node ----------------------------------------------------------------------------
 
     def liveness_changed(self) -> None:
         """Recheck the quorum: the set of live nodes has changed."""
@@ -305,7 +305,7 @@ class Partition:
             self._sync_timer.cancel()
             self._sync_timer = None
 
-    # --- the end ---------------------------------------------------------------------------------------
+    # --- failure and removal ---------------------------------------------------------------------------
 
     def refuse(self, error: ProtocolError) -> None:
         """Stop serving: the topic was deleted."""

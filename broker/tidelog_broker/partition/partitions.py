@@ -75,7 +75,7 @@ class Partitions:
         self._on_disk: dict[bytes, set[int]] = {}
         """Partitions that had a directory when the node started."""
 
-    # --- finding ---------------------------------------------------------------------------------------
+    # --- lookup ----------------------------------------------------------------------------------------
 
     def get(self, topic_id: bytes, index: int) -> Partition:
         """Return an open partition; a caller that may be its first user waits for `awake` before.

@@ -390,7 +390,7 @@ class Pipeline:
             pending.settle(failure, False)
         self._disk_failed(error)
 
-    # --- what becomes of it ----------------------------------------------------------------------------
+    # --- outcome of a group ----------------------------------------------------------------------------
 
     def written(self, end_offset: int) -> None:
         """Allow the next group: this node's log is durable up to `end_offset`."""

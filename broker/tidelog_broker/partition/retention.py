@@ -178,7 +178,7 @@ class Retention:
         if start_offset > 0 and not self._is_over and state.log.epochs and not state.is_alone:
             self._notes.start(self._io_key, lambda: self._keep(start_offset), lambda _, error: self._kept(error))
 
-    # ------------------------------------------------------------------------------------------------- inside
+    # ---------------------------------------------------------------------------------------------- internals
 
     @property
     def _is_over(self) -> bool:

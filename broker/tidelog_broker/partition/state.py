@@ -156,7 +156,7 @@ class PartitionState:
             return False
         return record_epoch > active.epoch or offset > chain.decision(record_epoch).end_offset
 
-    # --- why it cannot be used ---------------------------------------------------------------------------
+    # --- refusals ----------------------------------------------------------------------------------------
 
     @property
     def summary(self) -> str:

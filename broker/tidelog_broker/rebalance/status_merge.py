@@ -22,7 +22,7 @@ _STATES_WITHOUT_OFFSETS: Final = frozenset({"idle", "away", "no owner"})
 
 
 class _ReportedFaults(NamedTuple):
-    """What a node reported about its copy: the history missing in sealed epochs, and other faults."""
+    """A node's report about its copy: the history missing in sealed epochs, and other faults."""
 
     epochs: int
     records: int

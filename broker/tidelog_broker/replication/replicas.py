@@ -209,7 +209,7 @@ class Replication:
         """Return the length of every chain of this node, as requests to another node."""
         return [driver.replica.state.chain_status() for driver in self._drivers.values()]
 
-    # --- time ------------------------------------------------------------------------------------------
+    # --- timers ----------------------------------------------------------------------------------------
 
     def _begins_to_push(self, driver: ReplicaDriver) -> None:
         if driver.replica.followers:

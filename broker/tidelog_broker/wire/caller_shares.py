@@ -101,6 +101,6 @@ def busy(account: Account) -> ProtocolError:
     """Return the error for a caller that has reached its in-flight limit."""
     return ProtocolError(
         pb.OVERLOADED,
-        f"{account.name!r} has reached its limit of requests or bytes in flight; retry",
+        f"{account.name!r} has reached its limit of unanswered requests or their bytes; wait for answers, then retry",
         retry_after_ms=BUSY_RETRY_MS,
     )

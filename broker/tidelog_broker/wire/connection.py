@@ -523,7 +523,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
-    # --- inside ----------------------------------------------------------------------------------------
+    # --- internals -------------------------------------------------------------------------------------
 
     def _admit(self, envelope: pb.Envelope, attachment_bytes: int) -> bool:
         """Count a request before memory is allocated for its attachment, or answer it with OVERLOADED and return False.

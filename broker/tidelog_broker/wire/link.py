@@ -302,7 +302,7 @@ class Link(asyncio.BufferedProtocol):
         if not self.lost.done():
             self.lost.set_result(why)
 
-    # ------------------------------------------------------------------------------------------------- inside
+    # ---------------------------------------------------------------------------------------------- internals
 
     def _admit(self, envelope: pb.Envelope, attachment_bytes: int) -> bool:
         """Accept the answers of pending requests; the attachment of any other answer is discarded."""

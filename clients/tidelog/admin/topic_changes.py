@@ -116,7 +116,7 @@ async def describe(router: Router, name: str) -> pb.TopicReply:
 
 
 async def _retry_until_known(router: Router, attempt: Callable[[bool], Awaitable[T]], about: str) -> T:
-    """Retry until the request timeout; each attempt is told whether an earlier one has an unknown outcome."""
+    """Retry until the request timeout; each attempt knows whether an earlier one has an unknown outcome."""
     unknown: TidelogError | None = None
 
     async def next_attempt() -> T:

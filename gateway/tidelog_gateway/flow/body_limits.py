@@ -65,9 +65,8 @@ class BodyLimits:
         announced = headers.get(b"content-length")
         if announced is not None:
             if not announced.isdigit():
-                raise Problem(
-                    422, "invalid_request", "Content-Length is not a whole number >= 0; send the body's size in bytes"
-                )
+                detail = f"Content-Length must be the body's size in bytes, got {announced[:40].decode('latin-1')!r}"
+                raise Problem(422, "invalid_request", detail)
             self._check_size(int(announced))
             _hold(arrival, int(announced))
         exchange: Exchange | None = scope["state"].get("exchange")

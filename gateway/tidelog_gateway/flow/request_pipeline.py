@@ -177,7 +177,7 @@ class RequestPipeline:
         budget: the request budget.
         outgoing: the response budget.
         metrics: counts and times requests.
-        fast_paths: answer fast paths, which are asked in order to answer a request instead of the framework.
+        fast_paths: asked in this order to answer a request instead of the framework.
         cors: options of the framework's CORS middleware.
     """
 

@@ -124,7 +124,7 @@ class Exchange:
         self._chunked = False
         self._left_bytes = 0
 
-    # ------------------------------------------------------------------------------------------ of the connection
+    # ----------------------------------------------------------------------------------------- for the connection
 
     def body_came(self, part: bytes, *, is_last: bool) -> int:
         """Take a part of the body and return how many bytes wait for the application."""
@@ -189,7 +189,7 @@ class Exchange:
         await self.send({"type": "http.response.start", "status": 500, "headers": headers})
         await self.send({"type": "http.response.body", "body": _FAILED})
 
-    # ----------------------------------------------------------------------------------------- of the application
+    # ---------------------------------------------------------------------------------------- for the application
 
     async def collect_into(self, place: memoryview, came: Callable[[int], None]) -> bool:
         """Receive the whole body directly into a buffer of its length; return False if the client disconnects first.

@@ -178,7 +178,7 @@ class HttpConnection(asyncio.Protocol):
         else:
             self._exchange.keep_alive = False
 
-    # ------------------------------------------------------------------------------------------- of an exchange
+    # ----------------------------------------------------------------------------------------- for the exchange
 
     def default_headers(self) -> list[tuple[bytes, bytes]]:
         """Return the headers of every answer."""

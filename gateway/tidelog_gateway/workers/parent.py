@@ -301,7 +301,7 @@ class Parent:
         if self._serving() != before:
             self._share_duties()
 
-    # --------------------------------------------------------------------------------------------- ends and signals
+    # -------------------------------------------------------------------------------------------- exits and signals
 
     def _reap(self) -> None:
         for slot in self._slots:

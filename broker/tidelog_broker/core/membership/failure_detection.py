@@ -352,7 +352,7 @@ class Swim:
             for member in self._random_members(self.settings.gossip_fanout):
                 self._send(member.gossip, member.node_id, None)
 
-    # ------------------------------------------------------------------------------------------ time
+    # ---------------------------------------------------------------------------------------- timers
 
     def _note_time(self, now_ms: int) -> bool:
         """Restart every timer if this process was paused. Return whether it was."""

@@ -151,7 +151,7 @@ class Candidate:
         """Number of promises that seal the epoch."""
         return seal_quorum(self.replicas, self._state.active.ack_quorum)
 
-    # --- beginning -------------------------------------------------------------------------------------
+    # --- start -----------------------------------------------------------------------------------------
 
     def consider(self, now_ms: int) -> None:
         """Start an attempt if the owner is missing; abort or repeat a pre-vote if the evidence has changed.
@@ -255,7 +255,7 @@ class Candidate:
         """Wait briefly for accepts of all replicas, because a publish with acks=all waits for them."""
         self._wants_all = True
 
-    # --- time ------------------------------------------------------------------------------------------
+    # --- timers ----------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
         """Continue after a timeout."""

@@ -192,7 +192,7 @@ class DeferredSyncs:
         while len(self._rolled) > count and self._rolled[0].sync.try_cancel():
             self._disk.open_segments.release(self._rolled.pop(0).opened)
 
-    # ------------------------------------------------------------------------------------ inside
+    # --------------------------------------------------------------------------------- internals
 
     def _sync_oldest(self) -> None:
         self._rolled[0].sync.finish()

@@ -146,7 +146,7 @@ class EpochLog:
             log._resume_repair(decided=sealed_end_offset is not None)
         return log
 
-    # ------------------------------------------------------------------------------------ what it is
+    # ----------------------------------------------------------------------------------------- state
 
     @property
     def state(self) -> State:
@@ -451,7 +451,7 @@ class EpochLog:
         except OSError as error:
             raise StorageFailedError(f"{self.directory} could not be synced: {error}; check the disk") from error
 
-    # ------------------------------------------------------------------------------------ inside
+    # --------------------------------------------------------------------------------- internals
 
     def _resume_repair(self, *, decided: bool) -> None:
         """Resume a repair, or remove its marker if the log reaches the decided end of the epoch."""

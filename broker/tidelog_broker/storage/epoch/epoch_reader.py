@@ -197,7 +197,7 @@ class EpochReader:
             except ProtocolError:
                 continue  # The segment was deleted meanwhile, or the log is closed.
 
-    # ------------------------------------------------------------------------------------ inside
+    # --------------------------------------------------------------------------------- internals
 
     def _segments_from(self, offset: int, end_offset: int) -> tuple[Segment, ...]:
         """Return the segments from the one that holds `offset` on; `end_offset` was loaded before.

@@ -274,7 +274,7 @@ class EpochCopies:
             if self._held.epochs and epoch < self._held.epochs[0].epoch and bound <= offset:
                 self.abandon_copy(epoch)
 
-    # ------------------------------------------------------------------------------------ inside
+    # --------------------------------------------------------------------------------- internals
 
     def _copy_of(self, epoch: int) -> PartialCopy:
         copy = self._copies.get(epoch)

@@ -124,7 +124,7 @@ class EpochRepair:
         """
         self._repairing(epoch).finish_repair()
 
-    # ------------------------------------------------------------------------------------ inside
+    # --------------------------------------------------------------------------------- internals
 
     def _repairing(self, epoch: int) -> EpochLog:
         log = self._held.active

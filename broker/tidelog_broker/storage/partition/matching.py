@@ -137,7 +137,7 @@ class MatchingReader:
         """
         return retry_if_replaced(self._held, lambda: self._newest(limit_offset, record_filter, work_bytes))
 
-    # ------------------------------------------------------------------------------------ inside
+    # --------------------------------------------------------------------------------- internals
 
     def _read(
         self, offset: int, max_bytes: int, limit_offset: int, record_filter: RecordFilter, work_bytes: int

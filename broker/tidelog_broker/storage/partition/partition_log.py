@@ -95,7 +95,7 @@ class PartitionLog:
             raise unreadable(f"{directory} cannot be opened", error) from error
         return cls(HeldEpochs(disk, directory, name, opened.logs, segment_bytes=segment_bytes, lost=lost), copies)
 
-    # ------------------------------------------------------------------------------------ what it is
+    # ----------------------------------------------------------------------------------------- state
 
     @property
     def segment_bytes(self) -> int:
@@ -393,7 +393,7 @@ class PartitionLog:
         snapshot = ProducerSnapshot(epoch, offset, digest, payload)
         save_snapshot(self._held.disk.fs, self.directory, snapshot, committed=committed)
 
-    # ------------------------------------------------------------------------------------ inside
+    # --------------------------------------------------------------------------------- internals
 
     def _writable(self) -> EpochLog:
         held = self._held

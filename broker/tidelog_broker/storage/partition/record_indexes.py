@@ -168,7 +168,7 @@ class RecordIndexes:
         self._may_lack = True
         self._marks = {mark: state for mark, state in marks if state != "failed" and mark[0] in nonces}
 
-    # ------------------------------------------------------------------------------------ on the thread
+    # --------------------------------------------------------------------------- on the indexing thread
 
     def _work(self) -> None:
         self._is_requested = False
