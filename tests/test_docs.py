@@ -214,7 +214,7 @@ def test_pictures_are_sound_and_fit_light_and_dark(picture: Path) -> None:
 
 
 def test_every_module_of_the_node_has_a_room() -> None:
-    told = (ROOT / "docs" / "architecture.md").read_text().partition("### Rooms of the node")[2]
+    told = (ROOT / "docs" / "architecture.md").read_text().partition("### Folders of the node")[2]
     rooms = re.findall(r"^\| (`[^|]+) \|", told, re.MULTILINE)
     named = [name.rstrip("/") for room in rooms for name in re.findall(r"`([\w/]+)`", room)]
     node = ROOT / "broker" / "tidelog_broker"

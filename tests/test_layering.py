@@ -204,7 +204,7 @@ def test_modules_are_in_rooms_and_few_stand_at_the_top(package: str) -> None:
 
 
 GATEWAY_GROUND = 5
-"""So many rooms at the ground of the gateway may be imported by every room above them."""
+"""Number of the gateway's lowest folders, which every folder above them may import."""
 
 
 def gateway_plan() -> dict[str, set[str]]:
@@ -234,7 +234,7 @@ def test_rooms_of_the_gateway_import_what_its_page_allows() -> None:
 
 def test_the_floor_plan_names_each_room_of_the_gateway_once() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text()
-    section = page.partition("### Rooms of the gateway")[2].partition("###")[0]
+    section = page.partition("### Folders of the gateway")[2].partition("###")[0]
     cells = re.findall(r"^\| (`[^|]+) \|", section, re.MULTILINE)
     assert tuple(name for cell in cells for name in re.findall(r"`(\w+)/?`", cell)) == ROOMS["tidelog_gateway"]
 

@@ -1,5 +1,5 @@
 """The node: one broker process, one event loop, its partitions and its data directory.
 
-`core` holds the state machines without any I/O, `storage` is the only code that touches data files, and the
-modules beside them are the shell: sockets, timers, I/O workers and metrics around the core.
+`core` holds the state machines without any I/O, `storage` is the only code that touches data files, and the other
+packages connect them to sockets, timers, I/O workers and metrics.
 """

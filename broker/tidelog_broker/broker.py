@@ -23,7 +23,7 @@ from tidelog_broker.base.tasks import Tasks
 from tidelog_broker.base.threads import Threads
 from tidelog_broker.cluster.cluster_view import Cluster
 from tidelog_broker.cluster.incarnation_registry import IncarnationRegistry
-from tidelog_broker.cluster.route_watch import RouteNews
+from tidelog_broker.cluster.route_watch import RouteWatch
 from tidelog_broker.cluster.routes import Route, Routes, route_of
 from tidelog_broker.core.groups.positions import GroupBounds
 from tidelog_broker.core.hot_ring import RingBudget
@@ -131,7 +131,7 @@ class Broker:
         self.contents = Budget(settings.deduplication_bytes)
         self.inline_writes = InlineWrites()
         self.taken_over = TakeoverLog()
-        self.route_news = RouteNews()
+        self.route_news = RouteWatch()
         self.peers: Peers | None = None
         """Connections of other nodes; None on a single node without a cluster."""
         self.port = 0
@@ -229,7 +229,7 @@ class Broker:
         )
 
     def _refuse_directory(self, why: str, is_final: bool) -> None:
-        """Stop this node: other nodes have proven that its directory is an older copy.
+        """Stop this node, because other nodes have proven that its data directory is an older copy.
 
         Later starts are refused too. Unless `is_final`, the journal of incarnations refuses them only while the
         directory is in doubt.
@@ -481,7 +481,7 @@ class Broker:
             partition.no_space_for_fences(error)
 
     async def _follow_topic(self, record: pb.TopicRecord) -> None:
-        """Apply a topic's newest record to partitions, positions and routes, if this build supports it."""
+        """Apply a topic's newest record to partitions, positions and routes, if this build can read its version."""
         if self.features.fault_of_record(record):
             return  # the node is about to stop
         await self.partitions.follow(record)

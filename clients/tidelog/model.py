@@ -30,7 +30,7 @@ class TopicPartition(NamedTuple):
 NOT_STORED: Final = -1
 """Offset of a record that was dropped as a duplicate."""
 NOT_KNOWN: Final = -2
-"""Offset of a record that may have been dropped: some records of its batch were, but it is no longer known which."""
+"""Offset of a record that may have been dropped: some records of its batch were, but which ones is unknown."""
 
 
 class Receipt(NamedTuple):
@@ -230,8 +230,8 @@ class Offset:
 
     Attributes:
         offset: earliest, latest, or the first record with at least the timestamp (otherwise the high watermark).
-        found: by time, whether such a record exists; True for earliest and latest.
-        timestamp_us: by time, that record's timestamp; otherwise 0.
+        found: for a lookup by time, whether such a record exists; True for earliest and latest.
+        timestamp_us: for a lookup by time, that record's timestamp; otherwise 0.
         log_start_offset: the first readable offset.
         high_watermark: the end of the readable offsets.
     """

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from tidelog.errors import InvalidRequestError
-from tidelog_proto.tls.reloaded_files import FollowedTls, TlsFiles, TlsFilesError, client_context, read_pem
+from tidelog_proto.tls.reloaded_files import ReloadingTlsContexts, TlsFiles, TlsFilesError, client_context, read_pem
 
 TLS_VARIABLE: Final = "TIDELOG_TLS"
 CA_FILE_VARIABLE: Final = "TIDELOG_CA_FILE"
@@ -92,7 +92,7 @@ class Tls:
         except TlsFilesError as error:
             raise InvalidRequestError(str(error)) from error
         for path, text in ((ca, ca_pem), (cert, cert_pem), (crl, crl_pem)):
-            if path is not None and not text.strip():  # an empty text would count as not set
+            if path is not None and not text.strip():  # An empty text would count as not set.
                 raise InvalidRequestError(f"{path} is empty")
         return Tls(ca_pem=ca_pem, cert_pem=cert_pem, crl_pem=crl_pem)
 
@@ -139,7 +139,7 @@ class Trust:
 
     def __init__(self, tls: Tls | None) -> None:
         self._tls = tls
-        self._followed: FollowedTls | None = None
+        self._followed: ReloadingTlsContexts | None = None
 
     def __call__(self) -> ssl.SSLContext | None:
         """Return the current context; None for no encryption.
@@ -152,7 +152,7 @@ class Trust:
             return None
         if self._followed is None:
             try:
-                self._followed = FollowedTls(self._tls.files(), client_context)
+                self._followed = ReloadingTlsContexts(self._tls.files(), client_context)
             except TlsFilesError as error:
                 raise InvalidRequestError(str(error)) from error
         else:

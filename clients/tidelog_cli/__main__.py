@@ -10,7 +10,8 @@ from tidelog_proto.process.standard_streams import escape_unencodable, open_clos
 
 def run() -> int:
     """Load the command and run it; return its exit code."""
-    open_closed_streams()  # first, because a file that is opened while a standard stream is closed gets its descriptor
+    # First, because a file that is opened while a standard stream is closed gets the stream's descriptor.
+    open_closed_streams()
     with interrupts_end_quietly():
         escape_unencodable()
         from tidelog_cli.base.standard_output import check_standard_output, leave_quietly  # noqa: PLC0415 - the same

@@ -33,7 +33,7 @@ from tidelog_cli.sql import command as sql
 from tidelog_cli.top import command as top
 from tidelog_cli.topics import command as topics
 from tidelog_cli.up import command as up
-from tidelog_proto.process.arrow_without_pandas import leave_pandas_out
+from tidelog_proto.process.arrow_without_pandas import disable_pandas_import
 from tidelog_proto.process.standard_streams import OutputLostError
 from tidelog_proto.version import VERSION
 
@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     changes.set(False)
     try:
         with interrupts_end_quietly():
-            leave_pandas_out()
+            disable_pandas_import()
             if "--version" in itertools.takewhile(lambda word: word != "--", arguments):
                 sys.stdout.write(f"tidelog {VERSION}\n")  # accepted with any command
                 sys.stdout.flush()
@@ -119,7 +119,7 @@ def parts_meant(arguments: Sequence[str]) -> list[EntryPoint]:
 
 
 def _from_command(arguments: Sequence[str]) -> Sequence[str]:
-    before = [None, *arguments]  # the value of `--context` is not a command
+    before = [None, *arguments]  # The value of `--context` is not a command.
     start = (at for at, word in enumerate(arguments) if not word.startswith("-") and before[at] != "--context")
     return arguments[next(start, len(arguments)) :]
 

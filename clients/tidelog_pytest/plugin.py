@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:  # importing the client is slow, so only tests with a fixture import it
+if TYPE_CHECKING:  # Importing the client is slow, so only tests with a fixture import it.
     from tidelog.sync import Client
     from tidelog.testing import LocalNode
 
@@ -37,7 +37,7 @@ def tidelog_topic(request: pytest.FixtureRequest, tidelog_node: LocalNode) -> It
 
     name = tidelog_node.topic(prefix=request.node.name)
     yield name
-    with contextlib.suppress(TidelogError, NodeStartError):  # the test may have deleted the topic, or killed the node
+    with contextlib.suppress(TidelogError, NodeStartError):  # The test may have deleted the topic, or killed the node.
         tidelog_node.delete_topic(name)
 
 

@@ -41,10 +41,10 @@ from tidelog_gateway.coalescing.producers import ProducerLimit, Producers
 from tidelog_gateway.context import Gateway, gateway_of
 from tidelog_gateway.description import docs_page
 from tidelog_gateway.description.openapi import PROBLEM_ANSWER, install_schema
-from tidelog_gateway.fast_paths.arrow_lane import arrow_lane
-from tidelog_gateway.fast_paths.commit_lane import commit_lane
-from tidelog_gateway.fast_paths.fetch_lane import fetch_lane
-from tidelog_gateway.fast_paths.publish_lane import publish_lane
+from tidelog_gateway.fast_paths.arrow_fast_path import arrow_fast_path
+from tidelog_gateway.fast_paths.commit_fast_path import commit_fast_path
+from tidelog_gateway.fast_paths.fetch_fast_path import fetch_fast_path
+from tidelog_gateway.fast_paths.publish_fast_path import publish_fast_path
 from tidelog_gateway.flow.access_log import AccessLogMiddleware
 from tidelog_gateway.flow.request_pipeline import RequestPipeline
 from tidelog_gateway.history.sampler import Sampler
@@ -92,7 +92,7 @@ UNREACHABLE_TIMEOUT_S: Final = 1.0
 """How long a request waits before 503 when no node accepts connections."""
 
 IDLE_POLL_US: Final = 0
-"""The client sleeps while it waits for nodes: polling would take the time in which more requests gather for a batch."""
+"""The client does not busy-poll while it waits for nodes: meanwhile more requests are collected for a batch."""
 
 CLOSE_S: Final = 1.0
 """Minimum time at the end of the process to deliver the pending records of requests that did not finish."""
@@ -130,7 +130,7 @@ async def open_client(settings: GatewaySettings, context: Context | None = None)
         yield client
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
-                await client.close()  # drops the records that are pending when it times out
+                await client.close()  # Drops the records that are pending when it times out.
 
 
 def callers_of(own: Gateway, producer_limit: ProducerLimit) -> CallerCache:
@@ -207,7 +207,7 @@ def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client, p
         budget=budget,
         outgoing=outgoing,
         metrics=metrics,
-        lanes=(publish_lane, fetch_lane, commit_lane, arrow_lane),
+        fast_paths=(publish_fast_path, fetch_fast_path, commit_fast_path, arrow_fast_path),
         cors=_CORS,
     )
     if settings.access_log:

@@ -15,8 +15,8 @@ from tidelog.cluster.contexts import Context, find_context
 from tidelog.credentials import API_KEY_FILE_VARIABLE, PASSWORD_FILE_VARIABLE, TOKEN_FILE_VARIABLE
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.workers.worker_settings import worker_settings_of
-from tidelog_proto.auth.secret_permissions import complaint_about_file
-from tidelog_proto.process.core_files import leave_no_core_files
+from tidelog_proto.auth.secret_permissions import file_permission_fault
+from tidelog_proto.process.core_files import disable_core_files
 from tidelog_proto.process.file_descriptors import REMEDY, raise_descriptor_limit
 from tidelog_proto.process.settings import SettingsError, load_settings
 from tidelog_proto.process.standard_streams import queued_streams
@@ -25,7 +25,7 @@ from tidelog_proto.wire.loopback import is_loopback
 log = logging.getLogger(__name__)
 
 RESERVED_DESCRIPTORS: Final = 128
-"""Descriptors besides those of client connections: connections to nodes, briefly opened files, and connections that are
+"""Descriptors reserved for connections to nodes, short-lived files and refused connections.
 accepted only to be refused."""
 BOOTSTRAP: Final = "TIDELOG_BOOTSTRAP"
 _SECRET_FILES: Final = {
@@ -101,7 +101,7 @@ def gateway(
         # Until the server handles signals itself, Ctrl-C ends the process without an exception: libraries that are
         # interrupted while they build data models would report an error of their own.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    leave_no_core_files()
+    disable_core_files()
     try:
         code = _serve(settings, context)
     except SettingsError as error:
@@ -163,7 +163,7 @@ def _check_secrets(context: Context | None) -> None:
             zip(_SECRET_FILES.values(), (context.api_key_file, context.token_file, context.password_file), strict=True)
         )
     for what, path in paths.items():
-        complaint = complaint_about_file(Path(path), what) if path else ""
+        complaint = file_permission_fault(Path(path), what) if path else ""
         if complaint:
             raise SettingsError(complaint)
 

@@ -105,7 +105,7 @@ class Problem(Exception):  # noqa: N818  "problem" is RFC 9457's own word
         extra: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        self.detail = printable(detail)  # the detail may quote text of an unauthenticated client
+        self.detail = printable(detail)  # The detail may quote text of an unauthenticated client.
         super().__init__(self.detail)
         self.status = status
         self.code = code

@@ -238,7 +238,7 @@ class GatewaySettings(BaseModel):
     )
 
     @model_validator(mode="after")
-    def _key_has_its_certificate(self) -> Self:
+    def _check_tls_files(self) -> Self:
         if self.tls_key_file is not None and self.tls_cert_file is None:
             raise ValueError("tls_key_file needs tls_cert_file; set both")
         return self

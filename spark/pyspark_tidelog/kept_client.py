@@ -39,7 +39,7 @@ class KeptClient(Generic[ClientT]):
         Args:
             key: equal for interchangeable clients, including their credentials.
         """
-        here = (os.getpid(), key)  # after a fork, the client belongs to the parent process
+        here = (os.getpid(), key)  # After a fork, the client belongs to the parent process.
         client = self._taken(here) or make()
         try:
             yield client

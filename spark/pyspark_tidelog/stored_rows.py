@@ -103,7 +103,7 @@ class StoredRows:
 
 
 class _Counted:
-    """Distinct fingerprints, and the number of stored rows of each without a match."""
+    """Distinct fingerprints, and how many stored rows of each are still unmatched."""
 
     def __init__(self, added: Sequence[pa.Array[Any]]) -> None:
         marks: Any = pa.chunked_array([*added, pa.array([], _MARK)])

@@ -108,7 +108,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return _all_of(bounds_of(self._options, self._connected(), all_named=all_named)).to_json()
         begin = parse_position(start)
         if self._target is not None and not self._has_begun and _is_ahead(begin, self._target):
-            self._target = self._current_bounds()  # the target was determined before the start was known
+            self._target = self._current_bounds()  # The target was determined before the start was known.
         self._has_begun = True
         current = self._target or self._current_bounds()
         end = advance(begin, current, self._losses(), most=getattr(limit, "max_rows", None))

@@ -96,7 +96,7 @@ class PartitionBounds:
 
 
 class Losses:
-    """Raises or logs the loss of records of a stream.
+    """Raises or logs the loss of a stream's records.
 
     Args:
         fail: raise an error.

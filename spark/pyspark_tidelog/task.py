@@ -84,7 +84,7 @@ class RangeReader:
         Raises:
             DataLossError, TidelogError: as `read_batches`.
         """
-        if not isinstance(partition, RangePartition):  # Spark passes None if the list of partitions is empty
+        if not isinstance(partition, RangePartition):  # Spark passes None if the list of partitions is empty.
             return
         if TaskContext.get() is not None:
             freeze_loaded_objects()

@@ -163,9 +163,9 @@ def test_the_honest_batch_of_the_cases_below_is_taken() -> None:
     ("deltas", "message"),
     [
         ([0, 5], "exceeds the last offset delta"),
-        ([0, 0], "must ascend"),
-        ([3, 2], "must ascend"),
-        ([4, 0], "must ascend"),
+        ([0, 0], "ascending order"),
+        ([3, 2], "ascending order"),
+        ([4, 0], "ascending order"),
         ([0, None], "1 nulls"),
         ([0, 2**32 - 1], "exceeds the last offset delta"),
     ],

@@ -69,7 +69,7 @@ def loss_not_told() -> Replacements:
     def tell_of_loss(self: Partition, news: EpochDecided) -> None:
         return
 
-    return [(Partition, "_tell_of_loss", tell_of_loss)]
+    return [(Partition, "_log_data_loss", tell_of_loss)]
 
 
 def who_knows_better_wins() -> Replacements:

@@ -112,7 +112,7 @@ def doubt_ended_by_any_write() -> Replacements:
             self._in_doubt, self._writing = False, True
             self._tools.io.start(self._io_key, self.view.end_doubt, lambda _, error: self._repaired(error))
 
-    return [(ReplicaDriver, "_look_at_doubt", look)]
+    return [(ReplicaDriver, "_check_doubt", look)]
 
 
 def clock_taken_as_it_is() -> Replacements:

@@ -27,7 +27,7 @@ from tests.simulation.workers import SimHeadStarts, SimWorkers
 from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.base.offload import Offload
 from tidelog_broker.base.steady_clock import SteadyClock
-from tidelog_broker.cluster.route_watch import RouteNews
+from tidelog_broker.cluster.route_watch import RouteWatch
 from tidelog_broker.core.hot_ring import RingBudget
 from tidelog_broker.core.replication.ports import Batch
 from tidelog_broker.core.replication.producer_budget import ProducerBudget
@@ -139,7 +139,7 @@ class Process:
         self.rings = RingBudget(self.settings.rings_bytes)
         self.metrics = NodeMetrics()
         self.taken_over = TakeoverLog()
-        self.route_news = RouteNews()
+        self.route_news = RouteWatch()
         self.inline_writes = Inline(random.random() < 0.5)
         self.cluster = Neighbours(
             self.node_id,

@@ -1,1 +1,1 @@
-"""Foundations of all rooms: settings, metrics, threads for blocking work, management answers."""
+"""Shared foundations of the broker: settings, metrics, threads for blocking work, answers of the management port."""

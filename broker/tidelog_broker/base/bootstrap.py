@@ -1,4 +1,4 @@
-"""The bootstrap file, with which a cluster is founded; every founder gets the same file.
+"""The bootstrap file that founds a cluster; every founder gets the same file.
 
     {"format_version": 1, "cluster_id": "32 hex digits", "name": "orders", "nodes": [
         {"node_id": "log1", "host": "log1.example.org", "port": 7400, "gossip_port": 7400, "zone": "east",
@@ -64,7 +64,7 @@ class Founder(BaseModel):
 
     @field_validator("roles")
     @classmethod
-    def _roles_stand_once(cls, value: tuple[RoleName, ...]) -> tuple[RoleName, ...]:
+    def _check_duplicate_roles(cls, value: tuple[RoleName, ...]) -> tuple[RoleName, ...]:
         if len(set(value)) != len(value):
             raise ValueError(f"a role must be listed only once, got {', '.join(value)}")
         return tuple(sorted(value))
@@ -87,10 +87,10 @@ class Bootstrap(BaseModel):
 
     @field_validator("nodes")
     @classmethod
-    def _nodes_are_different(cls, value: tuple[Founder, ...]) -> tuple[Founder, ...]:
-        _refuse_twice("node id", [node.node_id for node in value])
-        _refuse_twice("address", [f"{node.host}:{node.port}" for node in value])
-        _refuse_twice("gossip address", [f"{node.host}:{node.gossip_port}" for node in value])
+    def _check_unique_nodes(cls, value: tuple[Founder, ...]) -> tuple[Founder, ...]:
+        _refuse_duplicates("node id", [node.node_id for node in value])
+        _refuse_duplicates("address", [f"{node.host}:{node.port}" for node in value])
+        _refuse_duplicates("gossip address", [f"{node.host}:{node.gossip_port}" for node in value])
         if not any("persistence" in node.roles for node in value):
             raise ValueError("no node has the role persistence, which at least one founder needs to store data")
         return tuple(sorted(value, key=lambda node: node.node_id))
@@ -113,7 +113,7 @@ class Bootstrap(BaseModel):
         """Return the founder with this id.
 
         Raises:
-            BootstrapError: there is none.
+            BootstrapError: the file lists no founder with this id.
         """
         for node in self.nodes:
             if node.node_id == node_id:
@@ -213,7 +213,7 @@ def open_directory(
     return open_node_dir(settings.data, fs=fs, node_id=settings.node_id, cluster_id=cluster_id, replaces=replaces)
 
 
-def _refuse_twice(what: str, values: Sequence[str]) -> None:
+def _refuse_duplicates(what: str, values: Sequence[str]) -> None:
     seen: set[str] = set()
     for value in values:
         if value in seen:

@@ -429,7 +429,7 @@ class NodeSettings(BaseModel):
 
     @field_validator("fill_bytes_per_s")
     @classmethod
-    def _fill_pace_is_sensible(cls, value: int) -> int:
+    def _check_backfill_rate(cls, value: int) -> int:
         if 0 < value < MIB:
             raise ValueError(
                 f"must be 0 (unlimited) or at least {MIB}, got {value}: below that, fetching a single "
@@ -439,7 +439,7 @@ class NodeSettings(BaseModel):
 
     @field_validator("advertise_host")
     @classmethod
-    def _advertise_is_reachable(cls, value: str | None) -> str | None:
+    def _check_advertised_host(cls, value: str | None) -> str | None:
         if value is not None and _is_unspecified(value):
             raise ValueError(
                 "clients cannot connect to an unspecified address; set a name or an address of this machine"
@@ -448,14 +448,14 @@ class NodeSettings(BaseModel):
 
     @field_validator("admin")
     @classmethod
-    def _admin_is_a_principal(cls, value: str) -> str:
+    def _check_admin(cls, value: str) -> str:
         if (fault := principal_name_fault(value)) is not None:
             raise ValueError(fault)
         return value
 
     @field_validator("seeds")
     @classmethod
-    def _seeds_are_addresses(cls, value: list[str]) -> list[str]:
+    def _check_seeds(cls, value: list[str]) -> list[str]:
         for seed in value:
             host, _, port = seed.rpartition(":")
             if not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
@@ -464,13 +464,13 @@ class NodeSettings(BaseModel):
 
     @field_validator("jwt_jwks")
     @classmethod
-    def _key_set_may_be_asked(cls, value: str | None) -> str | None:
+    def _check_jwks_source(cls, value: str | None) -> str | None:
         if value is not None and "://" in value:
             checked_url(value)
         return value
 
     @model_validator(mode="after")
-    def _tokens_are_for_somebody(self) -> Self:
+    def _check_token_settings(self) -> Self:
         if self.jwt_jwks is not None and (self.jwt_issuer is None or self.jwt_audience is None):
             raise ValueError(
                 "jwt_jwks needs jwt_issuer and jwt_audience, otherwise tokens for other services would "
@@ -480,7 +480,7 @@ class NodeSettings(BaseModel):
 
     @field_validator("roles")
     @classmethod
-    def _roles_can_be(cls, value: list[str], info: ValidationInfo) -> list[str]:
+    def _check_roles(cls, value: list[str], info: ValidationInfo) -> list[str]:
         if len(set(value)) != len(value):
             raise ValueError(f"a role must be listed only once, got {', '.join(value)}")
         is_alone = info.data.get("bootstrap", ...) is None and info.data.get("seeds", ...) == []
@@ -491,7 +491,7 @@ class NodeSettings(BaseModel):
         return sorted(value)
 
     @model_validator(mode="after")
-    def _files_of_tls_belong_together(self) -> Self:
+    def _check_tls_files(self) -> Self:
         if self.tls_cert_file is None and (self.tls_key_file or self.tls_ca_file):
             raise ValueError("tls_key_file and tls_ca_file need tls_cert_file; set it too")
         if self.tls_crl_file is not None and self.tls_ca_file is None:

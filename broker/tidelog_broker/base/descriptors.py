@@ -13,13 +13,13 @@ from tidelog_proto.process.file_descriptors import REMEDY, raise_descriptor_limi
 log = logging.getLogger(__name__)
 
 RESERVE: Final = 160
-"""Descriptors for journals, links to other nodes, the management port's 64 connections, briefly opened files, and
+"""Reserved for journals, links to other nodes, the management port's 64 connections, short-lived files and refused
 connections that are accepted only to be refused."""
 CLIENTS_MIN: Final = 16
 
 
 def clients_max(limit: int) -> int:
-    """Return how many client connections fit in addition to the files of logs, with this descriptor limit."""
+    """Return how many client connections fit under this descriptor limit, in addition to the log files."""
     active = active_files_max(limit)
     cached = open_segments_max(limit) - active
     return max(CLIENTS_MIN, limit - active - FILES_PER_SEGMENT * max(0, cached) - RESERVE)

@@ -1,4 +1,4 @@
-"""The lifecycle state of a node, and the reason of its end.
+"""The lifecycle state of a node, and why it stops.
 
 `/readyz` and a node's status report the state; `NEXT` defines the transitions. A node that has failed stops as well, so
 `stopping` is a separate flag: requests are refused once it is set.
@@ -72,7 +72,7 @@ class Lifecycle:
         await self._stop_asked.wait()
 
     def give_up(self, why: str) -> None:
-        """Stop the node with a configuration error's exit code, for example since its identity is in use elsewhere."""
+        """Stop the node with the exit code of a configuration error, for example because its node id is in use."""
         if self.exit_code == 0:
             log.critical("the node is stopping: %s", why)
             self._fail()

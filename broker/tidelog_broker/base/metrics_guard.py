@@ -45,7 +45,7 @@ _UNKNOWN: Final = MetricsRefusal(
 
 
 class MetricsGuard:
-    """Decides about access to metrics. `refusal` may be called on another thread than `look`.
+    """Decides whether a request may read metrics. `refusal` may be called on another thread than `look`.
 
     Args:
         path: the file of tokens, one a line; None for no tokens.

@@ -25,7 +25,7 @@ _TRIES: Final = 5
 _ReadT = TypeVar("_ReadT")
 
 
-def read_beside_loop(read: Callable[[], _ReadT]) -> _ReadT:
+def read_with_retries(read: Callable[[], _ReadT]) -> _ReadT:
     """Return the result of `read`, repeated if the event loop has changed a dict during its iteration.
 
     Raises:
@@ -136,7 +136,7 @@ class NodeGauges(Collector):
         """Yield the current values."""
         what = "Always 1; the labels identify the build"
         yield _info("tidelog_build_info", what, {"version": self._version, "python": platform.python_version()})
-        figures = read_beside_loop(self._figures)
+        figures = read_with_retries(self._figures)
         identity = (
             None if figures is None else {"node": figures.node_id, "zone": figures.zone, "cluster": figures.cluster_id}
         )
@@ -167,7 +167,7 @@ class GroupPosition(NamedTuple):
 
 
 class Bounded(NamedTuple):
-    """The exported positions, and the number of omitted ones."""
+    """The exported positions, and how many were omitted."""
 
     positions: Iterable[GroupPosition]
     omitted: int
@@ -193,7 +193,7 @@ class GroupGauges(Collector):
             "The next record that a group reads of a partition, exported by the coordinator of the group",
             labels=["group", "topic", "partition"],
         )
-        exported = read_beside_loop(self._read)
+        exported = read_with_retries(self._read)
         self.omitted = exported.omitted
         for each in exported.positions:
             family.add_metric([each.group, each.topic, str(each.partition)], each.next_offset)

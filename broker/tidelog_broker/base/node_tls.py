@@ -14,9 +14,9 @@ from weakref import WeakSet
 from tidelog_broker.base.config import NodeSettings
 from tidelog_broker.base.offload import Offload
 from tidelog_proto.process.settings import SettingsError
-from tidelog_proto.tls.certificate_expiry import CertificateEnds
+from tidelog_proto.tls.certificate_expiry import CertificateExpiryMonitor
 from tidelog_proto.tls.reloaded_files import (
-    FollowedTls,
+    ReloadingTlsContexts,
     TlsFiles,
     TlsFilesError,
     client_context,
@@ -48,7 +48,7 @@ class NodeTls:
         self._streams: WeakSet[TlsStream] = WeakSet()
         """Connections that have to be checked against the CRL."""
         try:
-            self._followed = None if files is None else FollowedTls(files, server_context, client_context)
+            self._followed = None if files is None else ReloadingTlsContexts(files, server_context, client_context)
         except TlsFilesError as error:
             raise SettingsError(str(error)) from error
 
@@ -107,7 +107,7 @@ class NodeTls:
         """Reload changed files for new connections, and warn before certificates end; runs until cancelled.
 
         Args:
-            tell_end: called with the kind of file that expires, and the time, see `CertificateEnds`.
+            tell_end: called with the kind of file that expires, and the time, see `CertificateExpiryMonitor`.
         """
         if self._followed is None:
             return
@@ -116,7 +116,7 @@ class NodeTls:
             self.ends[what] = ends_s
             tell_end(what, ends_s)
 
-        ends = CertificateEnds(self._followed.files, time.time, tell)
+        ends = CertificateExpiryMonitor(self._followed.files, time.time, tell)
         await workers.call(0, ends.read)
         is_due = False
         while True:

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from tidelog_broker.base.node_gauges import read_beside_loop
+from tidelog_broker.base.node_gauges import read_with_retries
 from tidelog_proto.names import INTERNAL_PREFIX
 
 
@@ -51,7 +51,7 @@ class PartitionGauges(Collector):
         window = GaugeMetricFamily(
             "tidelog_deduplication_window_records", "Records in the deduplication window", labels=labels
         )
-        figures = sorted(read_beside_loop(self._figures), key=_told_first)
+        figures = sorted(read_with_retries(self._figures), key=_told_first)
         self.omitted = max(0, len(figures) - self._partitions_max)
         for each in figures[: self._partitions_max]:
             place = [each.topic, str(each.partition)]

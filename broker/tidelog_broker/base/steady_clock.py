@@ -86,15 +86,14 @@ class SteadyClock:
         left_out_us = ahead_us - self._ahead_us
         if left_out_us > 0:
             self._gaps.append((steady_us + self._ahead_us, left_out_us))
-            if (
-                len(self._gaps) > GAPS_MAX
-            ):  # merge two into one of their total length at the later time, so that no record ages early
+            if len(self._gaps) > GAPS_MAX:
+                # Merge two jumps into one of their total length at the later time, so that no record ages early.
                 (_, first_us), (at_us, second_us) = self._gaps[:2]
                 self._gaps[:2] = [(at_us, first_us + second_us)]
         self._ahead_us, self._rival = ahead_us, None
 
     def stamped_before_us(self, age_us: int, newest_at_start_us: int) -> int:
-        """Return the time before which a timestamp has certainly the given age.
+        """Return the time before which every timestamp is certainly older than an age.
 
         Args:
             newest_at_start_us: the newest timestamp of the log when this process first opened it; the time between

@@ -28,8 +28,8 @@ from tidelog_broker.node.join import open_founding
 from tidelog_broker.node.node import Node
 from tidelog_broker.storage.io.errors import NodeDirError, OldCopyError
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.process.core_files import leave_no_core_files
-from tidelog_proto.process.garbage_collection import calm_garbage_collection
+from tidelog_proto.process.core_files import disable_core_files
+from tidelog_proto.process.garbage_collection import tune_garbage_collection
 from tidelog_proto.process.settings import SettingsError, load_settings
 from tidelog_proto.process.standard_streams import queued_streams
 
@@ -125,7 +125,7 @@ def node(
 
 async def _serve(settings: NodeSettings, *, replaces: bool) -> int:
     """Open the data directory, start the node, print the ready line, serve until a signal."""
-    leave_no_core_files()
+    disable_core_files()
     loop = asyncio.get_running_loop()
     opened = await open_founding(settings, replaces=replaces)
     _warn_of_loopback(opened.settings)
@@ -147,14 +147,14 @@ async def _serve(settings: NodeSettings, *, replaces: bool) -> int:
             ),
             flush=True,
         )
-        calm_garbage_collection()
+        tune_garbage_collection()
         await node.run_until_stopped()
         return _exit_code(node)
 
 
 def _exit_code(node: Node) -> int:
     """Return the exit code of a stopped node, and print why it stopped by itself, if it did."""
-    if node.lifecycle.stop_reason:  # repeated as the last line, since a stop logs much
+    if node.lifecycle.stop_reason:  # Repeated as the last line, because a stopping node logs many lines.
         typer.echo(f"tidelog node: {node.lifecycle.stop_reason}", err=True)
     return node.lifecycle.exit_code
 

@@ -152,7 +152,7 @@ class Cluster:
     # --- plans without a failure -----------------------------------------------------------------------
 
     def placement_plan(self, key: PartitionKey, active: pb.EpochDescriptor) -> Plan | None:
-        """Return the placement that a partition should have; None if it has that already, or cannot move now."""
+        """Return the placement that a partition should have; None if it has this placement or cannot be moved now."""
         plan = move_plan(key, active, self._wishes(key, active), self._entries(), alive=self._available())
         return plan if plan is not None and has_live_quorum(plan, alive=self.alive) else None
 
@@ -161,7 +161,7 @@ class Cluster:
     ) -> Plan | None:
         """Return the epoch that transfers a partition of this node to another of its replicas.
 
-        None if no other replica can own it, or too few are alive to decide anything.
+        None if no other replica can own it, or fewer than a quorum of its replicas are alive.
         """
         if sum(1 for node in active.placement if self.alive(node)) < active.ack_quorum:
             return None
@@ -234,10 +234,10 @@ class Cluster:
         return [answer for answer in answers if answer is not None]
 
     async def is_running(self, node_id: str, incarnation: int, *, timeout_s: float) -> bool | None:
-        """Return whether a start of a node is running, as the node proves at its address; None if that is unknown.
+        """Ask a node's address whether the process of one incarnation is running; return None if that is unknown.
 
-        It is unknown if the address does not answer in time and gossip reports that start as alive: the node may be
-        slow, or unreachable from this node.
+        It is unknown if the address does not answer in time and gossip reports that incarnation as alive: the node may
+        be slow, or unreachable from this node.
         """
         answering = await self._running_incarnation(node_id, timeout_s=timeout_s)
         if answering is not None:
@@ -332,7 +332,7 @@ class Cluster:
         member = self._members.get(node_id)
         return "unknown" if member is None else _MEMBERSHIP[member.state]
 
-    # --- inside ----------------------------------------------------------------------------------------
+    # --- internals -------------------------------------------------------------------------------------
 
     def _entries(self) -> Sequence[NodeEntry]:
         registered = [] if self.is_alone else self._registry.entries()

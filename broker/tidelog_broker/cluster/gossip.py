@@ -36,7 +36,7 @@ _FORGED: Final = "not signed with this cluster's secret"
 
 
 class _LogBackOff(NamedTuple):
-    """The back-off of a reason: the time of its next log line, and the interval before that."""
+    """The log back-off of one reason for drops: the time of the next log line, and the interval before it."""
 
     at_s: float
     wait_s: float
@@ -170,7 +170,7 @@ class Gossip:
         """Dropped authenticated datagrams by reason."""
         return self._running.refusals
 
-    # ------------------------------------------------------------------------------------------ the machine's turn
+    # ---------------------------------------------------------------------------------------- timers and datagrams
 
     @property
     def _running(self) -> Swim:

@@ -50,10 +50,10 @@ from tidelog_proto.limits import NODE_ID_BYTES_MAX
 log = logging.getLogger(__name__)
 
 TICK_S: Final = 1.0
-"""How often the tick is advanced while the node writes. A copy that lacks less than this may not be detected."""
+"""How often the tick is advanced while the node writes. A stale copy that is behind by less may go undetected."""
 EXCHANGE_TIMEOUT_S: Final = 2.0
 WITHDRAW_S: Final = 2.0
-"""How long a node that ends before it took part waits for nodes that may have stored its incarnation to record that."""
+"""How long a node that stops before it took part waits until its withdrawal is confirmed by other nodes."""
 WITHDRAW_AGAIN_S: Final = 0.02
 DISMISS_AFTER_S: Final = 0.1
 """How long a withdrawn incarnation stays connected, so that the answer to its withdrawal is sent first."""
@@ -183,7 +183,7 @@ class IncarnationRegistry:
         return why_older(self.own, self._doubted_by, IncarnationTick(self.own.doubted_by, 0), in_use=False)
 
     def refuse_in_doubt(self) -> None:
-        """Stop this node: the incarnation that puts it in doubt was not withdrawn in time. Later starts wait again."""
+        """Stop this node, because its doubt was not resolved by a withdrawal in time. Later starts wait again."""
         start = boot_counter(self.own.doubted_by)
         self._refuse(
             f"{self.doubt}. If start {start} was that of a copy, stop that process and start this node again",
@@ -250,9 +250,10 @@ class IncarnationRegistry:
                 self._writes_seen = writes
                 raised = IncarnationTick(self.own.now.incarnation, self.own.now.tick + 1)
                 await self._append([self._own_entry(raised)])
-                self.own.now = raised  # sent only once durable: no other node may know a later tick than this directory
+                # Sent only once it is durable, so that no other node knows a later tick than this directory contains.
+                self.own.now = raised
                 self._unsent[self.own.directory] = None
-            await self._send_news(neighbours)
+            await self._send_changes(neighbours)
 
     async def exchange(self, neighbours: LinkedNodes, node_id: str) -> bool:
         """Exchange all known incarnations with a newly linked node; return False if that node does not answer."""
@@ -261,10 +262,11 @@ class IncarnationRegistry:
         return await self._send(neighbours, node_id, entries)
 
     async def close(self) -> None:
-        """Store what was learned last, write no more, and wait for pending writes."""
-        with contextlib.suppress(TimeoutError):  # the disk may be full; other nodes report these incarnations again
+        """Store pending changes, accept no further ones, and wait for the writes in progress."""
+        # The disk may be full, so a failure is ignored: other nodes report these incarnations again.
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                await self._keep_news()
+                await self._store_changes()
                 await self._elsewhere_kept.wait()
         await self._journal.close()
 
@@ -445,7 +447,7 @@ class IncarnationRegistry:
         """Drop the incarnations of nodes that were removed from the cluster, whose ids are never reused."""
         self._drop(self._known.forget(node_ids))
 
-    # --- inside ----------------------------------------------------------------------------------------
+    # --- internals -------------------------------------------------------------------------------------
 
     def _refutes(self, known: pb.KnownIncarnation) -> bool:
         if directory_of(known) != self.own.directory or _fault_of(known):
@@ -481,7 +483,7 @@ class IncarnationRegistry:
         return entry
 
     def _entry(self, directory: Directory) -> pb.KnownIncarnation:
-        """Return what is known of a directory, in the form that other nodes are sent."""
+        """Return the known incarnations of a directory as a message for other nodes."""
         if directory != self.own.directory:
             return self._known.entry(directory)
         entry = known_incarnation(directory, self.own.now)
@@ -517,13 +519,13 @@ class IncarnationRegistry:
             await self._append([self._known.entry(directory)])
             self._durable[directory] = starts
 
-    async def _send_news(self, neighbours: LinkedNodes) -> None:
+    async def _send_changes(self, neighbours: LinkedNodes) -> None:
         """Make changes durable with one sync, and send them; later changes are part of the next round.
 
         A linked node that has not answered an earlier message is sent all known incarnations, since its link may
         persist.
         """
-        news = await self._keep_news()
+        news = await self._store_changes()
         entries = [self._entry(of) for of in news if of == self.own.directory or of in self._known]
         linked = neighbours.linked
         self._unanswered &= linked
@@ -533,7 +535,7 @@ class IncarnationRegistry:
             *(self._send(neighbours, node_id, entries) for node_id in sorted(linked.difference(unanswered))),
         )
 
-    async def _keep_news(self) -> list[Directory]:
+    async def _store_changes(self) -> list[Directory]:
         """Write changes since the last call to the journal; return their directories, including this node's own."""
         news, self._unsent = list(self._unsent), {}
         others = {of: self._known.starts(of) for of in news if of in self._known and self._is_kept(of)}

@@ -99,7 +99,7 @@ class _WatchedTopic:
     fresh_until: float = 0.0
 
 
-class RouteNews:
+class RouteWatch:
     """Held requests by topic, and the schedule of their checks."""
 
     def __init__(self) -> None:
@@ -118,7 +118,7 @@ class RouteNews:
                 listened.view = None
             else:
                 listened.stale.add(partition)
-            self._let_look(listened.waiting)
+            self._wake_next(listened.waiting)
 
     def wake(self) -> None:
         """Wake all requests: the node is about to stop."""
@@ -138,7 +138,7 @@ class RouteNews:
         for topic_id in topics:
             self._topics.setdefault(topic_id, _WatchedTopic()).waiting[held] = None
         timer = asyncio.get_running_loop().call_later(wait_s, self._over, held)
-        self._let_look({held: None})
+        self._wake_next({held: None})
         try:
             yield held
         finally:
@@ -173,11 +173,11 @@ class RouteNews:
         return view
 
     def _over(self, held: HeldRequest) -> None:
-        """Answer a request whose time is over; requests that began together end together, so they take turns, too."""
+        """Answer a request whose time is over, at the scheduled pace: requests that began together end together."""
         held.is_over = True
-        self._let_look({held: None})
+        self._wake_next({held: None})
 
-    def _let_look(self, waiting: dict[HeldRequest, None]) -> None:
+    def _wake_next(self, waiting: dict[HeldRequest, None]) -> None:
         self._due_requests.update(waiting)
         if self._due_requests and not self._looking:
             self._looking = True
@@ -220,8 +220,8 @@ def described(record: pb.TopicRecord, routes: Iterable[tuple[int, Route | None]]
     return info
 
 
-def is_news(known: pb.KnownEpochs, view: TopicView | None) -> bool:
-    """Return whether this node knows more of a topic than a client.
+def has_newer_metadata(known: pb.KnownEpochs, view: TopicView | None) -> bool:
+    """Return whether this node's metadata of a topic is newer than a client's.
 
     Args:
         known: epochs that the client knows.
@@ -232,8 +232,8 @@ def is_news(known: pb.KnownEpochs, view: TopicView | None) -> bool:
     return any(map(operator.ge, view.owned, known.news_from))
 
 
-def news_of(known: pb.KnownEpochs, view: TopicView) -> list[int]:
-    """Return the partitions of a topic of which this node knows more than a client."""
+def changed_partitions(known: pb.KnownEpochs, view: TopicView) -> list[int]:
+    """Return the partitions of a topic whose epoch at this node is newer than the one that the client knows."""
     are_news = map(operator.ge, view.owned, known.news_from)
     return [*compress(count(), are_news), *range(len(known.news_from), len(view.owned))]
 

@@ -182,7 +182,7 @@ class _Generation:
             there = self._tags[places]
             taken = np.flatnonzero(there)
             alike = taken[there[taken] == tags[wanted[taken]]]
-            if len(alike):  # nearly always equal contents, not only equal tags
+            if len(alike):  # Equal tags nearly always mean equal contents, but the contents decide.
                 found = self._rows[places[alike]].astype(np.int64)
                 same = (self._contents[found] == contents[wanted[alike]]).all(axis=1)
                 numbers.append(wanted[alike[same]])
@@ -208,7 +208,8 @@ class _Generation:
             ours = free | (same & (others < rows))
             self._tags[places[ours]], self._rows[places[ours]] = tags[ours], rows[ours]
             settled = (ours & (self._rows[places] == rows)) | (same & ~ours)
-            # A row that finds other content in its slot probes the next; one overwritten in this step retries its slot.
+            # Rows whose slot holds other content probe the next slot; rows whose slot was overwritten in this step
+            # retry it.
             places = np.where(free | same, places, self._next(places))[~settled]
             rows, tags = rows[~settled], tags[~settled]
 

@@ -120,7 +120,7 @@ class KnownIncarnations:
         return entry
 
     def adds_to(self, entry: pb.KnownIncarnation) -> bool:
-        """Return whether this node knows more of a directory than another node has reported."""
+        """Return whether this node knows starts of a directory that another node has not reported."""
         known = self._directories.get(directory_of(entry))
         if known is None:
             return False

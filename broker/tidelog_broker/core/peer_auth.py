@@ -166,7 +166,10 @@ def _check(own: Identity, other: pb.PeerHello | pb.PeerHelloReply) -> None:
             "install versions of Tidelog that share a protocol version",
         )
     if not 1 <= len(other.node_id.encode()) <= NODE_ID_BYTES_MAX or not other.node_id.isprintable():
-        raise ProtocolError(pb.INVALID_REQUEST, f"a node id must be 1 to {NODE_ID_BYTES_MAX} bytes of printable text")
+        raise ProtocolError(
+            pb.INVALID_REQUEST,
+            f"a node id must be 1 to {NODE_ID_BYTES_MAX} bytes of printable text, got {other.node_id[:80]!r}",
+        )
     if len(other.nonce) != PEER_NONCE_BYTES:
         raise ProtocolError(pb.INVALID_REQUEST, f"a nonce has {PEER_NONCE_BYTES} bytes, got {len(other.nonce)}")
     if other.cluster_id != own.cluster_id:

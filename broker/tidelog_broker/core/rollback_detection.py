@@ -98,9 +98,9 @@ class OwnIncarnations:
     def is_older_than(self, known: IncarnationTick) -> bool:
         """Return whether an incarnation recorded by another node proves this directory to be an older copy.
 
-        A later tick of the current incarnation is proof, too: the machine was restored from a snapshot with its memory.
-        Only this node can compare it, because a tick may reach another node before an earlier claim does. A withdrawn
-        incarnation proves nothing, because it promised and stored nothing.
+        A later tick of the current incarnation is proof as well: the machine was restored from a snapshot with its
+        memory. Only this node can compare it, because a tick may reach another node before an earlier claim does. A
+        withdrawn incarnation proves nothing, because it promised and stored nothing.
         """
         if self.is_withdrawn(known):
             return False
@@ -133,7 +133,7 @@ class OwnIncarnations:
             return None
         doubts = len(self.elsewhere) - len(self.withdrawn)
         if not is_withdrawn and doubts >= ELSEWHERE_MAX:
-            return None  # the directory is already known to be an older copy
+            return None  # The directory is already known to be an older copy.
         self.elsewhere[incarnation] = is_withdrawn
         evicted = self.withdrawn[:-ELSEWHERE_MAX] if is_withdrawn else []
         for one in evicted:

@@ -1,4 +1,4 @@
-"""Detection of protobuf fields added by a later version, so that a request is not carried out in part."""
+"""Detection of protobuf fields of a later version, so that no request is carried out in part."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class CoordinatedGroup:
         assignment = self.group.assignment_of(member_id)
         if wait_s <= 0 or assignment is None or assignment.revision > seen_revision:
             return
-        self._wake([member_id])  # end an earlier heartbeat of the same member
+        self._wake([member_id])  # End an earlier heartbeat of the same member.
         waiter = self._waiting[member_id] = self._tasks.loop.create_future()
         try:
             async with asyncio.timeout(wait_s):
@@ -87,7 +87,7 @@ class CoordinatedGroup:
                 waiter.set_exception(error)
         if self._writing is not None and not self._writing.done():
             self._writing.set_exception(error)
-            self._writing.exception()  # retrieved here in case there is no waiting caller
+            self._writing.exception()  # Retrieved here in case no caller waits for the result.
 
     def _wake(self, member_ids: Iterable[str]) -> None:
         for member_id in member_ids:
@@ -97,9 +97,9 @@ class CoordinatedGroup:
 
     async def _write_on(self, writing: asyncio.Future[None]) -> None:
         try:
-            await asyncio.sleep(0)  # requests in one turn of the event loop share a record
+            await asyncio.sleep(0)  # Requests in one turn of the event loop share a record.
             while True:
-                await self._pace()  # requests that arrive during the wait share the record, too
+                await self._pace()  # Requests that arrive during the wait share the record, too.
                 self.group.decide()
                 await asyncio.sleep(0)
                 if writing.done() or (record := self.group.next_record()) is None:

@@ -79,7 +79,7 @@ class DepartedMembers:
 
 
 class Holdings(Protocol):
-    """Number and memory of all groups at this node, over all partitions of `__offsets`, for their limits."""
+    """Number and memory of the groups at this node, over all partitions of `__offsets`; their limits apply to both."""
 
     def group_count(self) -> int:
         """Return the number of groups."""
@@ -380,7 +380,7 @@ class Coordinator:
         """Start coordinating with the state of the log."""
         self._end()
         self._epoch = epoch
-        if epoch != self._prepared_in:  # records of an earlier epoch are either committed and applied, or refused
+        if epoch != self._prepared_in:  # Records of an earlier epoch are by now committed and applied, or refused.
             self._prepared_in = epoch
             self._positions.forget_pending()
         self._topics_seen = self._topics.changes
@@ -498,7 +498,7 @@ class Coordinator:
         self._counted = len(self._groups), len(self._sessions)
         self._metrics.groups.inc(
             self._counted[0] - groups
-        )  # by differences: all partitions of `__offsets` share the gauges
+        )  # Adjust by the difference, because all partitions of `__offsets` share the gauges.
         self._metrics.members.inc(self._counted[1] - members)
 
     def _expire(self, who: MemberKey) -> None:

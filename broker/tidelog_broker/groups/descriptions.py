@@ -14,7 +14,7 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import KIB, PAGE_BYTES
 
 PARTITIONS_BYTES: Final = 384 * KIB
-"""Limit of the described assignments; member names and subscriptions take as much, and topic names a page."""
+"""Limit of the assignments in one description; member names and subscriptions take as much, topic names a page."""
 
 
 class Descriptions:

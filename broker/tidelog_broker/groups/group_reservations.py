@@ -26,7 +26,7 @@ class GroupReservations:
 
     @contextmanager
     def claim(self, creator: str, index: int, name: str) -> Iterator[None]:
-        """Count a group of partition `index` as created until the request ends."""
+        """Count a new group of partition `index` for its creator until the request ends."""
         claims = self._claims.setdefault(creator, Counter())
         claims[index, name] += 1
         try:

@@ -37,7 +37,7 @@ _REPETITION: Final = re.compile(r"\{(\d+)(?:,(\d*))?\}")
 
 
 class _MatchingNames(NamedTuple):
-    """The names that match a pattern, with the number of topic changes applied so far."""
+    """The names that match a pattern, and the number of topic changes that they include."""
 
     changes: int
     names: list[str]
@@ -79,7 +79,7 @@ class Subscriptions:
         """Check that matching a subscription's pattern against the existing topics does not take too long.
 
         Raises:
-            ProtocolError: INVALID_REQUEST: it takes too long.
+            ProtocolError: INVALID_REQUEST: the match takes too long.
         """
         if wish.pattern and wish.pattern not in self._matching:
             self._matching_topics(wish.pattern, time_s=PATTERN_S_MAX)
@@ -159,8 +159,8 @@ def _check_pattern(pattern: str) -> None:
             f"the pattern {pattern!r} has too many repetitions: its length times their counts must be at most "
             f"{PATTERN_SIZE_MAX}; use * or +",
         )
-    for alone in (pattern, _whole(pattern)):  # an invalid pattern could become valid inside the surrounding group
-        _match(alone, [""])  # Arrow compiles the pattern only if there is a name
+    for alone in (pattern, _whole(pattern)):  # An invalid pattern could become valid inside the surrounding group.
+        _match(alone, [""])  # Arrow compiles the pattern only if at least one name exists.
 
 
 def _matches(pattern: str, names: list[str], time_s: float) -> Iterator[str]:

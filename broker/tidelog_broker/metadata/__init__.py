@@ -1,1 +1,1 @@
-"""Replicated state in logs: topics, nodes and identities, the changes to them, and the freshness of a node's copy."""
+"""Cluster metadata in replicated logs: topics, nodes and identities, and how a node keeps its copy current."""

@@ -14,7 +14,7 @@ from tidelog_proto.process.settings import SettingsError
 log = logging.getLogger(__name__)
 
 KEY_FILE_BYTES_MAX: Final = 64 * 1024
-IN_FILE: Final = "file/"
+FILE_IDENTITY_PREFIX: Final = "file/"
 """Prefix of a session's identity for these keys; the key's id follows."""
 
 
@@ -38,7 +38,10 @@ class AdminKeys:
 
     def has_ended(self, identity: str) -> bool:
         """Return whether an identity is one of these keys and its key is no longer in the file."""
-        return identity.startswith(IN_FILE) and identity.removeprefix(IN_FILE) not in self._secrets.value
+        return (
+            identity.startswith(FILE_IDENTITY_PREFIX)
+            and identity.removeprefix(FILE_IDENTITY_PREFIX) not in self._secrets.value
+        )
 
     def look(self) -> bool:
         """Reload the file and return whether the keys have changed. Blocking; for a worker.

@@ -28,7 +28,7 @@ REFUSALS_PER_S: Final = 20
 """Refusals beyond this rate are counted and not written, since the refused callers determine their number."""
 ASKED_CHARS_MAX: Final = 4_000
 ASKED_ENTRIES_MAX: Final = 512
-"""Limit of each list of a request: more would not be shown, and costs the event loop 5 µs per entry."""
+"""Limit of each list of a request: further entries would not be shown, and each costs the event loop 5 µs."""
 
 
 class About(NamedTuple):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from tidelog_broker.core.security.api_keys import VerifiedSecrets, slow_hash
 from tidelog_broker.core.security.registry import ADMIN_BY_RECORD, KEY, SecurityRegistry
 from tidelog_broker.core.security.session import Session
-from tidelog_broker.metadata.admin_keys import IN_FILE, AdminKeys
+from tidelog_broker.metadata.admin_keys import FILE_IDENTITY_PREFIX, AdminKeys
 from tidelog_broker.metadata.credential_work import CredentialWork
 from tidelog_broker.metadata.jwt_tokens import JwtTokens
 from tidelog_broker.metadata.scram_logins import ScramLogins
@@ -74,7 +74,7 @@ class Authenticator:
         permissions = self._registry.permissions
         of_admin = self._admin_keys.secret_of(key.key_id)
         if of_admin is not None and hmac.compare_digest(of_admin, key.secret):
-            return Session(permissions, self._admin, identity=IN_FILE + key.key_id)
+            return Session(permissions, self._admin, identity=FILE_IDENTITY_PREFIX + key.key_id)
         stored = self._registry.key(key.key_id)
         if stored is None or not await self._is_right(key, stored, address):
             raise ProtocolError(pb.UNAUTHENTICATED, "the API key is unknown or was revoked")
@@ -84,7 +84,7 @@ class Authenticator:
             raise ProtocolError(pb.UNAUTHENTICATED, "the API key was revoked")  # it was revoked during the verification
         if permissions.is_admin(
             stored.principal
-        ):  # created by an older release, or before `admin` was set to this name
+        ):  # The key was created by an older release, or before `admin` was set to this name.
             raise ProtocolError(pb.UNAUTHENTICATED, ADMIN_BY_RECORD)
         return Session(
             permissions,

@@ -43,7 +43,7 @@ class Rule(NamedTuple):
         if self.kind == "uri":
             try:
                 part = unquote_to_bytes(part).decode()
-            except UnicodeDecodeError:  # with a replacement character many names would map to one principal
+            except UnicodeDecodeError:  # With a replacement character many names would map to one principal.
                 return None
         return self.principal.replace("*", part)
 

@@ -139,10 +139,10 @@ class Controller:
                 )
             record.revision += 1
             record.deleted = True
-            record.ClearField("first_epochs")  # records of deleted topics are kept for ever
+            record.ClearField("first_epochs")  # Records of deleted topics are kept for ever.
             await self._meta_log.write_topic(record, epoch=epoch)
 
-    async def found_audit(self, requested: pb.TopicConfig) -> None:
+    async def create_audit_topic(self, requested: pb.TopicConfig) -> None:
         """Create `__audit` if it does not exist.
 
         Raises:
@@ -193,8 +193,8 @@ class Controller:
     async def _ready_for(self, name: str, topic_id: bytes = b"") -> int:
         """Apply all commits and return the epoch of the state, see `StateLog.ready`.
 
-        If the topic does not exist then, the state is confirmed by the replicas first: a write confirms the state that
-        it is based on, but a refusal does not, and a former owner may have an outdated state.
+        If the topic does not exist then, the state is confirmed by the replicas first: a write confirms its base state,
+        but a refusal does not, and a former owner's state may be outdated.
         """
         epoch = await self._meta_log.ready_to_change()
         if not self._topics.exists(name) or (topic_id and self._topics.named(name).topic_id != topic_id):
@@ -285,7 +285,7 @@ class Controller:
         """Return whether an id is that of a founder without a registered directory."""
         if known is not None:
             return known.incarnation == 0
-        meta = self._topics.get(META_TOPIC_ID)  # includes founders that are unknown to a joining node
+        meta = self._topics.get(META_TOPIC_ID)  # This includes founders that are unknown to a joining node.
         return meta is not None and node_id in meta.first_epoch.placement
 
     async def change_node(self, change: pb.ClusterChange) -> None:
@@ -332,7 +332,7 @@ class Controller:
         record = self._nodes.get(node_id)
         return record is not None and record.removed
 
-    def _is_there(self, node_id: str) -> bool:
+    def _is_registered_and_alive(self, node_id: str) -> bool:
         """Return whether a node is registered and alive."""
         return self._cluster.alive(node_id) and not self.is_removed(node_id)
 
@@ -357,7 +357,7 @@ class Controller:
                     continue
                 draining = (record_of_node := self._nodes.get(node_id)) is not None and record_of_node.draining
                 if accept_data_loss and draining and is_gone and route.placement == (node_id,):
-                    continue  # no other node has the data: it is lost with the node, which the operator accepts
+                    continue  # No other node has the data: it is lost with the node, which the operator accepts.
                 if not draining or others >= record.config.replication_factor or route.owner == node_id:
                     raise ProtocolError(
                         pb.INVALID_REQUEST,
@@ -365,7 +365,9 @@ class Controller:
                         "stores nothing",
                     )
                 needed = max(record.config.ack_quorum, len(route.placement) // 2 + 1)
-                live_replicas = sum(1 for node in route.placement if node != node_id and self._is_there(node))
+                live_replicas = sum(
+                    1 for node in route.placement if node != node_id and self._is_registered_and_alive(node)
+                )
                 if live_replicas < needed:
                     raise ProtocolError(
                         pb.INVALID_REQUEST,

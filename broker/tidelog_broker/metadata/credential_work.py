@@ -48,7 +48,7 @@ class CredentialWork:
 
         def worked(done: asyncio.Future[Any]) -> None:
             if not done.cancelled():
-                done.exception()  # retrieved here in case the caller was cancelled
+                done.exception()  # Retrieved here in case the caller was cancelled.
             self._slots.give_back(address)
 
         working.add_done_callback(worked)

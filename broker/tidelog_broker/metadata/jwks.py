@@ -23,12 +23,12 @@ from tidelog_proto.process.settings import SettingsError
 
 log = logging.getLogger(__name__)
 
-BY_JWT: Final = "jwt/"
+JWT_IDENTITY_PREFIX: Final = "jwt/"
 """Prefix of a session's identity for tokens; the fingerprint of the token's key follows."""
 WAITING_MAX: Final = 64
 """Limit of callers that wait for a load; others are refused with a retry."""
 FETCH_S_MAX: Final = 4.0
-APART_S: Final = 3.0
+LOAD_INTERVAL_MIN_S: Final = 3.0
 """Minimum interval between the starts of two loads. With `FETCH_S_MAX` it is less than a client waits for HELLO."""
 
 
@@ -46,7 +46,7 @@ class Jwks:
         source: a path, or a URL that `checked_url` accepts.
         failed: called after each failed load.
         changed: called after the keys have changed.
-        apart_s: see `APART_S`.
+        apart_s: see `LOAD_INTERVAL_MIN_S`.
 
     Raises:
         SettingsError: the file does not exist or is not a JWKS. A URL is not loaded here: it may be unavailable while a
@@ -60,7 +60,7 @@ class Jwks:
         workers: Offload,
         failed: Callable[[], None],
         changed: Callable[[], None],
-        apart_s: float = APART_S,
+        apart_s: float = LOAD_INTERVAL_MIN_S,
     ) -> None:
         self._source = source
         self._url = checked_url(source) if "://" in source else None
@@ -83,9 +83,9 @@ class Jwks:
 
     def has_ended(self, identity: str) -> bool:
         """Return whether a session's token was signed by a key that the source no longer contains."""
-        if self._keys is None or not identity.startswith(BY_JWT):
+        if self._keys is None or not identity.startswith(JWT_IDENTITY_PREFIX):
             return False
-        return not self._keys.has(identity.removeprefix(BY_JWT))
+        return not self._keys.has(identity.removeprefix(JWT_IDENTITY_PREFIX))
 
     async def key(self, key_id: str | None) -> SigningKey:
         """Return the key of a token, loading the keys again if necessary.
@@ -96,7 +96,7 @@ class Jwks:
         """
         found = None if self._keys is None else self._keys.find(key_id)
         if found is None:
-            await self._looked_again(key_id)
+            await self._reloaded(key_id)
             found = None if self._keys is None else self._keys.find(key_id)
         if found is not None:
             return found
@@ -125,7 +125,7 @@ class Jwks:
             had_none = self._keys is None
             await self._look()
             came, self._waiting = self._waiting, []
-            # tokens that arrived during the load wait for the next one, unless their key was found or no keys existed
+            # Tokens that arrived during the load wait for the next one, unless their key was found or no keys existed.
             for each in came:
                 is_answered = had_none or (self._keys is not None and self._keys.find(each.key_id) is not None)
                 (waiting if is_answered else self._waiting).append(each)
@@ -137,7 +137,7 @@ class Jwks:
                 async with asyncio.timeout(again_s if self._problem else every_s):
                     await self._load_requested.wait()
 
-    async def _looked_again(self, key_id: str | None) -> None:
+    async def _reloaded(self, key_id: str | None) -> None:
         """Wait for a load that begins from now on, or one that finds the key."""
         if len(self._waiting) >= WAITING_MAX:
             raise ProtocolError(pb.OVERLOADED, "too many tokens wait for their keys; retry", retry_after_ms=1000)

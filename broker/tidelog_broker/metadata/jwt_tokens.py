@@ -13,7 +13,7 @@ import jwt
 from tidelog_broker.core.security.permissions import Permissions, check_principal
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.metadata.credential_work import CredentialWork
-from tidelog_broker.metadata.jwks import BY_JWT, Jwks
+from tidelog_broker.metadata.jwks import JWT_IDENTITY_PREFIX, Jwks
 from tidelog_broker.metadata.jwt_keys import KEY_ID_CHARS_MAX, SigningKey
 from tidelog_broker.metadata.security_limits import ROLES_MAX
 from tidelog_proto import broker_pb2 as pb
@@ -82,13 +82,13 @@ class JwtTokens:
         key = await self._jwks.key(_key_id_of(token))
         claims = await self._work.call(address, _verified, token, key, self._rules)
         principal, roles = _principal_of(claims, self._rules), _roles_of(claims, self._rules)
-        if self._jwks.has_ended(BY_JWT + key.fingerprint):  # the key was revoked during the verification
+        if self._jwks.has_ended(JWT_IDENTITY_PREFIX + key.fingerprint):  # the key was revoked during the verification
             raise _wrong("the token's key is no longer published by its issuer")
         return Session(
             self._permissions,
             principal,
             roles,
-            identity=BY_JWT + key.fingerprint,
+            identity=JWT_IDENTITY_PREFIX + key.fingerprint,
             expires_us=min(int(claims["exp"]) + self._rules.leeway_s, EXPIRES_S_MAX) * 1_000_000,
         )
 
@@ -130,14 +130,17 @@ def _check_times(claims: dict[str, Any]) -> None:
     """Refuse times that are not numbers (RFC 7519, 2: NumericDate); the library also accepts text and booleans."""
     for claim in ("exp", "nbf", "iat"):
         value = claims.get(claim, 0)
-        if type(value) not in {int, float} or not 0 <= value <= EXPIRES_S_MAX:  # of the exact type: True is an int
+        # Compare the exact type, because True is an int.
+        if type(value) not in {int, float} or not 0 <= value <= EXPIRES_S_MAX:
             raise _wrong(f"the token's claim {claim!r} must be a number of seconds since 1970, up to {EXPIRES_S_MAX}")
 
 
 def _principal_of(claims: dict[str, Any], rules: TokenRules) -> str:
     name = claims.get(rules.principal_claim)
     if not isinstance(name, str):
-        raise _wrong(f"the token's claim {rules.principal_claim!r} must be the principal's name")
+        raise _wrong(
+            f"the token's claim {rules.principal_claim!r} must be the principal's name, as text, got {name!r:.80}"
+        )
     _check_name(name, rules.principal_claim)
     if name == rules.admin:
         raise _wrong("a token cannot name the administrator of the settings; grant rights to another principal")
@@ -149,7 +152,7 @@ def _roles_of(claims: dict[str, Any], rules: TokenRules) -> frozenset[str]:
     if isinstance(roles, str):
         roles = roles.split()
     if not isinstance(roles, list) or not all(isinstance(role, str) for role in roles):
-        raise _wrong(f"the token's claim {rules.roles_claim!r} must be a list of roles")
+        raise _wrong(f"the token's claim {rules.roles_claim!r} must be a list of roles, got {roles!r:.80}")
     if len(roles) > ROLES_MAX:
         raise _wrong(f"the token's claim {rules.roles_claim!r} must have at most {ROLES_MAX} roles, got {len(roles)}")
     for role in roles:

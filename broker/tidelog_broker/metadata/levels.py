@@ -21,7 +21,7 @@ USERS: Final = "security.users"
 GROUP_QUOTAS: Final = "quota.groups"
 IMPERSONATE: Final = "rule.impersonate"
 LEVELS_KNOWN: Final = "cluster.level"
-"""The node reads the record of the cluster's level. A build without it stops at that record."""
+"""The feature of reading the record of the cluster's level. A build without it stops at that record."""
 
 
 @dataclass(frozen=True, slots=True)

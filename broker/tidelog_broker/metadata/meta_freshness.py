@@ -36,7 +36,7 @@ _LOOK_S: Final = 0.005
 
 
 class MetaFreshness:
-    """The freshness of one node's copy of `__meta`. A node without a cluster is always up to date.
+    """Brings one node's copy of `__meta` up to date; a node without a cluster is always up to date.
 
     Args:
         topics, meta_log: this node's copy of `__meta`.

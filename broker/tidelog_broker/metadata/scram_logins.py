@@ -59,7 +59,7 @@ class ScramLogins:
             opening = opened(message)
         except ScramError as error:
             raise _malformed_error() from error
-        made_up = self._made_up(opening.name)
+        made_up = self._fake_verifier(opening.name)
         user = self._registry.user(opening.name)
         verifier = made_up
         if user is not None:
@@ -79,7 +79,7 @@ class ScramLogins:
         user = self._registry.user(login.side.opening.name)
         if signature is None or user is None or user.user_id != login.user_id:
             raise ProtocolError(pb.UNAUTHENTICATED, _REFUSED)
-        if self._registry.permissions.is_admin(user.name):  # the administrator logs in with a key of the file
+        if self._registry.permissions.is_admin(user.name):  # The administrator logs in with a key of the file instead.
             raise ProtocolError(pb.UNAUTHENTICATED, ADMIN_BY_RECORD)
         session = Session(self._registry.permissions, user.name, frozenset(user.roles), identity=USER + user.user_id)
         return session, signature
@@ -89,7 +89,7 @@ class ScramLogins:
         user = self._registry.user(login.side.opening.name)
         return user is not None and user.user_id != login.user_id
 
-    def _made_up(self, name: str) -> Verifier:
+    def _fake_verifier(self, name: str) -> Verifier:
         secret = self._registry.scram_secret() or self._own_secret
 
         def derived(label: bytes) -> bytes:

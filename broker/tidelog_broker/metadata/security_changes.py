@@ -97,7 +97,11 @@ class SecurityChanges:
         refuse_admin(self._registry.permissions, requested.principal)
         check_roles(requested.roles)
         if len(requested.note) > NOTE_CHARS_MAX or (requested.note and not requested.note.isprintable()):
-            raise ProtocolError(pb.INVALID_REQUEST, f"a note must have at most {NOTE_CHARS_MAX} printable characters")
+            raise ProtocolError(
+                pb.INVALID_REQUEST,
+                f"a note must have at most {NOTE_CHARS_MAX} printable characters, "
+                f"got {len(requested.note)}: {requested.note[:80]!r}",
+            )
         now_us = self._now_us()
         if requested.expires_us and requested.expires_us <= now_us:
             raise ProtocolError(pb.INVALID_REQUEST, "the key's expiry is in the past; choose a later time")
@@ -207,7 +211,7 @@ class SecurityChanges:
         )
         users = ((user.name, user.roles) for user in self._registry.scram_users() if USER + user.user_id != removed)
         return any(
-            not permissions.is_admin(principal)  # neither keys nor users can be the administrator
+            not permissions.is_admin(principal)  # Neither keys nor users can be the administrator.
             and permissions.decide(principal, roles, pb.OP_CLUSTER, pb.RES_CLUSTER, "").allowed
             for principal, roles in itertools.chain(keys, users)
         )

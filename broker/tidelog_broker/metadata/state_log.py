@@ -154,12 +154,13 @@ class StateLog:
             reading.set_result(error)
             raise
         finally:
-            reading.cancel()  # no effect if there is a result; otherwise the callers are cancelled with this node
+            # No effect if the result exists; otherwise the waiting callers are cancelled with this node.
+            reading.cancel()
 
     async def _apply_rest(self) -> None:
         partition = self._partition
         if self.applied < partition.state.log_start:
-            self.forget()  # the snapshot at the start of the log omits state that was deleted meanwhile
+            self.forget()  # The snapshot at the start of the log omits state that was deleted meanwhile.
         offset = max(self.applied, partition.state.log_start)
         while offset < partition.state.high_watermark:
             buffers = await partition.reader.read_log(offset, _READ_BYTES)
@@ -169,7 +170,7 @@ class StateLog:
                 offset = max(offset, self.take(buffer))
 
     def forget(self) -> None:
-        """Drop applied state that a snapshot would not replace."""
+        """Drop applied state that the snapshot would not replace."""
 
     def take(self, buffer: memoryview) -> int:
         """Apply committed batches from any source; return the offset after them."""
@@ -453,7 +454,7 @@ class OffsetsLog(StateLog):
         self._is_gone = is_gone
 
     def forget(self) -> None:
-        """See `StateLog.forget`: deleted groups leave no record whose revision would outdate older ones."""
+        """See `StateLog.forget`: deleted groups leave no record whose revision would outrank older ones."""
         self._positions.forget_all()
         self._groups.forget_all()
 
@@ -469,7 +470,7 @@ class OffsetsLog(StateLog):
                 self._positions.forget_group(group.group)
             return
         record = pb.OffsetRecord.FromString(value)
-        if not self._is_gone(record.topic_id):  # the topic may have been deleted while the commit was pending
+        if not self._is_gone(record.topic_id):  # The topic may have been deleted while the commit was pending.
             self._positions.apply(record)
 
     async def write_group(self, record: pb.GroupRecord, *, epoch: int) -> None:

@@ -57,7 +57,7 @@ The other start is refused or takes part within this time: it asks the nodes for
 start.
 """
 WITHDRAWAL_WAIT_S_MIN: Final = 4.0
-"""The same for a start with a higher incarnation: of two starts that wait for each other, one has to end first."""
+"""The same limit for a start with a higher incarnation: of two starts that wait for each other, one must end first."""
 
 
 class ClusterMembership:
@@ -160,7 +160,7 @@ class ClusterMembership:
             if broker.incarnations.is_refused:
                 await broker.incarnations.withdraw(broker.cluster)
                 raise OldCopyError(broker.lifecycle.stop_reason)
-            if broker.lifecycle.stop_reason:  # for example because it was removed: it stops as a running node does
+            if broker.lifecycle.stop_reason:  # For example, the node was removed: it stops like a running node.
                 return
             if broker.incarnations.doubt:
                 began_s = broker.loop.time()
@@ -173,7 +173,7 @@ class ClusterMembership:
             is_over = not (missing or unheard) or waited_s >= REGISTER_S_MAX
             if is_over or (not unheard and all(map(links.is_absent, missing)) and waited_s >= REGISTER_S_MIN):
                 if are_features_checked:
-                    break  # no await between the checks above and `take_part`
+                    break  # No await between the checks above and `take_part`.
                 await self._admission.check_features()
                 are_features_checked = True
                 continue
@@ -251,7 +251,7 @@ class ClusterMembership:
         broker.tasks.spawn(self._watch_connections(), "watching connections")
         broker.tasks.spawn(self._follow_secrets(), "following the cluster's secret")
         assert self._admission is not None
-        broker.tasks.spawn(self._admission.keep_bound(), "binding this directory at other founders")
+        broker.tasks.spawn(self._admission.bind_remaining_founders(), "binding this directory at other founders")
         self.look_soon()
 
     async def _follow_secrets(self) -> None:
@@ -308,7 +308,7 @@ class ClusterMembership:
             return
         for peer in sorted(
             broker.cluster.linked
-        ):  # a new node does not know the owner of __meta yet; any node forwards it
+        ):  # A new node does not know the owner of __meta yet; any node forwards the request.
             await broker.cluster.request(peer, envelope, timeout_s=ANNOUNCE_TIMEOUT_S)
             return
 
@@ -322,7 +322,8 @@ class ClusterMembership:
         while True:
             assert broker.peers is not None
             assert self._gossip is not None
-            known = broker.cluster.addresses()  # addresses without removed nodes, to which there are no links
+            # Addresses of removed nodes are excluded, because this node has no links to them.
+            known = broker.cluster.addresses()
             living = {member.node_id for member in self._gossip.members.live() if member.node_id in known}
             now_ms = int(broker.loop.time() * 1000)
             cut_off = connectivity.unreachable(
@@ -362,7 +363,7 @@ class ClusterMembership:
             self._links.reconnect(node_id)
 
     def refused(self, node_id: str) -> None:
-        """Suspect a node whose machine answers and whose process has ended."""
+        """Suspect a node whose machine answers although its process has ended."""
         if self._gossip is not None:
             self._gossip.suspect_now(node_id)
 

@@ -119,9 +119,9 @@ class DirectoryAdmission:
                 await self._fetch_meta_record()
             return
         if self._founders:
-            await self._be_bound()
+            await self._wait_until_bound()
         else:
-            await self._be_registered()
+            await self._wait_until_registered()
         await asyncio.to_thread(broker.dir.mark_admitted)
         log.info("node %r is admitted to cluster %s", broker.node_id, broker.cluster_id.hex())
 
@@ -131,7 +131,7 @@ class DirectoryAdmission:
         It may run an older build than at its last start.
 
         Raises:
-            IdentityError: it does not.
+            IdentityError: this node lacks a feature in use.
         """
         linked = sorted(self._broker.cluster.linked)
         for reply in await asyncio.gather(*(self._ask(peer, bind=False) for peer in linked)):
@@ -139,8 +139,8 @@ class DirectoryAdmission:
             if fault:
                 raise IdentityError(fault)
 
-    async def keep_bound(self) -> None:
-        """Complete the binding of an admitted founder at founders that were unreachable at its admission.
+    async def bind_remaining_founders(self) -> None:
+        """Ask founders that were unreachable at this founder's admission to record its data directory, too.
 
         Each of the other founders can then detect that this founder has lost its disk.
         """
@@ -156,7 +156,7 @@ class DirectoryAdmission:
             for peer in sorted(unbound & self._broker.cluster.linked):
                 reply = await self._ask(peer, bind=True)
                 fault = binders.answered(peer, reply.bound_directory_id) if reply is not None else ""
-                if fault:  # that founder has bound another directory of this id, which was never admitted
+                if fault:
                     asked.add(peer)
                     log.info(
                         "founder %s has recorded another data directory for this node, one that was never admitted; "
@@ -167,7 +167,7 @@ class DirectoryAdmission:
 
     # --- founders --------------------------------------------------------------------------------------
 
-    async def _be_bound(self) -> None:
+    async def _wait_until_bound(self) -> None:
         binders = Binders(self._broker.node_id, self._broker.dir.directory_id, self._founders)
         patient_until_s = self._broker.loop.time() + PATIENCE_S
         while True:
@@ -176,11 +176,11 @@ class DirectoryAdmission:
             if not binders.missing and not (patient and binders.waited_for):
                 return
             if not patient:
-                self._give_up_if_turned_away(binders.missing)
-                self._say_who_is_missing(binders)
+                self._raise_if_rejected(binders.missing)
+                self._log_missing_answers(binders)
             await asyncio.sleep(ASK_AGAIN_S)
 
-    def _say_who_is_missing(self, binders: Binders) -> None:
+    def _log_missing_answers(self, binders: Binders) -> None:
         waited_for = binders.waited_for
         named = [f"{name} ({self._links.problem(name) or 'no answer yet'})" for name in waited_for[:_NAMED_MAX]]
         if len(waited_for) > _NAMED_MAX:
@@ -194,7 +194,7 @@ class DirectoryAdmission:
 
     # --- joiners ---------------------------------------------------------------------------------------
 
-    async def _be_registered(self) -> None:
+    async def _wait_until_registered(self) -> None:
         patient_until_s = self._broker.loop.time() + PATIENCE_S
         while True:
             await self._ask_all(None)
@@ -202,7 +202,7 @@ class DirectoryAdmission:
             if not problem:
                 return
             if self._broker.loop.time() >= patient_until_s:
-                self._give_up_if_turned_away(1)
+                self._raise_if_rejected(1)
                 self._say(f"node {self._broker.node_id!r} waits to be registered in the cluster: {problem}")
             await asyncio.sleep(ASK_AGAIN_S)
 
@@ -233,7 +233,7 @@ class DirectoryAdmission:
         """
         broker = self._broker
         gossip_port = broker.settings.advertise_gossip_port or self._gossip_port or broker.port
-        own = own_record(broker, gossip_port=gossip_port)  # the record is written again once the port is known
+        own = own_record(broker, gossip_port=gossip_port)  # The record is written again once the port is known.
         problem = "no seed and no node known to the seeds is reachable; start them, or set other seeds"
         for peer in sorted(broker.cluster.linked):
             announce = pb.NodeAnnounce(node=own, is_new=self._is_new)
@@ -268,7 +268,7 @@ class DirectoryAdmission:
                 raise IdentityError(fault)
 
     async def _ask(self, peer: str, *, bind: bool) -> pb.NodeAnnounceReply | None:
-        """Ask a node for the records that it knows, and to bind this node; return None if it does not answer."""
+        """Ask a node for the records that it knows, and to record this directory; return None if it does not answer."""
         broker = self._broker
         own = pb.NodeRecord(
             node_id=broker.node_id, incarnation=broker.incarnation, directory_id=broker.dir.directory_id
@@ -309,7 +309,7 @@ class DirectoryAdmission:
             self._is_registered |= _stands(record, broker.dir.directory_id)
         self._look()
 
-    def _give_up_if_turned_away(self, needed: int) -> None:
+    def _raise_if_rejected(self, needed: int) -> None:
         own = (self._broker.settings.advertised_host, self._broker.advertised_port)
         refusals = {address: what for address, what in self._links.refusals().items() if address != own}
         if not self._answered_nodes and needed and len(refusals) >= needed:

@@ -64,7 +64,7 @@ async def hand_over(broker: Broker) -> int:
 
 
 def _to_hand_over(broker: Broker, tried: set[tuple[str, int]]) -> Iterable[Partition]:
-    """Yield the partitions that this node owns now and that were not tried, including newly owned ones."""
+    """Yield the partitions that this node owns now and has not tried to transfer, including newly owned ones."""
     for partition in broker.partitions.all():
         if partition.state.writer is not None and (partition.name, partition.state.epoch) not in tried:
             yield partition

@@ -42,7 +42,7 @@ class MetaFollower:
         self._problem = ""
 
     async def run(self) -> None:
-        """Apply commits now and whenever there are more."""
+        """Apply commits now, and later ones as they arrive."""
         listening: Partition | None = None
         while True:
             self._woken.clear()
@@ -137,7 +137,7 @@ async def keep_routes(broker: Broker) -> None:
 async def _learn_routes(broker: Broker, peer: str) -> None:
     """Learn routes from a node, page by page."""
     request = pb.Metadata()
-    with contextlib.suppress(ProtocolError):  # not reachable or slow: asked again in the next round
+    with contextlib.suppress(ProtocolError):  # The node is unreachable or slow; it is asked again in the next round.
         while True:
             frame = await broker.cluster.request(peer, pb.Envelope(metadata=request), timeout_s=_TIMEOUT_S)
             reply = frame.envelope.metadata_reply

@@ -38,7 +38,7 @@ from tidelog_broker.partition.backfill_monitor import BackfillMonitor
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.scrubber import Scrubber
 from tidelog_broker.replication.anti_entropy import AntiEntropy
-from tidelog_broker.replication.push_windows import share_out
+from tidelog_broker.replication.push_windows import divide_window_memory
 from tidelog_broker.server.audit_topic import AuditTopic
 from tidelog_broker.server.server import Server
 from tidelog_broker.storage.io.errors import StorageFailedError
@@ -185,7 +185,7 @@ class Node:
         spawn(AntiEntropy(self.node_id, broker.replication, broker.cluster).run(), "comparing chains")
 
     async def _read_rules(self) -> None:
-        """Allow final refusals once all of `__meta` has been read; a new node has no rules before that."""
+        """Allow final refusals by rules once all of `__meta` was read; a new node has no rules before that."""
         while not await self.broker.meta_freshness.is_current():  # noqa: ASYNC110 - each check asks another node
             await asyncio.sleep(RULES_AGAIN_S)
         self.broker.security.registry.permissions.all_read = True
@@ -282,7 +282,7 @@ class Node:
         for partition in partitions:
             partition.changes.wake()
         broker.route_news.wake()
-        with contextlib.suppress(TimeoutError):  # unfinished requests get no answer, as after a crash
+        with contextlib.suppress(TimeoutError):  # Unfinished requests get no answer, as after a crash.
             async with asyncio.timeout_at(deadline):
                 await self.server.requests_finished()
                 for partition in partitions:
@@ -313,7 +313,7 @@ class Node:
             broker.metrics.ring_bytes.set(broker.rings.size_bytes)
             broker.metrics.deduplication_bytes.set(broker.contents.used_bytes)
             broker.metrics.index_bytes.set(broker.disk.hash_memory.size_bytes)
-            share_out(broker.replication.pushing(), self.settings.push_windows_bytes)
+            divide_window_memory(broker.replication.pushing(), self.settings.push_windows_bytes)
             await asyncio.sleep(_HEARTBEAT_S)
 
     def _disk_is_full(self) -> bool:

@@ -26,7 +26,7 @@ from tidelog_proto.errors import ProtocolError
 GRACE_S: Final = 2.0
 """Time after the start until gossip has reached all nodes; before, an unknown node does not count as down."""
 SHARE: Final = 50
-"""The pause after an opening, as a multiple of its duration: at most two hundredths of a core."""
+"""Pause after opening a partition, as a multiple of its duration, so that opening takes at most 2 % of a core."""
 PAUSE_S_MIN: Final = 0.05
 LOOK_S: Final = 10.0
 """Pause after the node's start, which has more urgent work, and while there is nothing to open."""

@@ -71,7 +71,7 @@ class ClosedPartitions:
         return list(self._by_owner.get(node_id, ()))
 
     def is_used(self, key: PartitionKey) -> bool:
-        """Whether a closed partition may have data on the disk, or a decision."""
+        """Return whether a closed partition may have data on the disk, or a decision."""
         return key in self._recently_used
 
     def used(self) -> Iterator[PartitionKey]:

@@ -34,7 +34,7 @@ from tidelog_proto import broker_pb2 as pb
 
 log = logging.getLogger(__name__)
 
-WHOLE_S: Final = 10.0
+COMPLETE_COPY_TIMEOUT_S: Final = 10.0
 """How long to wait for a copy to become complete."""
 
 WHOLE_AGAIN_S: Final = 0.02
@@ -105,7 +105,7 @@ class CompactedVersions:
         return self._stop.is_set() or self._state.refusal is not None
 
     def must_stop(self) -> bool:
-        """Whether a pass has to stop."""
+        """Return whether a pass has to stop."""
         return self.is_over or self._state.topic.config.hold
 
     def keep(self, made: Iterable[FinishedVersion]) -> None:
@@ -154,13 +154,13 @@ class CompactedVersions:
         await self.remove_replaced()
 
     def _is_to_be_fetched(self) -> bool:
-        """Whether this node can no longer write a newest version, and the core has not been informed of that."""
+        """Return whether this node can no longer write a newest version, and the core has not been informed of that."""
         backfill = self._state.replica.backfill
         outdated = (epoch for epoch, _, _ in self._outdated())
         return any(epoch not in backfill.incomplete and not backfill.versions.can_make(epoch) for epoch in outdated)
 
     async def remove_replaced(self) -> None:
-        """Remove replaced versions; deleting large files takes long and runs on the compactor's thread.
+        """Remove replaced versions. Runs on the compactor's thread, because deleting large files takes long.
 
         Raises:
             StorageFailedError: the disk failed.
@@ -188,7 +188,7 @@ class CompactedVersions:
         return self._driver.is_learning or self._state.replica.backfill.producers.is_asking
 
     async def _until_may_replace(self) -> bool:
-        until_s = self._tools.loop.time() + WHOLE_S
+        until_s = self._tools.loop.time() + COMPLETE_COPY_TIMEOUT_S
         self._watch.step(lambda: "the journal to store a decision, and other nodes to report the producers' state")
         while self._may_not_replace():
             if self.is_over or self._tools.loop.time() >= until_s:
@@ -219,7 +219,7 @@ class CompactedVersions:
         return sorted({own for _, _, own in self._outdated()})
 
     def can_pass(self, terms: Terms, epochs: Sequence[int]) -> bool:
-        """Whether the log has everything that a pass needs."""
+        """Return whether the log has everything that a pass needs."""
         store = self._state.log
         first = self._state.replica.state.start_of(min(epochs))
         is_whole = store.start_offset <= max(terms.floor, first) and store.end_offset >= terms.horizon
@@ -240,7 +240,7 @@ class CompactedVersions:
         return True
 
     def _is_outdated(self, epoch: int, digest: int) -> bool:
-        """Whether the version with that digest is still the decided one, and the copy on this node differs."""
+        """Return whether the version with that digest is still the decided one, and the copy on this node differs."""
         known = self._state.replica.state
         if epoch not in known.chain.compactions:
             return False

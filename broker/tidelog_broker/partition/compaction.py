@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from tidelog_broker.partition.change_notifier import ChangeNotifier
-from tidelog_broker.partition.compacted_versions import WHOLE_AGAIN_S, WHOLE_S, CompactedVersions
+from tidelog_broker.partition.compacted_versions import COMPLETE_COPY_TIMEOUT_S, WHOLE_AGAIN_S, CompactedVersions
 from tidelog_broker.partition.compaction_progress import CompactionProgress
 from tidelog_broker.partition.state import PartitionState
 from tidelog_broker.partition.tools import PartitionTools
@@ -38,7 +38,7 @@ COMPACTIONS_MAX: Final = 256
 DECIDE_S: Final = 10.0
 """How long the owner waits for the decision about a proposed end of an epoch."""
 
-STILL_S: Final = 30.0
+NO_PROGRESS_S: Final = 30.0
 """Timeout of a requested pass without progress; longer than each timeout within the pass."""
 
 LOOK_S: Final = 0.2
@@ -132,8 +132,8 @@ class Compaction:
         """Compact everything committed so far; return when it is done on this node.
 
         Raises:
-            ProtocolError: INVALID_REQUEST if the topic is not compacted, or is on hold; NOT_OWNER; EPOCH_CHANGING
-                if it was not decided in time; TIMED_OUT, with the awaited resource, without progress for `STILL_S`: the
+            ProtocolError: INVALID_REQUEST if the topic is not compacted, or is on hold; NOT_OWNER; EPOCH_CHANGING if it
+                was not decided in time; TIMED_OUT, with the awaited resource, without progress for `NO_PROGRESS_S`: the
                 pass continues when that becomes available; DISK_FULL and others of the pass.
         """
         config, name = self._state.topic.config, self._state.name
@@ -164,7 +164,7 @@ class Compaction:
         try:
             while not (await asyncio.wait([running], timeout=LOOK_S))[0]:
                 idle_s = min(self._watch.idle_s, loop.time() - began_s)
-                if idle_s >= STILL_S:
+                if idle_s >= NO_PROGRESS_S:
                     is_left = has_turn.is_set()
                     raise ProtocolError(
                         pb.TIMED_OUT,
@@ -196,7 +196,7 @@ class Compaction:
     # --- the owner -------------------------------------------------------------------------------------
 
     def is_due(self) -> bool:
-        """Whether enough of the log is dirty, or tombstones have expired."""
+        """Return whether enough of the log is dirty, or tombstones have expired."""
         state = self._state
         config = state.topic.config
         if not self.is_configured or config.hold or self.versions.is_over or state.writer is None or state.is_moving:
@@ -243,7 +243,7 @@ class Compaction:
         changed = [one for one in made if one.end.digest != known.ends_of(one.epoch)[-1].digest]
         proposed = (
             changed or made[-1:]
-        )  # A pass that changed nothing is decided, too, because it starts the expiry of tombstones.
+        )  # A pass that changed nothing is decided, too, because its decision starts the expiry of tombstones.
         for at in range(0, len(proposed), COMPACTIONS_MAX):
             self._check_owner()
             if self._state.epoch != epoch:
@@ -255,7 +255,7 @@ class Compaction:
 
     async def _until_whole(self, terms: Terms, epochs: Sequence[int]) -> None:
         """Wait until this node has everything that the pass reads, because a quorum may commit without its disk."""
-        until_s = self._tools.loop.time() + WHOLE_S
+        until_s = self._tools.loop.time() + COMPLETE_COPY_TIMEOUT_S
         history = self._state.replica.backfill
         self._watch.step(self._missing_here)
         while self.versions.is_converging or history.is_lacking or not self.versions.can_pass(terms, epochs):
@@ -361,7 +361,7 @@ class Compaction:
 
         return await self._tools.readers.call(self._io_key, read)
 
-    # --- inside ----------------------------------------------------------------------------------------
+    # --- internals -------------------------------------------------------------------------------------
 
     @property
     def _owns(self) -> bool:

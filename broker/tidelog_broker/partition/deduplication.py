@@ -55,7 +55,7 @@ READ_AGAIN_MS: Final = 100
 NO_MEMORY_RETRY_MS: Final = 1000
 
 Built = Callable[[ProtocolError | None], None]
-"""Called when the window is complete, with None, or with the error."""
+"""Called with None when the window is complete, or with the error that prevented it."""
 
 
 class _Screened(NamedTuple):
@@ -67,7 +67,7 @@ class _Screened(NamedTuple):
 
 
 class _Rebuild(NamedTuple):
-    """A window that is being built, and the owner state that it is for."""
+    """A window that is being built, and the owner state that it belongs to."""
 
     history: ContentHistory
     window: DeduplicationWindow
@@ -139,7 +139,7 @@ class Deduplication:
     # --- the window ------------------------------------------------------------------------------------
 
     def is_ready_for(self, owner: Owner) -> bool:
-        """Whether the window was built for this owner."""
+        """Return whether the window was built for this owner."""
         return self._owner is owner
 
     def build(self, owner: Owner, built: Built) -> None:
@@ -182,7 +182,7 @@ class Deduplication:
             elif not self._tools.contents.has_room(min(history.count, DEDUPLICATE_RECORDS_MAX) * ROW_BYTES):
                 built(
                     self._no_memory()
-                )  # This check precedes the reading, which each publish would otherwise repeat in vain.
+                )  # Checked before the reading, which each publish would otherwise repeat in vain.
             elif self._is_wanted(rebuild):
                 self._read_on(rebuild)
             else:
@@ -218,7 +218,7 @@ class Deduplication:
         self._tools.readers.start(self._io_key, partial(history.fill, window), filled)
 
     def _is_wanted(self, rebuild: _Rebuild) -> bool:
-        """Whether the epoch and the topic's settings are still those for which a window is being built."""
+        """Return whether the epoch and the topic's settings are still those for which a window is being built."""
         is_open = self._state.writer is rebuild.owner and not self._driver.stopped
         return is_open and self._settings is rebuild.settings
 
@@ -247,7 +247,7 @@ class Deduplication:
     # --- batches ---------------------------------------------------------------------------------------
 
     def is_long(self, owner: Owner, batch: Batch) -> bool:
-        """Whether a batch must be screened on another thread first: `prepare`."""
+        """Return whether a batch must be screened on another thread first: `prepare`."""
         if _work(batch.header) <= 1 or self._prepared_of(batch) is not None:
             return False
         return self._judge(owner, batch.header) is None
@@ -270,7 +270,7 @@ class Deduplication:
         self._tools.readers.start(self._io_key, work, screened)
 
     def assign(self, owner: Owner, batches: Sequence[Batch]) -> Group:
-        """Assign offsets to batches, in order, up to one to be prepared first; the caller then calls `driver.go`.
+        """Assign offsets to batches, in order, up to the first that needs `prepare`; the caller then calls `driver.go`.
 
         Returns:
             The outcomes of the first batches, as many as were processed.

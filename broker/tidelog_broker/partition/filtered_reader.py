@@ -76,7 +76,7 @@ class FilteredReader:
             limit = looked.from_offset
         history = self._state.replica.backfill
         if history.incomplete and (found is None or found.from_offset < history.complete_from):
-            raise self._state.not_here(
+            raise self._state.missing_here_error(
                 self._state.log_start
             )  # A newer match may be among the records that are being fetched.
         return found

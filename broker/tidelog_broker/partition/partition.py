@@ -97,7 +97,7 @@ class Partition:
         self._sync_timer: asyncio.TimerHandle | None = None
         driver.start(self)
 
-    # --- news of the driver ----------------------------------------------------------------------------
+    # --- events of the driver --------------------------------------------------------------------------
 
     def appended(self, appends: Sequence[Append], *, seconds: float) -> None:
         """Feed the ring with durable batches, count them, and start the next group."""
@@ -124,7 +124,7 @@ class Partition:
         if self._sync_timer is None and self.replica.state.active.flush == pb.INTERVAL:
             delay_s = self.state.topic.config.flush_interval_ms / 1000
             self._sync_timer = self.tools.loop.call_later(delay_s, self._sync_now)
-        # This precedes calls that may carry out effects: a moved watermark starts the next group.
+        # These calls precede those that may carry out effects: a moved watermark starts the next group.
         self.pipeline.written(end_offset)
         if self.pipeline.has_rolled:
             self.pipeline.has_rolled = False
@@ -134,7 +134,7 @@ class Partition:
         if not self.state.is_alone:  # Otherwise the driver reports the moved watermark next.
             self.pipeline.released()
         if self.changes.listeners and self.state.high_watermark > appends[0].base_offset:
-            self.changes.wake()  # The other replicas were faster: it was committed before it was in this log.
+            self.changes.wake()  # The other replicas were faster: the record was committed before it was in this log.
 
     def backfilled(self) -> None:
         """Wake readers: this log has more epochs, and may now begin at the owner's log start."""
@@ -182,7 +182,7 @@ class Partition:
 
     def decided(self, news: EpochDecided) -> None:
         """Handle the end of an epoch, and the truncation of what was appended after it."""
-        self._tell_of_loss(news)
+        self._log_data_loss(news)
         self.retention.note_log_start()  # A single copy may have deleted records without storing the log start.
         cut_offset = self.driver.cut_offset
         if self.ring.end_offset != news.end_offset or (cut_offset is not None and cut_offset < news.end_offset):
@@ -205,7 +205,7 @@ class Partition:
         self.changes.changed()
         self.changes.wake()
 
-    def _tell_of_loss(self, news: EpochDecided) -> None:
+    def _log_data_loss(self, news: EpochDecided) -> None:
         if news.unsafe:
             log.warning(
                 "DATA_LOSS: %s: an operator ended epoch %d at offset %d without a quorum; acknowledged records "
@@ -214,7 +214,7 @@ class Partition:
                 news.epoch,
                 news.end_offset,
             )
-        elif news.short_logs and not self.tools.neighbours.is_alone:  # a single node has logged it at its start
+        elif news.short_logs and not self.tools.neighbours.is_alone:  # A single node has logged it at its start.
             log.warning(
                 "DATA_LOSS: %s: machines with copies of epoch %d crashed, and flush=%s; it ends at offset %d, like "
                 "the longest copy; records acknowledged shortly before may be lost",
@@ -247,7 +247,7 @@ class Partition:
         self.changes.changed()
         self.changes.wake()
 
-    # --- news of the node ------------------------------------------------------------------------------
+    # --- events of the node ----------------------------------------------------------------------------
 
     def liveness_changed(self) -> None:
         """Recheck the quorum: the set of live nodes has changed."""
@@ -303,7 +303,7 @@ class Partition:
             self._sync_timer.cancel()
             self._sync_timer = None
 
-    # --- the end ---------------------------------------------------------------------------------------
+    # --- failure and removal ---------------------------------------------------------------------------
 
     def refuse(self, error: ProtocolError) -> None:
         """Stop serving: the topic was deleted."""

@@ -116,7 +116,7 @@ class PartitionOpener:
             self._give_up(key, error)
         await self._until(lambda: not self._running)
 
-    # ------------------------------------------------------------------------------------ inside
+    # --------------------------------------------------------------------------------- internals
 
     def _go_on(self) -> None:
         while self._refusal is None and len(self._running) < AT_ONCE and (self._wanted or self._unwanted):

@@ -75,7 +75,7 @@ class Partitions:
         self._on_disk: dict[bytes, set[int]] = {}
         """Partitions that had a directory when the node started."""
 
-    # --- finding ---------------------------------------------------------------------------------------
+    # --- lookup ----------------------------------------------------------------------------------------
 
     def get(self, topic_id: bytes, index: int) -> Partition:
         """Return an open partition; a caller that may be its first user waits for `awake` before.
@@ -114,7 +114,7 @@ class Partitions:
         return [partition for stored in self._by_topic.values() for partition in stored.values()]
 
     def stores_all(self, record: pb.TopicRecord) -> bool:
-        """Whether this node stores all partitions of a topic, open or not."""
+        """Return whether this node stores all partitions of a topic, open or not."""
         open_count = len(self._by_topic.get(record.topic_id, ()))
         return open_count + self.closed.count(record.topic_id) >= record.config.partitions
 
@@ -136,7 +136,7 @@ class Partitions:
         return self._chains.active(key) if key in self.closed else None
 
     def had(self, key: PartitionKey) -> bool:
-        """Whether this node stored a partition when it started."""
+        """Return whether this node stored a partition when it started."""
         return key[1] in self._on_disk.get(key[0], ()) or self._chains.knows(*key)
 
     # --- following topics ------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ class Partitions:
         return first is None or self._node_id in first.placement
 
     def _is_soon(self, record: pb.TopicRecord, index: int) -> bool:
-        """Whether a partition is likely to be needed soon; a single node uses few partitions of `__offsets`."""
+        """Return whether a partition is likely to be needed soon; a single node uses few partitions of `__offsets`."""
         first = _first_epoch(record, index)
         return record.topic_id != OFFSETS_TOPIC_ID or first is None or len(first.placement) > 1
 

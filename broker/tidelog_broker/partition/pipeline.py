@@ -77,7 +77,7 @@ class PendingPublish:
         """The number of owner changes that the pipeline had counted when the batch arrived."""
 
     def may_enter(self, epoch: int) -> bool:
-        """Whether the batch may be appended in an epoch."""
+        """Return whether the batch may be appended in an epoch."""
         return self.epoch is None or self.epoch == epoch
 
 
@@ -275,7 +275,7 @@ class Pipeline:
         self.has_rolled |= rolled
         if self._refusal is not None:
             # The partition was deleted or stopped during the allocation: the files may be closed before a write.
-            self._turn_down(publishes, self._refusal)
+            self._refuse_publishes(publishes, self._refusal)
         elif error is not None and not isinstance(error, DiskFullError):
             self._fail(publishes, error)
         elif owner is not self._state.writer:
@@ -288,7 +288,9 @@ class Pipeline:
                 now_s = time.monotonic()
                 self._full_disk.add(len(publishes), now_s)
                 self.full_since_s = self.full_since_s or now_s
-            self._turn_down(publishes, ProtocolError(error.code, error.message, retry_after_ms=DISK_FULL_RETRY_MS))
+            self._refuse_publishes(
+                publishes, ProtocolError(error.code, error.message, retry_after_ms=DISK_FULL_RETRY_MS)
+            )
         else:
             self.full_since_s = None
             self._append(owner, publishes)
@@ -326,7 +328,7 @@ class Pipeline:
             return
         self.go_on()
 
-    def _turn_down(self, publishes: list[PendingPublish], refusal: ProtocolError) -> None:
+    def _refuse_publishes(self, publishes: list[PendingPublish], refusal: ProtocolError) -> None:
         """Refuse a group without offsets, and continue."""
         for pending in publishes:
             pending.settle(refusal, False)
@@ -380,13 +382,13 @@ class Pipeline:
         return group
 
     def _fail(self, publishes: list[PendingPublish], error: BaseException) -> None:
-        """Refuse a group of unknown outcome, and all later batches: the disk has failed."""
+        """Refuse a group of unknown outcome, and all later batches, because the disk has failed."""
         failure = ProtocolError(pb.STORAGE_FAILED, f"{self._state.name}: writing the log failed: {error}")
         for pending in publishes:
             pending.settle(failure, False)
         self._disk_failed(error)
 
-    # --- what becomes of it ----------------------------------------------------------------------------
+    # --- outcome of a group ----------------------------------------------------------------------------
 
     def written(self, end_offset: int) -> None:
         """Allow the next group: this node's log is durable up to `end_offset`."""
@@ -423,6 +425,6 @@ class Pipeline:
         self._tenure += handed_over
         self._uncommitted.clear()
         self._uncommitted_bytes = 0
-        self.full_since_s = None  # Nothing was refused for a full disk in the next epoch yet.
+        self.full_since_s = None  # No batch was refused for a full disk in the next epoch yet.
         self._waiting.decided(end_offset, refusal, held_by_all=held_by_all)
         self.go_on()

@@ -48,14 +48,14 @@ class PartitionReader:
         if self.is_deleted(offset) or (end is not None and offset > end):
             raise self._state.out_of_range(offset)
         if self._is_missing(offset) or (offset < self._log.start_offset and not self._state.is_alone):
-            raise self._state.not_here(offset)
+            raise self._state.missing_here_error(offset)
 
     def is_deleted(self, offset: int) -> bool:
-        """Whether the record at an offset is deleted, even if it is still in memory or in the log."""
+        """Return whether the record at an offset is deleted, even if it is still in memory or in the log."""
         return offset < self._state.log_start
 
     def _is_missing(self, offset: int) -> bool:
-        """Whether the record at an offset is in an epoch that is still being fetched."""
+        """Return whether the record at an offset is in an epoch that is still being fetched."""
         backfill = self._replica.backfill
         if not backfill.incomplete:
             return False
@@ -108,12 +108,12 @@ class PartitionReader:
         if self._replica.backfill.incomplete and (
             found.batch_offset is None or found.batch_offset <= self._replica.backfill.complete_from
         ):
-            raise self._state.not_here(self._state.log_start)  # An earlier record may be the first match.
+            raise self._state.missing_here_error(self._state.log_start)  # An earlier record may be the first match.
         return found.record
 
 
 class _TimeLookup(NamedTuple):
-    """The batch at which a lookup by time began, and the offset and timestamp of the found record."""
+    """The batch at which a lookup by time started, and the offset and timestamp of the record that it found."""
 
     batch_offset: int | None
     record: tuple[int, int] | None

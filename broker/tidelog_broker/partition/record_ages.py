@@ -16,7 +16,7 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
 ROLLS: Final = 4
-"""A segment is rolled when its oldest record has reached this fraction of the retention time, to delete it in time."""
+"""Fraction of the retention time after which a segment is rolled, so that its oldest record is deleted in time."""
 
 LONG: Final = 2
 """Factor of the retention time after which records are deleted although a replica lacks them."""
@@ -48,7 +48,7 @@ class RecordAges:
         return config.retention_ms * 1000 if config.cleanup in DELETING else 0
 
     @property
-    def is_to_roll(self) -> bool:
+    def must_roll(self) -> bool:
         """Whether the active segment has records that are old enough to roll it."""
         found, time_us = self._ages, self._time_us
         if not time_us or not found.newest_first_us or self._state.topic.config.hold:
@@ -74,7 +74,7 @@ class RecordAges:
             self._newest_at_start_us = await self._stamp_at(self._opened_end - 1)
         before_us, shape = self._before_us(time_us), self._shape()
         if shape == self._examined_shape and not had_expired and not 0 < self._ages.oldest_last_us <= before_us:
-            return  # An idle log costs nothing until its oldest segment expires.
+            return  # An idle log is not read again until its oldest segment expires.
         self._examined_shape = shape if await self._look(before_us) else ()
         self.expired_below = self._ages.expired_below
         if self.expired_below:

@@ -18,7 +18,7 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
 AGREE_TIMEOUT_S: Final = 10.0
-"""For a quorum to agree, including changes of the owner."""
+"""Time limit for a quorum to agree, including changes of the owner."""
 
 
 class RecordDeletion:

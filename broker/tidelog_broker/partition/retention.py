@@ -18,8 +18,9 @@ A replica can fetch missing records of the open epoch only from a log that still
 follow the epoch nor accept its end; if other replicas then lose a disk, too few can, and the epoch would never end. So
 records of the open epoch that a replica lacks are kept, however long it has been away. To stay within its bound the log
 then ends the epoch: of an ended epoch no replica needs records below the log start. The next epoch begins with new
-files, so a live replica gets time to catch up until the log has `PATIENCE` times its bound, unless the disk has been
-full since the node started. If a full disk prevents the end of the epoch as well, the old records are deleted.
+files, so a live replica gets time to catch up until the log has `LAGGARD_GROWTH_FACTOR` times its bound, unless the
+disk has been full since the node started. If a full disk prevents the end of the epoch as well, the old records are
+deleted.
 """
 
 from __future__ import annotations
@@ -42,18 +43,18 @@ from tidelog_proto.errors import ProtocolError
 
 log = logging.getLogger(__name__)
 
-PATIENCE: Final = 2
-"""Multiple of its bound to which a log may grow for replicas that lag."""
+LAGGARD_GROWTH_FACTOR: Final = 2
+"""How many times its retention size a log may grow while it keeps records for lagging replicas."""
 
-END_AGAIN_S: Final = 1.0
-"""How long to wait for an epoch to end for a lagging replica before trying again."""
+END_EPOCH_RETRY_S: Final = 1.0
+"""How long to wait for the end of an epoch that a lagging replica blocks before trying again."""
 
 ENDS_MAX: Final = 3
 """Maximum number of attempts to end the epoch on a full disk, before the records that replicas lack are deleted."""
 
 
 class Retention:
-    """Keeps one partition within its bounds. All methods are for the event loop's thread.
+    """Applies the topic's retention to one partition. All methods are for the event loop's thread.
 
     Args:
         changes: notified when older records are deleted.
@@ -136,7 +137,7 @@ class Retention:
                 await self._delete(replica.state.log_start)
                 self._changes.wake()
             await self.ages.update_expired()
-            if self.ages.is_to_roll:
+            if self.ages.must_roll:
                 await self._roll()
             if replica.state.owner is None:
                 if replica.state.log_start > state.log.start_offset and not self._is_held:
@@ -175,7 +176,7 @@ class Retention:
         if start_offset > 0 and not self._is_over and state.log.epochs and not state.is_alone:
             self._notes.start(self._io_key, lambda: self._keep(start_offset), lambda _, error: self._kept(error))
 
-    # ------------------------------------------------------------------------------------------------- inside
+    # ---------------------------------------------------------------------------------------------- internals
 
     @property
     def _is_over(self) -> bool:
@@ -219,10 +220,10 @@ class Retention:
             self._has_space = True
             fs, directory = self._disk.fs, state.log.directory
             self._notes.start(
-                self._io_key, lambda: keep_space(fs, directory), lambda _, error: self._saw_to_space(error)
+                self._io_key, lambda: keep_space(fs, directory), lambda _, error: self._log_start_created(error)
             )
 
-    def _saw_to_space(self, error: BaseException | None) -> None:
+    def _log_start_created(self, error: BaseException | None) -> None:
         if error is not None:
             self._has_space = False  # The next check tries again.
             if not isinstance(error, DiskFullError) and not self._is_over:
@@ -242,20 +243,20 @@ class Retention:
         if below <= held:
             return below
         is_full = self._disk.spares.has_ended
-        if is_full or self.lacked_by_down_replica(below) or self._is_out_of_patience(held):
+        if is_full or self.lacked_by_down_replica(below) or self._exceeds_laggard_bound(held):
             tried = self.end_epoch()
             if is_full and tried > ENDS_MAX:
                 return below
         return self._outdated(deleted, 0, min(committed, held))
 
-    def _is_out_of_patience(self, held: int) -> bool:
-        """Whether the log has grown to the bound for records that a live replica lacks."""
+    def _exceeds_laggard_bound(self, held: int) -> bool:
+        """Return whether the log has grown to the bound for records that a live replica lacks."""
         bytes_max = self._state.topic.config.retention_bytes
-        by_bytes = self._outdated(0, PATIENCE * bytes_max, self._state.high_watermark) if bytes_max else 0
+        by_bytes = self._outdated(0, LAGGARD_GROWTH_FACTOR * bytes_max, self._state.high_watermark) if bytes_max else 0
         return max(by_bytes, self.ages.long_expired_below) > held
 
     def lacked_by_down_replica(self, offset: int) -> bool:
-        """Whether a replica lacks records below `offset` and is down."""
+        """Return whether a replica lacks records below `offset` and is down."""
         replica = self._state.replica
         alive = replica.state.cluster_hints.alive
         return any(each.held_offset < offset and not alive(each.node_id) for each in replica.followers)
@@ -267,7 +268,7 @@ class Retention:
         ending, tried_s, tried = self._ending
         if ending != epoch:
             tried = 0
-        elif now_s < tried_s + END_AGAIN_S:
+        elif now_s < tried_s + END_EPOCH_RETRY_S:
             return tried
         self._ending = (epoch, now_s, tried + 1)
         self._loop.call_soon(self._roll_over, epoch)  # This may be called while the replica handles an input.
@@ -349,7 +350,7 @@ class Retention:
         store.delete_before(offset, lambda: not self._is_held)
         if snapshot is not None and not self._save_snapshot(
             snapshot, committed
-        ):  # Now there may be space for the snapshot.
+        ):  # The snapshot may fit now, because the disk may have space again.
             log.warning(
                 "%s: no space for a producer snapshot; deduplication of retries may be lost for old producers",
                 state.name,
@@ -404,7 +405,7 @@ class Retention:
             self._delete_soon(after)
 
     def _raise_log_start(self, deleted: int) -> None:
-        """Raise the reported log start; it is lower while older records are still being fetched."""
+        """Raise the log start as far as it was reported; it stays lower while older records are being fetched."""
         self._driver.raise_log_start(min(deleted, self._state.log.start_offset))
 
     def _no_space(self, error: DiskFullError) -> None:

@@ -99,7 +99,7 @@ class PartitionState:
         return self._driver.view.synced(self.epoch)
 
     def is_changing(self, epoch: int) -> bool:
-        """Whether `epoch` is over, or about to end."""
+        """Return whether `epoch` is over, or about to end."""
         return self.epoch != epoch or self._known.promised or self.replica.retiring
 
     # --- offsets ---------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ class PartitionState:
         return not self.replica.backfill.incomplete
 
     def lies_beyond(self, offset: int, record_epoch: int | None = None) -> bool:
-        """Whether this node owns the partition, and `offset` cannot be the position of a reader.
+        """Return whether this node owns the partition, and `offset` cannot be the position of a reader.
 
         The record before `offset` was not appended yet; or it was in `record_epoch` and was truncated. A quorum has
         ended all earlier epochs, and no other node appends to this one, so all committed records are below `offset`.
@@ -144,7 +144,7 @@ class PartitionState:
         return writer is not None and (offset > writer.next_offset or self.was_cut(offset, record_epoch))
 
     def was_cut(self, offset: int, record_epoch: int | None) -> bool:
-        """Whether the record before `offset` was in `record_epoch` and was truncated, as known to this node.
+        """Return whether the record before `offset` was in `record_epoch` and was truncated, as known to this node.
 
         An epoch ends early if an operator ends it, or if more copies are lost than a quorum can bear; other records may
         have its offsets now. None: the epoch is not known.
@@ -154,7 +154,7 @@ class PartitionState:
             return False
         return record_epoch > active.epoch or offset > chain.decision(record_epoch).end_offset
 
-    # --- why it cannot be used ---------------------------------------------------------------------------
+    # --- refusals ----------------------------------------------------------------------------------------
 
     @property
     def summary(self) -> str:
@@ -184,7 +184,7 @@ class PartitionState:
             if replica.state.is_member and not self._neighbours.alive(active.owner):
                 return self.quorum_lost() or ProtocolError(
                     pb.EPOCH_CHANGING,
-                    f"{self.name}: its owner {active.owner} is down, and no replica has taken over yet",
+                    f"{self.name}: its owner {active.owner} is down, and no replica has taken over yet; retry",
                     retry_after_ms=RETRY_AFTER_MS,
                 )
             return self.not_owner()
@@ -286,15 +286,15 @@ class PartitionState:
         try:
             yield
         except NotHeldError as error:
-            raise self.not_here(offset) from error
+            raise self.missing_here_error(offset) from error
         except ProtocolError as error:
             if self.refusal is not None:
                 raise self.refusal from error
             if error.code == pb.OFFSET_OUT_OF_RANGE and self.log_start <= offset <= self.high_watermark:
-                raise self.not_here(offset) from error
+                raise self.missing_here_error(offset) from error
             raise
 
-    def not_here(self, offset: int) -> ProtocolError:
+    def missing_here_error(self, offset: int) -> ProtocolError:
         """Return the error for a committed record that this copy lacks: the owner has it, or is itself fetching it."""
         missing = self.replica.backfill.missing()
         if missing is None or self._known.active.owner != self._node_id:

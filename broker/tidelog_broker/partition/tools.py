@@ -10,7 +10,7 @@ from tidelog_broker.base.config import NodeSettings
 from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.base.offload import Offload
 from tidelog_broker.base.steady_clock import SteadyClock
-from tidelog_broker.cluster.route_watch import RouteNews
+from tidelog_broker.cluster.route_watch import RouteWatch
 from tidelog_broker.core.hot_ring import RingBudget
 from tidelog_broker.core.replication.producer_budget import ProducerBudget
 from tidelog_broker.partition.compaction_progress import ProgressClock
@@ -34,7 +34,7 @@ class PartitionTools:
     readers: Offload
     """For reads that no write waits for."""
     notes: Offload
-    """For small files beside the logs, and for syncs before a deletion."""
+    """Worker for small files beside the logs, and for syncs before a deletion."""
     compactor: Offload
     """For compaction passes, one at a time."""
     passes: ProgressClock
@@ -53,7 +53,7 @@ class PartitionTools:
     """The other nodes."""
     taken_over: TakeoverLog
     """Collects the epochs that begin on this node, for the log."""
-    route_news: RouteNews
+    route_news: RouteWatch
     """Informed of each epoch that has ended."""
     storage_failed: Callable[[str, BaseException], None]
     """Called with the place and error of a failed write or sync: the node then stops."""

@@ -22,7 +22,7 @@ from tidelog_proto.errors import ProtocolError
 log = logging.getLogger(__name__)
 
 TIMEOUT_S: Final = 10.0
-"""For the decision: a little longer than the core tries (`Timing.unsafe_ms`)."""
+"""Time limit for the decision, a little longer than the core's attempt (`Timing.unsafe_ms`)."""
 
 COMMIT_S: Final = 1.0
 """How long pending records may take to be committed if a quorum is alive."""
@@ -89,7 +89,7 @@ class UnsafeRecovery:
         return replica.state.decision(epoch)
 
     async def _works(self) -> bool:
-        """Whether the partition has its owner and its quorum, and commits its records."""
+        """Return whether the partition has its owner and its quorum, and commits its records."""
         state, until_s = self._partition.state, self._loop.time() + COMMIT_S
         end_offset = state.log.end_offset
         while self._is_served() and state.high_watermark < end_offset and self._loop.time() < until_s:  # noqa: ASYNC110
@@ -104,7 +104,7 @@ class UnsafeRecovery:
         return has_owner and not replica.state.promised and not self._is_lost()
 
     def _is_lost(self) -> bool:
-        """Whether too few replicas of the open epoch are alive to write to it or to end it."""
+        """Return whether too few replicas of the open epoch are alive to write to it or to end it."""
         active = self._replica.state.active
         living = sum(map(self._alive, active.placement))
         return living < max(active.ack_quorum, seal_quorum(len(active.placement), active.ack_quorum))

@@ -26,7 +26,7 @@ from tidelog_proto.errors import ProtocolError
 log = logging.getLogger(__name__)
 
 MOVES_MAX: Final = 8
-"""Bound on moves with incomplete copies, for requested and again for advised moves."""
+"""Limit of concurrent moves with incomplete copies; requested and advised moves are counted separately."""
 STALLED_MS: Final = 60_000
 """Time after which a copy without progress is no longer waited for."""
 ANSWER_S: Final = 1.0
@@ -88,7 +88,7 @@ class NewCopies:
         self._moves: dict[PartitionKey, _Move] = {}
 
     def has_room(self, key: PartitionKey, *, advised: bool) -> bool:
-        """Whether a move with new copies may begin or be retried; advised and requested moves count separately."""
+        """Return whether a move with new copies may begin; advised and requested moves are counted separately."""
         return key in self._moves or sum(move.advised == advised for move in self._moves.values()) < MOVES_MAX
 
     def begun(self, key: PartitionKey, epoch: int, nodes: Collection[str], *, advised: bool) -> None:
@@ -113,7 +113,7 @@ class NewCopies:
                 del self._moves[key]
 
     def _is_awaited(self, key: PartitionKey, epoch: int, node: str, copy: _Copy, info: pb.PartitionInfo | None) -> bool:
-        """Update a copy from its node's report; return whether it is still to be waited for."""
+        """Update a copy from its node's report; return whether to keep waiting for it."""
         now_ms = self._now_ms()
         if info is not None and info.epoch >= epoch:
             if node not in info.placement:

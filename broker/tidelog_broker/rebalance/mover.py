@@ -30,8 +30,7 @@ from tidelog_proto import broker_pb2 as pb
 log = logging.getLogger(__name__)
 
 AT_ONCE: Final = 16
-"""Concurrent moves of an owner, and moves begun per period: some thirty a second, each some milliseconds for its
-writers.
+"""Limit of an owner's concurrent moves and of moves per period: thirty a second, each pausing writers some ms.
 """
 PERIOD_S: Final = 0.5
 AGAIN_S: Final = 2.0
@@ -181,7 +180,7 @@ class Mover:
                 yield owned, plan, advice
 
     def _move(self, owned: Owned, plan: Plan) -> bool:
-        """Move a partition, unless it was tried too often or its writers would have to wait."""
+        """Move a partition, unless it was tried too often or the move would make its writers wait."""
         if not self._is_able(owned, plan):
             return False
         epoch, tries = self._tries.get(owned.key, (-1, 0))
@@ -196,7 +195,7 @@ class Mover:
         return True
 
     def _is_able(self, owned: Owned, plan: Plan) -> bool:
-        """Whether replicas that keep up suffice to end the epoch, and live ones to write to the next.
+        """Return whether replicas that keep up suffice to end the epoch, and live ones to write to the next.
 
         A damaged copy has no vote, and a copy in doubt must be completed first.
         """
@@ -213,6 +212,6 @@ def _by_turns(some: Iterable[_Move], others: Iterable[_Move]) -> Iterator[_Move]
 
 
 def _moves_copies(active: pb.EpochDescriptor, plan: Plan) -> bool:
-    """Whether a plan changes more than the owner."""
+    """Return whether a plan changes more than the owner."""
     copies = (set(active.placement), active.ack_quorum, active.flush or plan.flush)
     return copies != (set(plan.placement), plan.ack_quorum, plan.flush)

@@ -57,7 +57,7 @@ class Owned(NamedTuple):
         return {follower.node_id for follower in self.followers if not follower.keeps_up(now_ms)}
 
     def can_end(self, now_ms: int, *, without: Collection[str] = ()) -> bool:
-        """Whether replicas that keep up, `without` some, suffice to decide the epoch's end, for which writers wait."""
+        """Return whether enough replicas besides `without` keep up to decide the end of the epoch quickly."""
         unable = self.lagging(now_ms).union(without)
         return len(self.active.placement) - len(unable) >= self.active.ack_quorum
 
@@ -67,7 +67,7 @@ class Adviser(Protocol):
 
     @property
     def again_s(self) -> float:
-        """How long a partition stays after the first move that this adviser proposed."""
+        """How long a partition is not moved again after its first advised move."""
         ...
 
     def plan(self, owned: Owned) -> Plan | None:
@@ -77,14 +77,14 @@ class Adviser(Protocol):
 
 @dataclass(slots=True)
 class _BackOff:
-    """The back-off of a partition: until when it stays, and for how long after the next move."""
+    """The back-off of a partition: until when it is not moved, and for how long after the next move."""
 
     until_s: float
     next_s: float
 
 
 class Advice:
-    """An adviser's plans with exponential back-off per partition: after each move it waits twice as long.
+    """An adviser's plans with exponential back-off: after each move the partition stays twice as long.
 
     The back-off is reset if nothing was moved for `AGAIN_S_MAX` longer than that.
     """
@@ -161,7 +161,7 @@ class OwnershipAdvice:
         return AGAIN_S
 
     def plan(self, owned: Owned) -> Plan | None:
-        """Return a better epoch for a partition; None if this one is fine, or there is no remedy."""
+        """Return a better epoch for a partition; None if its epoch needs no change or no change would help."""
         is_full = owned.full_since_s is not None and self._clock_s() - owned.full_since_s >= FULL_S
         return (self._another_owner(owned) if is_full else None) or self._without_laggard(owned)
 
@@ -176,7 +176,8 @@ class OwnershipAdvice:
             if follower.lag_ms(now_ms) >= self._lag_ms or (owned.waits_for_all and not alive(follower.node_id))
         ]
         if not laggards or not owned.can_end(now_ms, without=laggards):
-            return None  # If a quorum lags, nothing could be decided: the load is too high, or the owner is slow.
+            # Without the laggards no quorum could end the epoch: the cluster is overloaded, or this owner is slow.
+            return None
         now_s = self._clock_s()
         self._lagged_s |= dict.fromkeys(laggards, now_s)
         self._lagged_s = {node: at_s for node, at_s in self._lagged_s.items() if now_s - at_s < NO_SPARE_S}

@@ -51,11 +51,11 @@ class PreferredOwner:
 
     @property
     def again_s(self) -> float:
-        """See `Adviser`. A partition that returns stays longer than the stable time that every epoch needs."""
+        """See `Adviser`. A returned partition is not moved for longer than the stable time that every epoch needs."""
         return 2 * self._calm_s
 
     def plan(self, owned: Owned) -> Plan | None:
-        """Return the epoch that makes the preferred owner a partition's owner; None if its owner should stay."""
+        """Return the epoch that makes the preferred owner a partition's owner; None to keep its owner."""
         if self._cluster.version != self._version:
             self._version = self._cluster.version
             self._here.clear()

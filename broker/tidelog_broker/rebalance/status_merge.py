@@ -14,22 +14,22 @@ from typing import Final, NamedTuple
 
 from tidelog_proto import broker_pb2 as pb
 
-_NOT_WHOLE: Final = frozenset({"limbo", "failed", "away", "no owner"})
+_DAMAGED_STATES: Final = frozenset({"limbo", "failed", "away", "no owner"})
 """States of a copy that is damaged or missing."""
 
-_UNTOLD: Final = frozenset({"idle", "away", "no owner"})
+_STATES_WITHOUT_OFFSETS: Final = frozenset({"idle", "away", "no owner"})
 """States without offsets: the node's log is not open, or it has none."""
 
 
-class _Lacks(NamedTuple):
-    """The reported missing history of a copy in sealed epochs, and its other faults."""
+class _ReportedFaults(NamedTuple):
+    """A node's report about its copy: the history missing in sealed epochs, and other faults."""
 
     epochs: int
     records: int
     fault: str
 
     @classmethod
-    def of(cls, info: pb.PartitionInfo) -> _Lacks:
+    def of(cls, info: pb.PartitionInfo) -> _ReportedFaults:
         return cls(info.missing_epochs, info.missing_records, info.copy_fault)
 
 
@@ -46,13 +46,15 @@ def merge_topic(node_id: str, own: pb.TopicInfo, reports: Mapping[str, pb.TopicI
     """Update `node_id`'s report on a topic's partitions with the best known state."""
     for partition in own.partitions:
         infos = _about(partition.partition, reports)
-        lacks = {teller: _Lacks.of(info) for teller, info in infos.items()} | {node_id: _Lacks.of(partition)}
+        lacks = {teller: _ReportedFaults.of(info) for teller, info in infos.items()} | {
+            node_id: _ReportedFaults.of(partition)
+        }
         infos[node_id] = partition
         best = infos[_best(infos)]
         if best is not partition:
             partition.CopyFrom(best)
         for replica in partition.replicas:
-            epochs, records, fault = lacks.get(replica.node_id, _Lacks(0, 0, ""))
+            epochs, records, fault = lacks.get(replica.node_id, _ReportedFaults(0, 0, ""))
             replica.missing_epochs, replica.missing_records = epochs + bool(fault), records
             replica.copy_fault = fault
 
@@ -102,7 +104,7 @@ def _awaited_node(node_id: str, info: pb.PartitionInfo | None) -> str:
     """Return a node whose copy does not count, with the reason if it is known; empty if the copy is complete."""
     if info is None:
         return repr(node_id)
-    fault = info.copy_fault or (info.state if info.state in _NOT_WHOLE else "")
+    fault = info.copy_fault or (info.state if info.state in _DAMAGED_STATES else "")
     return f"{node_id!r} ({fault})" if fault else ""
 
 
@@ -123,11 +125,11 @@ def _number_of(info: pb.PartitionInfo) -> int:
 def _best(infos: Mapping[str, pb.PartitionInfo]) -> str:
     """Return the node with the best report: of the newest epoch, from its owner if possible, else from a replica.
 
-    If the owner's log is not open, a node with an open log knows more.
+    If the owner's log is not open, the report of a node with an open log is used.
     """
 
     def worth(teller: str) -> tuple[int, bool, bool, bool]:
         info = infos[teller]
-        return info.epoch, info.state not in _UNTOLD, info.owner == teller, teller in info.placement
+        return info.epoch, info.state not in _STATES_WITHOUT_OFFSETS, info.owner == teller, teller in info.placement
 
     return max(sorted(infos), key=worth)

@@ -42,7 +42,7 @@ class TemporaryOwner:
 
     @property
     def again_s(self) -> float:
-        """See `Adviser`. A partition that returns stays longer."""
+        """See `Adviser`. A returned partition is not moved for longer."""
         return AGAIN_S
 
     def plan(self, owned: Owned) -> Plan | None:

@@ -1,1 +1,1 @@
-"""The I/O shell around `core.replication`: carries out the replicas' effects, and keeps their logs and journals."""
+"""The I/O around `core.replication`: executes the replicas' effects, and keeps their logs and journals."""

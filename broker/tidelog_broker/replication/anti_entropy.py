@@ -21,7 +21,7 @@ from tidelog_broker.replication.replicas import Replication
 
 PERIOD_S: Final = 0.1
 LOOKS_MAX: Final = 500
-"""Maximum number of replicas examined per period: examining many thousand each time would take a tenth of a core."""
+"""Maximum number of replicas examined per period; examining thousands each time would take a tenth of a core."""
 
 EVERY: Final = 256
 """The longest interval between a replica's messages, in examinations."""
@@ -66,10 +66,10 @@ class AntiEntropy:
     def _tell(self, replica: Replica) -> None:
         if replica.state.role in {"opening", "owner", "retiring"}:
             return
-        others = [node_id for node_id in self._whom(replica) if node_id != self._node_id]
+        others = [node_id for node_id in self._receivers(replica) if node_id != self._node_id]
         self._cluster.send(others, replica.state.chain_status(), ())
 
-    def _whom(self, replica: Replica) -> Iterable[str]:
+    def _receivers(self, replica: Replica) -> Iterable[str]:
         active = replica.state.active
         if replica.state.role == "outsider":
             return sorted(self._cluster.linked)

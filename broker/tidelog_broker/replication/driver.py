@@ -69,7 +69,7 @@ class _Queued(NamedTuple):
     effect: Write | RebuildProducers
     size_bytes: int
     has_space: bool
-    """Whether its space is allocated: an owner allocates before it assigns offsets."""
+    """Whether disk space for the write is allocated: an owner allocates before it assigns offsets."""
 
 
 class ReplicaDriver:
@@ -165,7 +165,7 @@ class ReplicaDriver:
             self._carry_on(soon=kind is not pb.AppendBatch, may_be_due=may_be_due)
 
     def tick(self) -> None:
-        """Let the replica act on the current time."""
+        """Let the replica run its expired timers."""
         if not self.stopped:
             self.replica.tick(self._tools.now_ms())
             self.pump()
@@ -345,7 +345,7 @@ class ReplicaDriver:
         self._queue.append(_Queued(effect, size_bytes, has_space))
 
     def _is_own(self, effect: Append) -> bool:
-        """Whether an append is of an epoch that this node owns, or owned before its restart."""
+        """Return whether an append is of an epoch that this node owns, or owned before its restart."""
         active = self.replica.state.chain.active
         descriptor = active if active.epoch == effect.epoch else self.replica.state.chain.descriptor(effect.epoch)
         return descriptor.owner == self.replica.state.node_id
@@ -425,12 +425,10 @@ class ReplicaDriver:
         assert self._listener is not None
         ended = time.perf_counter()
         is_owner = self.replica.state.owner is not None
-        may_be_due = is_owner or self._in_doubt or not ok  # A follower has all records that it requested.
+        may_be_due = is_owner or self._in_doubt or not ok  # This follower has all records that it requested.
         self._tell(len(group), ok=ok)
         if not is_owner:  # The owner waits for the acknowledgement of this append; the others are not urgent.
-            self._carry_on(
-                soon=not ok, writes=False, may_be_due=may_be_due
-            )  # The next append is reported after this one.
+            self._carry_on(soon=not ok, writes=False, may_be_due=may_be_due)  # The next append reports this one, too.
         if ok:
             self._listener.appended(group, seconds=ended - started)
         self._carry_on(soon=not ok, may_be_due=may_be_due)
@@ -467,9 +465,9 @@ class ReplicaDriver:
                 self._decisions_queued -= 1
             self.replica.wrote(now_ms, ok=ok)
         if self._in_doubt:
-            self._look_at_doubt()
+            self._check_doubt()
 
-    def _look_at_doubt(self) -> None:
+    def _check_doubt(self) -> None:
         """End the doubt of a copy that lacked records once the core has ended it."""
         if not self.replica.state.doubt and not self._writing:
             self._in_doubt = False

@@ -63,7 +63,7 @@ class Listener(Protocol):
         """Batches are durable on this node, as far as their epoch requires."""
 
     def backfilled(self) -> None:
-        """A formerly incomplete older epoch is in the log."""
+        """A previously incomplete older epoch is complete in the log."""
 
     def owner_ready(self) -> None:
         """This node may assign offsets."""

@@ -23,7 +23,7 @@ INLINE_BYTES_MAX: Final = 4 * 1024 * 1024
 """A larger group always goes to a worker: its copy alone would take about a millisecond."""
 
 LARGE_BYTES: Final = 64 * 1024
-"""Smaller writes cost a worker more than the copy, whatever the target."""
+"""A smaller write costs a worker more than the copy itself, wherever it is written."""
 
 WORTH_S: Final = 150e-6
 SLOW_S_PER_BYTE: Final = 0.5e-9
@@ -50,7 +50,7 @@ class InlineWrites:
         self._measured_s = 0.0
 
     def allows(self, size_bytes: int, now_s: float) -> bool:
-        """Whether a group of this size may be written on the event loop."""
+        """Return whether the event loop may write a group of this size itself."""
         if now_s < self._paused_until_s or size_bytes > INLINE_BYTES_MAX:
             return False
         if size_bytes < LARGE_BYTES or self._s_per_byte <= SLOW_S_PER_BYTE:

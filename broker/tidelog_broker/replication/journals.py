@@ -24,7 +24,7 @@ EntryT = TypeVar("EntryT")
 
 FENCES_WORKER: Final = 0
 CHAINS_WORKER: Final = 1
-"""All appends to one journal use one worker."""
+"""Selects one worker for all appends to this journal."""
 
 
 class Chains:
@@ -85,7 +85,7 @@ class Chains:
                     )
 
     def knows(self, topic_id: bytes, partition: int) -> bool:
-        """Whether this node has a chain of a partition."""
+        """Return whether this node has a chain of a partition."""
         return (topic_id, partition) in self._loaded
 
     def active(self, key: PartitionKey) -> pb.EpochDescriptor | None:

@@ -36,7 +36,7 @@ LogWrite = Append | Step
 
 
 def has_room(view: ReplicaLog, first: Append, size_bytes: int) -> bool:
-    """Whether an append fits the allocated space of the current segment and epoch; `size_bytes` includes padding."""
+    """Return whether an append fits the current segment's allocated space; `size_bytes` includes padding."""
     active = view.store.active
     return (
         active is not None
@@ -162,16 +162,17 @@ def _append_partial_copy(view: ReplicaLog, effect: AppendPartialCopy) -> bool:
     except DiskFullError:
         return False
     except NotHeldError as error:
-        # The copy to be resumed is missing: the core plans again.
+        # The copy to be resumed is missing, so the core plans again.
         log.warning("%s: %s", store.directory.name, error)
         return False
     if position.offset == effect.epoch_end_offset and position.digest != effect.epoch_end_digest:
-        return False  # A complete copy of another version has left the log meanwhile: the core plans again.
+        return False  # A complete copy of another version was removed from the log meanwhile, so the core plans again.
     if not _continues(position, effect):
         log.info(
-            "%s: the partial copy of epoch %d is of another version, fetching it again",
+            "%s: the partial copy of epoch %d does not match its source at offset %d, fetching it again",
             store.directory.name,
             effect.epoch,
+            position.offset,
         )
         store.copies.abandon_copy(effect.epoch)
         return False
@@ -181,7 +182,7 @@ def _append_partial_copy(view: ReplicaLog, effect: AppendPartialCopy) -> bool:
     except DiskFullError:
         return False
     except (DivergedError, NotHeldError) as error:
-        # The core detects that and has the copy set aside; or retention has just removed the copy.
+        # The core detects that and sets the copy aside, or retention has just removed the copy.
         log.warning("%s: %s", store.directory.name, error)
     except StorageError:
         raise
@@ -192,7 +193,7 @@ def _append_partial_copy(view: ReplicaLog, effect: AppendPartialCopy) -> bool:
 
 
 def _continues(position: LogPosition, effect: AppendPartialCopy) -> bool:
-    """Whether the partial copy of an earlier process, longer than the core expected, has the received batches."""
+    """Return whether an earlier process's partial copy, longer than the core expected, has the received batches."""
     if position.offset <= effect.base_offset:
         return True
     ends = [(header.end_offset, header.digest) for header in map(unpack_header, effect.batches)]

@@ -144,7 +144,7 @@ class LoggedProducers:
                 )
         except StorageFailedError:
             raise
-        except ProtocolError as error:  # No space, or damaged: another node may know the state.
+        except ProtocolError as error:  # The disk is full or the log damaged: another node may have the state.
             log.warning(
                 "%s: no producer snapshot before a gap; deduplication of retries may be lost: %s",
                 store.directory.name,
@@ -178,7 +178,7 @@ class LoggedProducers:
         return ProducerSnapshot(epoch, end_offset, decision.end_digest, table.snapshot())
 
     def knows_at(self, epoch: int) -> bool:
-        """Whether a valid, complete snapshot exists at or after a decided epoch's end.
+        """Return whether a valid, complete snapshot exists at or after a decided epoch's end.
 
         Raises:
             StorageError: the disk failed, or something is damaged.
@@ -186,7 +186,7 @@ class LoggedProducers:
         return self.later(self._chain.decision(epoch).end_offset) is not None
 
     def counts(self, snapshot: ProducerSnapshot) -> bool:
-        """Whether a snapshot is valid for this log, see `_headers_after`.
+        """Return whether a snapshot is valid for this log, see `_headers_after`.
 
         Raises:
             StorageError: the disk failed, or something is damaged.
@@ -279,7 +279,7 @@ class LoggedProducers:
         return last, headers
 
     def _is_decided_end(self, snapshot: ProducerSnapshot) -> bool:
-        """Whether a snapshot is at the decided end of an epoch, and the log holds what follows."""
+        """Return whether a snapshot is at the decided end of an epoch, and the log holds what follows."""
         chain, store = self._chain, self.store
         if not chain.genesis.epoch <= snapshot.epoch < chain.active.epoch:
             return False

@@ -22,7 +22,7 @@ WINDOW_BYTES_MIN: Final = MIB
 WINDOW_BYTES_MAX: Final = 128 * MIB
 
 
-def share_out(owners: Sequence[Ownership], bytes_max: int) -> int:
+def divide_window_memory(owners: Sequence[Ownership], bytes_max: int) -> int:
     """Bound the windows of a node's partitions to about `bytes_max` together; return the bound of each.
 
     Called periodically: the excess between two calls is what the node can receive in that time.

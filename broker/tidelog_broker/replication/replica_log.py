@@ -90,10 +90,10 @@ class ReplicaLog:
                 error,
             )
 
-    # --- the chain, as this log needs it ---------------------------------------------------------------
+    # --- what this log reads from the chain -----------------------------------------------------------
 
     def synced(self, epoch: int) -> bool:
-        """Whether an append to an epoch is acknowledged only after a sync."""
+        """Return whether an append to an epoch is acknowledged only after a sync."""
         known = self._synced
         if known is None or known[0] != epoch:
             known = self._synced = (epoch, self._chain.descriptor(epoch).flush in {pb.ALWAYS, pb.FLUSH_UNSPECIFIED})
@@ -234,21 +234,21 @@ class ReplicaLog:
         return self._limbo
 
     def newest_epoch(self) -> int | None:
-        """The newest epoch in the log."""
+        """Return the newest epoch in the log."""
         return self.store.active.epoch if self.store.active is not None else None
 
     def epoch_end(self, epoch: int) -> tuple[int, int] | None:
-        """End offset and digest of the copy of an epoch; None without one."""
+        """Return the end offset and digest of the copy of an epoch; None without one."""
         held = self.store.log_of(epoch)
         return (held.end_offset, held.end_digest) if held is not None else None
 
     def copy_start(self, epoch: int) -> int | None:
-        """Start offset of the copy of an epoch; None without one."""
+        """Return the start offset of the copy of an epoch; None without one."""
         held = self.store.log_of(epoch)
         return held.start_offset if held is not None else None
 
     def digest_at(self, epoch: int, offset: int) -> int | None:
-        """The running digest at a batch boundary; None if it is not one, or not in this log."""
+        """Return the running digest at a batch boundary; None if the offset is not a boundary or not in this log."""
         try:
             return self.store.reader.digest_at(epoch, offset)
         except ProtocolError as error:
@@ -256,7 +256,7 @@ class ReplicaLog:
             return None
 
     def batch_start(self, epoch: int, offset: int) -> int | None:
-        """The base offset of the batch that holds an offset; None without one."""
+        """Return the base offset of the batch that holds an offset; None without one."""
         try:
             return self.store.reader.batch_start(epoch, offset)
         except ProtocolError as error:
@@ -264,25 +264,25 @@ class ReplicaLog:
             return None
 
     def copy_position(self, epoch: int) -> tuple[int, int] | None:
-        """The end of a partial copy of a sealed epoch; None without one."""
+        """Return the end of a partial copy of a sealed epoch; None without one."""
         return self.store.copies.copy_position(epoch) or self.epoch_end(epoch)
 
     def position_beside(self, epoch: int) -> tuple[int, int] | None:
-        """The end of the partial copy of another version, stored beside the log; None if it does not exist."""
+        """Return the end of the partial copy of another version beside the log; None if it does not exist."""
         return self.store.copies.copy_position(epoch)
 
     def log_start(self) -> int:
-        """The log start of retention; for records that no other node ever stored, the start of this log."""
+        """Return retention's log start; for records that no other node ever stored, the start of this log."""
         epochs = range(self._chain.genesis.epoch, self._chain.active.epoch + 1)
         alone = not any(self._others_hold(epoch) for epoch in epochs)
         return max(self._log_start, self.store.start_offset) if alone else self._log_start
 
     def raise_log_start(self, offset: int) -> None:
-        """Raise the log start: retention has deleted more. May be called while a worker reads it."""
+        """Raise the log start, because retention has deleted more. A worker may read it concurrently."""
         self._log_start = max(self._log_start, offset)
 
     def epoch_without_producers(self) -> int | None:
-        """The newest epoch whose producers' state was incomplete at its end when the log was opened, or None."""
+        """Return the newest epoch at whose end the producer state was incomplete when the log was opened, or None."""
         return self._without_producers
 
     def sync_ahead(self, epoch: int, slack_bytes: int) -> None:

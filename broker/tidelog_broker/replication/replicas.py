@@ -194,15 +194,15 @@ class Replication:
             sorted(self.all(), key=lambda driver: (driver.key[0] not in FIRST, driver.written_ms < since_ms))
         )
         if not waits:
-            self._make_aware()
+            self._notify_replicas()
 
-    def _make_aware(self) -> None:
+    def _notify_replicas(self) -> None:
         for _ in range(min(PORTION, len(self._unaware))):
             self._unaware.popleft().liveness_changed()
         if self._unaware and not self._closed:
-            self._loop.call_soon(self._make_aware)
+            self._loop.call_soon(self._notify_replicas)
 
-    # --- time ------------------------------------------------------------------------------------------
+    # --- timers ----------------------------------------------------------------------------------------
 
     def _begins_to_push(self, driver: ReplicaDriver) -> None:
         if driver.replica.followers:
@@ -212,8 +212,7 @@ class Replication:
         deadline_ms = driver.replica.deadline_ms
         if deadline_ms is None or (driver.scheduled_ms is not None and driver.scheduled_ms <= deadline_ms):
             return
-        # A deadline in the past waits a moment: otherwise a core that requests one repeatedly would block the event
-        # loop.
+        # Wait a moment even for a past deadline: a core that keeps requesting one would block the event loop.
         deadline_ms = max(deadline_ms, self._tools.now_ms() + 1)
         driver.scheduled_ms = deadline_ms
         heapq.heappush(self._timers, (deadline_ms, next(self._numbers), driver))
@@ -274,7 +273,7 @@ class Replication:
 
 
 def _as_status(digest: pb.ChainDigest) -> pb.EpochStatus:
-    """Convert a digest to the request for the longer of two chains."""
+    """Convert a digest to a request for the missing part of the longer chain."""
     return pb.EpochStatus(
         topic_id=digest.topic_id, partition=digest.partition, epoch=digest.epoch, previous_hash=digest.previous_hash
     )

@@ -20,14 +20,14 @@ from tidelog_broker.core.security.registry import ADMIN_BY_RECORD, KEY, USER
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.core.security.tickets import ticket_refused
 from tidelog_broker.groups.subscriptions import TOPICS_MAX
-from tidelog_broker.server.audited_requests import AUDITED, follow_act, refusal_of
+from tidelog_broker.server.audited_requests import AUDITED, audit_operation, refusal_of
 from tidelog_broker.server.gateway_tickets import GatewayTickets
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX
 
-HANDED_ON_MAX: Final = 1_024
+FORWARDED_SESSIONS_MAX: Final = 1_024
 """Limit of the cached sessions of forwarded callers."""
 
 Rule = Callable[[Broker, Session, pb.Envelope], None]
@@ -39,7 +39,7 @@ class _Entry(Protocol):
 
 
 def check_topic_id(broker: Broker, session: Session, operation: pb.Operation, topic_id: bytes) -> None:
-    """Check an operation on a topic by its id; an id that certainly does not exist is left to the handler.
+    """Check an operation on a topic by its id; the handler refuses an id that certainly does not exist.
 
     Raises:
         ProtocolError: see `Session.check`; EPOCH_CHANGING while a topic with this id may exist.
@@ -84,7 +84,7 @@ class Need(NamedTuple):
 def _entries(of: Callable[[pb.Envelope], Collection[_Entry]], operation: pb.Operation) -> Need:
     def rule(broker: Broker, session: Session, envelope: pb.Envelope) -> None:
         entries = of(envelope)
-        check_entries(len(entries))  # checked before the loop, because an envelope has room for 250,000 entries
+        check_entries(len(entries))  # Checked before the loop, because an envelope has room for 250,000 entries.
         for topic_id in {entry.topic_id for entry in entries}:
             check_topic_id(broker, session, operation, topic_id)
 
@@ -133,7 +133,7 @@ def _member(_broker: Broker, session: Session, envelope: pb.Envelope) -> None:
     heartbeat = envelope.group_heartbeat
     session.check(pb.OP_GROUP, pb.RES_GROUP, heartbeat.group)
     for name in heartbeat.join.topics[:TOPICS_MAX]:
-        for operation in (pb.OP_CONSUME, pb.OP_DESCRIBE):  # `consume` includes `describe` unless a rule denies it
+        for operation in (pb.OP_CONSUME, pb.OP_DESCRIBE):  # `consume` includes `describe` unless a rule denies it.
             session.check(operation, pb.RES_TOPIC, name)
 
 
@@ -181,7 +181,7 @@ RULES: Final[dict[str, Need]] = {
 }
 """Envelope kind -> requirement."""
 
-_FOR_ONESELF: Final = frozenset({"hello", "peer_hello", "peer_proof", "identify"})
+_SELF_KINDS: Final = frozenset({"hello", "peer_hello", "peer_proof", "identify"})
 """Kinds that concern the client itself, so no other caller can be named."""
 
 
@@ -224,12 +224,14 @@ class AccessChecks:
             raise
         if kind in AUDITED and connection.peer_id is None:
             assert need is not None, "kinds without a rule are refused"
-            follow_act(self._broker, kind, request, session, operation_name(need.operation or pb.OPERATION_UNSPECIFIED))
+            audit_operation(
+                self._broker, kind, request, session, operation_name(need.operation or pb.OPERATION_UNSPECIFIED)
+            )
 
     def _show_ticket(self, kind: str, request: Request) -> None:
         """Use the session of the caller that a gateway's ticket names; count and audit a refused ticket."""
         connection = request.connection
-        if connection.peer_id is not None or kind in _FOR_ONESELF:
+        if connection.peer_id is not None or kind in _SELF_KINDS:
             raise ProtocolError(pb.INVALID_REQUEST, f"{kind} cannot be sent on behalf of another caller")
         try:
             request.session = self._on_behalf.session(connection, request.envelope.on_behalf)
@@ -256,7 +258,7 @@ class AccessChecks:
                 expires_us=caller.expires_us,
             )
         self._handed_on[key] = session
-        if len(self._handed_on) > HANDED_ON_MAX:
+        if len(self._handed_on) > FORWARDED_SESSIONS_MAX:
             del self._handed_on[next(iter(self._handed_on))]
         return session
 
@@ -273,7 +275,7 @@ def _recorded_end(broker: Broker, session: Session) -> str:
     if session.identity:
         permissions = broker.security.registry.permissions
         if session.identity.startswith((KEY, USER)) and permissions.is_admin(session.principal):
-            return ADMIN_BY_RECORD  # a node with an older build has admitted the session
+            return ADMIN_BY_RECORD  # A node with an older build has admitted the session.
         record = broker.security.registry.get(session.identity)
         if record is not None and record.deleted:
             is_user = session.identity.startswith(USER)
@@ -297,7 +299,7 @@ def check_entry(broker: Broker, kind: str, request: Request, operation: pb.Opera
         return
     if _gateway_of(request) and (
         ended := end_reason(broker, request.session)
-    ):  # without a gateway, the end of the identity ends the connection
+    ):  # Without a gateway, the connection ends together with the identity.
         raise ticket_refused(ended)
     try:
         check_topic_id(broker, request.session, operation, topic_id)

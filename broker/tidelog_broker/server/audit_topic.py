@@ -75,10 +75,10 @@ class AuditTopic:
                 self._woken.clear()
                 self._dropping = False
                 continue
-            await self._write_surely(lines)
+            await self._write_with_retries(lines)
             self._bytes -= sum(map(len, lines))
 
-    async def _write_surely(self, lines: list[bytes]) -> None:
+    async def _write_with_retries(self, lines: list[bytes]) -> None:
         """Retry until the lines are written, or the error is permanent."""
         encoded = encode_batch(columns_of(list[bytes | None](lines)), now_us=time.time_ns() // 1000).to_bytes()
         while True:
@@ -139,7 +139,7 @@ class AuditTopic:
             )
 
             async def local(envelope: pb.Envelope) -> pb.Envelope:
-                await broker.controller.found_audit(envelope.topic_create.config)
+                await broker.controller.create_audit_topic(envelope.topic_create.config)
                 return pb.Envelope(topic_reply=pb.TopicReply())
 
             request = pb.Envelope(topic_create=pb.TopicCreate(name=AUDIT_TOPIC, config=config))

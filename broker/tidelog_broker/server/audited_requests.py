@@ -43,10 +43,10 @@ AUDITED: Final = frozenset(_RESOURCES)
 """Kinds that are audited also when they are allowed."""
 
 
-def follow_act(broker: Broker, kind: str, request: Request, session: Session, operation: str) -> None:
+def audit_operation(broker: Broker, kind: str, request: Request, session: Session, operation: str) -> None:
     """Log the intent of an allowed operation now, and its outcome when it is answered."""
     resource = ", ".join(_RESOURCES[kind](broker, request.envelope))
-    about = came_from(request.connection, session)._replace(operation=operation, resource=resource)
+    about = request_origin(request.connection, session)._replace(operation=operation, resource=resource)
     act = broker.audit.begin(kind, session, request.envelope, about)
     answered = partial(broker.audit.answered, act, kind, session, about)
     request.on_answer = lambda answer: answered(_error_in(answer))
@@ -61,7 +61,7 @@ def _error_in(answer: pb.Envelope) -> pb.Error | None:
     return next((result.error for result in results if result.HasField("error")), None)
 
 
-def came_from(connection: Connection, session: Session | None = None) -> About:
+def request_origin(connection: Connection, session: Session | None = None) -> About:
     """Return the origin of a request: its host, and the gateway or node that sent it for the caller."""
     if connection.peer_id is not None:
         return About(handed_on_by=connection.peer_id)
@@ -71,7 +71,7 @@ def came_from(connection: Connection, session: Session | None = None) -> About:
 
 def refusal_of(error: ProtocolError, request: Request) -> About:
     """Return the details of the audit line of a refused request."""
-    about = came_from(request.connection, request.session)
+    about = request_origin(request.connection, request.session)
     if isinstance(error, NotAllowedError):
         about = about._replace(operation=error.operation, resource=error.resource)
     return about

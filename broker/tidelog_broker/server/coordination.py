@@ -19,7 +19,7 @@ _TELLS_FORWARDED: Final = frozenset({"commit_reply", "committed_reply"})
 
 
 async def at_coordinator(broker: Broker, group: str, request: Request, local: Local) -> pb.Envelope:
-    """Return the coordinator's answer to a request about a group; `local` answers if this node is the coordinator.
+    """Return the coordinator's answer to a request about a group; `local` answers if this node coordinates it.
 
     Raises:
         ProtocolError: see `at_owner`.

@@ -35,7 +35,7 @@ _AGAIN_S: Final = 0.05
 _LOOK_S: Final = 0.1
 """How often pending requests are checked."""
 GRACE_S: Final = 1.0
-"""How long a node that seems dead, or whose partition has moved, may still answer; and how long a lost quorum may
+"""How long a node that seems dead or lost the partition may still answer, and how long a request waits for a quorum.
 return before the request fails."""
 
 _ELSEWHERE: Final = frozenset({pb.NOT_OWNER, pb.EPOCH_CHANGING, pb.SHUTTING_DOWN})
@@ -92,7 +92,7 @@ async def ask_owner(
                 forwarded = pb.Envelope()
                 forwarded.CopyFrom(envelope)
                 answer = broker.cluster.request(owner, forwarded, timeout_s=max(left_s, answer_s, 0.1))
-                return (await _unless_gone(broker, key, owner, answer)).envelope
+                return (await _while_owner_alive(broker, key, owner, answer)).envelope
             raise not_owner(broker, key)
         except ProtocolError as error:
             if (
@@ -109,7 +109,7 @@ async def ask_owner(
         await asyncio.sleep(_AGAIN_S)
 
 
-async def _unless_gone(broker: Broker, key: PartitionKey, owner: str, answer: asyncio.Future[Frame]) -> Frame:
+async def _while_owner_alive(broker: Broker, key: PartitionKey, owner: str, answer: asyncio.Future[Frame]) -> Frame:
     """Wait for an owner's answer while the node is alive and owns the partition.
 
     Raises:
@@ -118,14 +118,14 @@ async def _unless_gone(broker: Broker, key: PartitionKey, owner: str, answer: as
     well_s = broker.loop.time()
     while not (await asyncio.wait([answer], timeout=_LOOK_S))[0]:
         now_s = broker.loop.time()
-        if _is_well(broker, key, owner):
+        if _is_live_owner(broker, key, owner):
             well_s = now_s
         elif now_s - well_s >= GRACE_S:
             raise _gone(owner)
     return answer.result()
 
 
-def _is_well(broker: Broker, key: PartitionKey, owner: str) -> bool:
+def _is_live_owner(broker: Broker, key: PartitionKey, owner: str) -> bool:
     """Return whether a node seems to be alive and to own a partition."""
     return broker.cluster.alive(owner) and broker.routes.owner(key) == owner
 
@@ -156,7 +156,7 @@ class _Batch(NamedTuple):
 
 
 class _Waiting:
-    """Batches of one request to another node. Each gets its result once, from the answer or when none is expected."""
+    """The batches of one request to another node. Each gets one result, from the answer or after the last wait."""
 
     def __init__(self, broker: Broker, owner: str, batches: Sequence[_Batch], request: Request) -> None:
         self._broker = broker
@@ -208,7 +208,7 @@ class _Waiting:
     def _look(self) -> None:
         now_s = self._broker.loop.time()
         for index, (key, _) in list(self._unsettled.items()):
-            if _is_well(self._broker, key, self._owner):
+            if _is_live_owner(self._broker, key, self._owner):
                 self._well_s[index] = now_s
             elif now_s - self._well_s[index] >= GRACE_S:
                 self._settle(index, pb.PublishResult(error=_gone(self._owner).to_message()))

@@ -74,7 +74,7 @@ class GatewayTickets:
         return known.session
 
     def _unknown(self, session: Session) -> str:
-        """Return an error if this node has no record of the key or user, which may be new or deleted."""
+        """Return an error if this node has no record of the key or user, because it is new or was deleted."""
         registry = self._broker.security.registry
         if not session.identity.startswith((KEY, USER)) or registry.vouches_for(session.identity, session.principal):
             return ""

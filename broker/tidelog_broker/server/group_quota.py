@@ -60,7 +60,7 @@ async def group_made(broker: Broker, shard: GroupShard, name: str, session: Sess
         yield creator
 
 
-async def made_here(broker: Broker, index: int, creator: str) -> int:
+async def created_here_count(broker: Broker, index: int, creator: str) -> int:
     """Return the number of groups that a principal has created in a partition of `__offsets` that this node owns.
 
     Raises:
@@ -74,7 +74,7 @@ async def made_here(broker: Broker, index: int, creator: str) -> int:
 async def _check(broker: Broker, shard: GroupShard, creator: str, bound: int, deadline_s: float) -> None:
     """Refuse a reserved group that exceeds the quota."""
     own = broker.groups.claims.made_by(creator, shard.key[1], shard.records)
-    if own > bound:  # the counts of other partitions do not matter
+    if own > bound:  # The counts of other partitions cannot change the result.
         raise _too_many(creator, own - 1, bound)
     try:
         async with asyncio.timeout_at(deadline_s):
@@ -90,7 +90,7 @@ async def _check(broker: Broker, shard: GroupShard, creator: str, bound: int, de
 
 async def _created_count(broker: Broker, key: PartitionKey, creator: str) -> int:
     async def local(_: pb.Envelope) -> pb.Envelope:
-        return pb.Envelope(group_list_reply=pb.GroupListReply(made=await made_here(broker, key[1], creator)))
+        return pb.Envelope(group_list_reply=pb.GroupListReply(made=await created_here_count(broker, key[1], creator)))
 
     question = pb.Envelope(group_list=pb.GroupList(partition=key[1], made_by=creator))
     answer = await ask_owner(broker, key, question, local, timeout_s=COUNT_TIMEOUT_S)

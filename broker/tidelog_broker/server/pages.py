@@ -32,7 +32,7 @@ Item = tuple[str, pb.TopicRecord | None]
 """A topic of a list; None for a name that no topic has."""
 
 Describe = Callable[[pb.TopicRecord, int, int], pb.TopicInfo]
-"""Describes a topic's partitions, from the first number up to but not including the second."""
+"""Describes a topic's partitions from the first number up to the second, exclusive."""
 
 
 class Bounds(NamedTuple):
@@ -44,7 +44,7 @@ class Bounds(NamedTuple):
 
 
 class TopicPart(NamedTuple):
-    """The description of one topic on a page: partitions `first` up to but not including `stop`."""
+    """The description of one topic on a page, with its partitions from `first` up to `stop`, exclusive."""
 
     record: pb.TopicRecord
     first: int

@@ -50,7 +50,7 @@ from tidelog_proto.auth.unauthenticated_limits import UnauthenticatedConnections
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import PROTOCOL_VERSION
 from tidelog_proto.process.log_rate_limit import RateLimitedLog
-from tidelog_proto.tls.handshakes import TlsEntrance
+from tidelog_proto.tls.handshakes import TlsAcceptor
 from tidelog_proto.tls.stream import TlsError
 from tidelog_proto.version import NODE_SOFTWARE
 from tidelog_proto.wire.frames import encode_frame
@@ -138,7 +138,7 @@ class Server:
         self.access = AccessChecks(broker)
         broker.security.changed = self.security_changed
         self._seldom = RateLimitedLog(log)
-        self._entrance = self._make_entrance()
+        self._entrance = self._make_acceptor()
         self.spans: RequestSpans | None = None
         self._requests = {kind: self.metrics.requests.tally(kind) for kind in HANDLERS}
 
@@ -153,7 +153,7 @@ class Server:
         )
         return int(self._listener.sockets[0].getsockname()[1])
 
-    def _make_entrance(self) -> TlsEntrance | None:
+    def _make_acceptor(self) -> TlsAcceptor | None:
         if not self.broker.tls.is_on:
             return None
         error = ProtocolError(
@@ -161,7 +161,7 @@ class Server:
             "this port requires TLS: pass the CA of its certificate by TIDELOG_CA_FILE, tls= or a context "
             "(on a node: tls_cert_file and tls_ca_file)",
         )
-        return TlsEntrance(
+        return TlsAcceptor(
             self.broker.tls.server,
             timeout_s=self.settings.hello_timeout_ms / 1000,
             refusal=encode_frame(pb.Envelope(error=error.to_message())),
@@ -203,7 +203,7 @@ class Server:
         """Close every connection after its answers have left, or at `deadline` (in the event loop's time)."""
         for connection in list(self.connections):
             connection.close()
-        with contextlib.suppress(TimeoutError):  # connections of clients that are slow to read are closed below
+        with contextlib.suppress(TimeoutError):  # Connections of clients that are slow to read are closed below.
             async with asyncio.timeout_at(deadline):
                 while self.connections:
                     self._deserted.clear()
@@ -221,7 +221,7 @@ class Server:
         self._count()
         gave_way = self._strangers.came(connection, counted_address(connection.host))
         if not gave_way and len(self.connections) > self.settings.connections_max + RESERVED_CONNECTIONS:
-            gave_way = self._strangers.make_way()
+            gave_way = self._strangers.close_oldest()
             if not gave_way:
                 connection.abort(hello.too_many(self.broker))
         self.metrics.strangers_closed.inc(gave_way)
@@ -280,7 +280,7 @@ class Server:
             work = handler(self.broker, request)
         except ProtocolError as error:
             if kind in _UNANSWERED and request.connection.greeted:
-                request.drop()  # an error without a correlation id would mean that the connection ends
+                request.drop()  # An error without a correlation id would mean that the connection ends.
             else:
                 request.fail(error)
             return

@@ -1,4 +1,4 @@
-"""End of a session whose caller's identity another node has found to be no longer valid.
+"""Ending of sessions after another node has found that their identity is no longer valid.
 
 Nodes learn of a revoked key or a deleted user one after the other. The owner of a partition may already refuse a
 request while the connection that it came by is still open at this node.

@@ -38,7 +38,7 @@ class Budget(ByteBudget):
         return self.used_bytes == 0 or self.used_bytes + size_bytes <= self.bytes_max
 
     def take(self, size_bytes: int) -> bool:
-        """Count bytes if they fit; a request without bytes, or alone in the budget, always fits."""
+        """Count bytes if they fit; a request without bytes, or the only one in the budget, always fits."""
         before = self.used_bytes
         if before and size_bytes and before + size_bytes > self.bytes_max:
             return False

@@ -1,4 +1,4 @@
-"""Forwarding of a request's caller: the other node learns whose request it is and checks that caller's permissions."""
+"""Forwarding of requests together with their caller, whose permissions the other node checks."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ def with_caller(request: Request, envelope: pb.Envelope) -> pb.Envelope:
         envelope.trace_contexts.extend(request.envelope.trace_contexts)
     session = request.session
     if session is not None:
-        envelope.ClearField("on_behalf")  # this node has verified it; `caller` is the result
+        envelope.ClearField("on_behalf")  # This node has verified the caller; `caller` is the result.
         envelope.caller.CopyFrom(session.caller())
     return envelope

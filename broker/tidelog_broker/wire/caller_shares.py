@@ -56,7 +56,8 @@ class CallerShares:
             requests: in-flight requests of the connection, including this one.
 
         Raises:
-            ProtocolError: OVERLOADED: the caller's quota is used up, or it has too much in flight. Nothing was charged.
+            ProtocolError: OVERLOADED: the caller's quota is used up, or its requests in flight have reached a limit.
+                Nothing was charged.
         """
         share = self._shares.get(account)
         if share is not None:
@@ -97,6 +98,6 @@ def busy(account: Account) -> ProtocolError:
     """Return the error for a caller that has reached its in-flight limit."""
     return ProtocolError(
         pb.OVERLOADED,
-        f"{account.name!r} has reached its limit of requests in flight; retry",
+        f"{account.name!r} has reached its limit of unanswered requests or their bytes; wait for answers, then retry",
         retry_after_ms=BUSY_RETRY_MS,
     )

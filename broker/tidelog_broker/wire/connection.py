@@ -37,8 +37,8 @@ from tidelog_broker.wire.quota_account import Account
 from tidelog_broker.wire.read_turns import ENVELOPE_WEIGHT, REQUEST_BYTES, ReadTurn
 from tidelog_broker.wire.request_work import RemainingWork, end_work
 from tidelog_broker.wire.send_budget import SendBacklog
-from tidelog_broker.wire.sockets import sends_no_more, tune
-from tidelog_broker.wire.stall_watch import StallWatch, stalled_because
+from tidelog_broker.wire.sockets import peer_has_closed, tune
+from tidelog_broker.wire.stall_watch import StallWatch, stall_reason
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import FORWARDED_IN_FLIGHT_MAX, FRAME_BYTES_MAX_BEFORE_HELLO
@@ -75,8 +75,8 @@ class Request:
         self.account: Account | None = None
         """The account of a gateway's caller while the request is unanswered; else None."""
         self.answered = False
-        self.end_span: Callable[[pb.Envelope], None] | None = None  # set if the request has a trace span
-        self.on_answer: Callable[[pb.Envelope], None] | None = None  # called with the answer when it is sent
+        self.end_span: Callable[[pb.Envelope], None] | None = None  # Set if the request has a trace span.
+        self.on_answer: Callable[[pb.Envelope], None] | None = None  # Called with the answer when it is sent.
 
     @property
     def is_of_node(self) -> bool:
@@ -143,7 +143,7 @@ class Connection(asyncio.BufferedProtocol):
         parsed."""
         self._received: Iterator[Frame] | None = None
         """Frames of received data that are parsed when the connection continues."""
-        self.rest = RemainingWork()  # work of the last request; the next one is not dispatched before it is done
+        self.rest = RemainingWork()  # Work of the last request; the next one is not dispatched before it is done.
         self._session_timer: asyncio.TimerHandle | None = None
         self.challenge: Challenge | None = None
         """Set while another node has to prove its identity."""
@@ -227,7 +227,7 @@ class Connection(asyncio.BufferedProtocol):
             frames = self._receiver.received(nbytes)
         if nbytes:
             self._idle_poll.came()
-        if self._turn.is_over and not self._receiver.is_amid:  # a frame that has begun is received to its end
+        if self._turn.is_over and not self._receiver.is_inside_frame:  # A frame that has begun is received to its end.
             self._await_turn(frames)
             return
         try:
@@ -321,14 +321,15 @@ class Connection(asyncio.BufferedProtocol):
 
     def take_turn(self) -> None:
         """Continue in a new turn."""
-        if not self.rest.is_done(self._turn):  # also while the account pauses it: a request that has begun is answered
+        # A request that has begun is answered, even while the account pauses the connection.
+        if not self.rest.is_done(self._turn):
             self.server.read_turns.wait(self._turn, self)
             return
         self._awaits_turn = False
         self._go_on()
 
     def _go_on(self) -> None:
-        if self._held or self._awaits_turn:  # `take_turn` or `read_on` is called again when neither applies
+        if self._held or self._awaits_turn:  # `take_turn` or `read_on` is called again when neither applies.
             return
         if self._received is not None:
             self.buffer_updated(0)
@@ -336,7 +337,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def end_if_gone(self) -> None:
         """Close if the client has closed its side while reading is paused."""
-        if self._transport is not None and sends_no_more(self._transport.get_extra_info("socket")):
+        if self._transport is not None and peer_has_closed(self._transport.get_extra_info("socket")):
             self.cut_off()
 
     def close_stalled(self, stalled_s: float) -> None:
@@ -466,7 +467,7 @@ class Connection(asyncio.BufferedProtocol):
             envelope.caller_throttle_ms = request.account.throttle_ms(request.envelope.WhichOneof("kind") or "")
         try:
             self.send(envelope, attachments)
-        except ProtocolError as error:  # the answer exceeds the frame limit; this error is the answer
+        except ProtocolError as error:  # The answer exceeds the frame limit, so this error is the answer.
             self.send(pb.Envelope(correlation_id=envelope.correlation_id, error=error.to_message()))
         self.release(request)
 
@@ -521,7 +522,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
-    # --- inside ----------------------------------------------------------------------------------------
+    # --- internals -------------------------------------------------------------------------------------
 
     def _admit(self, envelope: pb.Envelope, attachment_bytes: int) -> bool:
         """Count a request before memory is allocated for its attachment, or answer it with OVERLOADED and return False.
@@ -593,7 +594,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport.pause_reading()
 
     def _stalled(self) -> None:
-        log.warning("closing the connection of %s: %s", self.client_id, stalled_because())
+        log.warning("closing the connection of %s: %s", self.client_id, stall_reason())
         self.cut_off()
 
     def _hello_is_late(self) -> None:

@@ -15,7 +15,7 @@ from tidelog_proto.process.busy_poll import IdlePoll
 
 Connection = Any
 Request = Any
-"""Stand-ins for the classes of `wire.connection`, which imports this module."""
+"""Placeholders for the classes of `wire.connection`, which imports this module."""
 
 
 class ConnectionHost(Protocol):

@@ -66,18 +66,18 @@ class FrameAdmission:
         return self._gathering_bytes or self.size_bytes or 0
 
     def is_slow(self, now_s: float) -> bool:
-        """Whether the frame arrives too slowly."""
+        """Return whether the frame arrives too slowly."""
         coming_s = now_s - self._since_s
         return coming_s >= SLOW_AFTER_S and arrives_slowly(self.held_bytes, self._arrived_bytes(), coming_s)
 
     def cut(self) -> None:
-        """Close the connection: it announced much, sends too slowly, and other requests exceed the budget."""
+        """Close the connection of a slow sender, because other requests exceed the budget."""
         self._too_slow(self.held_bytes, self._arrived_bytes())
 
     # --- for the connection ------------------------------------------------------------------------------
 
     def has_room_for(self, size_bytes: int) -> bool:
-        """Count bytes if the node has room for them, closing slow senders if necessary."""
+        """Count bytes if the node's budget allows them, closing slow senders if necessary."""
         if self._budget.take(size_bytes):
             return True
         self._slow_senders.make_room(asyncio.get_running_loop().time())

@@ -73,7 +73,7 @@ class _ArrivedMessage:
             batches = chain.from_iterable(map(iter_batches, self.parts))
             return sum(1 for _ in islice(batches, FEW_BATCHES + 1)) <= FEW_BATCHES
         except ProtocolError:
-            return False  # reported for the entry when it is verified
+            return False  # Reported for the entry when it is verified.
 
 
 class Inbox:
@@ -183,7 +183,7 @@ class Inbox:
             return
         try:
             self._received(self.node_id, entry, batches)
-        except Exception:  # a bug in the handling of one partition's message must not affect other messages
+        except Exception:  # A bug in the handling of one partition's message must not affect other messages.
             log.exception("processing a %s from node %r failed", type(entry).__name__, self.node_id)
 
 

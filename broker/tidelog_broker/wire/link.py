@@ -24,7 +24,7 @@ from tidelog_broker.core.peer_auth import Identity, check_certificate, check_rep
 from tidelog_broker.core.placement.registry import removal
 from tidelog_broker.core.replication.outbox import LinkMessage, Outbox, OutgoingEnvelope, alone
 from tidelog_broker.wire.handshake_incarnations import HandshakeIncarnations
-from tidelog_broker.wire.stall_watch import StallWatch, stalled_because
+from tidelog_broker.wire.stall_watch import StallWatch, stall_reason
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import NATURE, ProtocolError
 from tidelog_proto.limits import (
@@ -274,7 +274,7 @@ class Link(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the stall watch of the new connection."""
         self._transport = cast("asyncio.Transport", transport)
-        self._stall_watch = StallWatch(transport.get_extra_info("socket"), lambda: self.close(stalled_because()))
+        self._stall_watch = StallWatch(transport.get_extra_info("socket"), lambda: self.close(stall_reason()))
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the base class's signature
         """Return the memory for the next bytes."""
@@ -301,7 +301,7 @@ class Link(asyncio.BufferedProtocol):
         if not self.lost.done():
             self.lost.set_result(why)
 
-    # ------------------------------------------------------------------------------------------------- inside
+    # ---------------------------------------------------------------------------------------------- internals
 
     def _admit(self, envelope: pb.Envelope, attachment_bytes: int) -> bool:
         """Accept the answers of pending requests; the attachment of any other answer is discarded."""

@@ -196,7 +196,7 @@ class Links:
         self.update_peers({})
         await asyncio.gather(*self._ending, return_exceptions=True)
 
-    # ------------------------------------------------------------------------------------------------- inside
+    # ---------------------------------------------------------------------------------------------- internals
 
     def _end(self, node_id: str, peer: _Peer) -> None:
         assert peer.task is not None

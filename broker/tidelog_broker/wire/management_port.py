@@ -178,7 +178,7 @@ class _Serving:
             visit = _Visit(self, loop)
             try:
                 await self._let_in(visit, connection, counted_address(address[0]))
-            except Exception:  # a failing connection must not end the server
+            except Exception:  # A failing connection must not end the server.
                 log.exception("a connection to the management port failed")
                 connection.close()
                 self.left(visit)
@@ -213,7 +213,7 @@ class _Serving:
         )
 
     def want_page(self, visit: _Visit, make: Callable[[], bytes]) -> None:
-        """Have a page made on the worker thread and sent to a connection."""
+        """Render a page on the worker thread and send it to a connection."""
         self._pages[visit] = make
         self._page_wanted.set()
 
@@ -229,7 +229,7 @@ class _Serving:
             try:
                 page = await loop.run_in_executor(maker, make)
             except Exception:
-                log.exception("making the metrics page failed")
+                log.exception("rendering the metrics page failed")
                 page = refusal("500 Internal Server Error", "internal error; see the node's log")
             visit.say(page)
 

@@ -65,7 +65,7 @@ class Peers:
                     f"a later start of node {node_id!r} is connected; stop this process, or the copy of its data "
                     "directory",
                 )
-            old.inbox.close()  # messages of the old connection must not be delivered after those of the new one
+            old.inbox.close()  # Messages of the old connection must not be delivered after those of the new one.
             old.cut_off()
         inbox = Inbox(
             node_id,

@@ -32,7 +32,7 @@ from tidelog_proto.errors import ProtocolError
 READ_WAIT_S: Final = 5.0
 """Longest delay of a throttled fetch; then it is answered without records, before its client gives up and retries."""
 READ_WAIT_LEAST_S: Final = 1.2
-"""Delay that is always allowed: a client considers a node dead after 1.5 s of silence beyond its own wait."""
+"""A throttle delay up to this is always allowed: a client considers a node dead after 1.5 s of unexpected silence."""
 _READ_LOOK_S: Final = 0.1
 WORK_US_MAX: Final = 1_000_000
 """While a caller's unanswered requests cost this much event-loop time, nothing more is read from its connections."""
@@ -230,7 +230,7 @@ class Account:
             self.hold(client)
 
     def began_work(self, client: Client, work_us: int) -> None:
-        """Charge the work of a request that is about to begin; hold its connection if that is too much."""
+        """Charge the work of a request that is about to begin; pause its connection beyond the limit."""
         self.work_us += work_us
         if self.is_working:
             self.hold(client)

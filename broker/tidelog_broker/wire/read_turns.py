@@ -78,7 +78,7 @@ class ReadTurns:
             self._over[turn] = None
 
     def wait(self, turn: ReadTurn, sender: TurnTaker) -> None:
-        """Queue a connection that has paused reading for a later turn of its caller; the current turn is over."""
+        """Queue a connection that has paused reading for its caller's next turn."""
         assert turn.is_over, "a connection waits only when its caller's turn is over"
         turn.waiting.append(sender)
 
@@ -95,6 +95,6 @@ class ReadTurns:
 def _have_turn(sender: TurnTaker) -> None:
     try:
         sender.take_turn()
-    except Exception:  # a failing connection must not block the others
+    except Exception:  # A failing connection must not block the others.
         log.exception("closing a connection whose turn to be read failed")
         sender.cut_off()

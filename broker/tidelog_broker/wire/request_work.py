@@ -41,7 +41,7 @@ class RemainingWork:
         self._request = request
 
     def is_done(self, turn: ReadTurn) -> bool:
-        """Run slices until the caller's turn is over; return whether nothing is left."""
+        """Run slices until the caller's turn is over; return whether all work is done."""
         while self._request is not None:
             if turn.is_over:
                 return False

@@ -11,7 +11,7 @@ asyncio reports a full buffer, but not in each of its releases and not below the
 transport's buffer is read after each write (a partly sent write stays in memory as a whole, and counts as a whole), and
 while anything waits all connections are checked every `TICK_S`. A client that reads nothing for `stall_ms` while
 something waits for it is closed, whatever it sends meanwhile. If a client without unsent bytes exceeds the budget,
-clients that have read nothing for `PRESSED_STALL_S` are closed at once, largest first, until half of the budget is
+clients that have read nothing for `OVER_BUDGET_STALL_S` are closed at once, largest first, until half of the budget is
 free.
 
 Other nodes have their own limits and are not counted; the stall limit applies to them too.
@@ -33,7 +33,7 @@ LEAST: Final = 4096
 TICK_S: Final = 0.02
 PROMPT_S: Final = 1.0
 """A client whose unsent data is older is sent copies, because it would otherwise keep mapped log files open."""
-PRESSED_STALL_S: Final = 2.0
+OVER_BUDGET_STALL_S: Final = 2.0
 _ONE_GO_S: Final = 0.002
 
 
@@ -103,12 +103,12 @@ class SendBacklog:
 
     @property
     def room_bytes(self) -> int:
-        """How many bytes may be read now to be sent on this connection; none if zero or less."""
+        """Return the number of bytes that may be read now and sent on this connection; none if it is not positive."""
         return self._outgoing.share_bytes - self.held_bytes - self.reserved_bytes
 
     @property
     def is_prompt(self) -> bool:
-        """Whether the connection's oldest unsent write is recent."""
+        """Return whether the connection's oldest unsent write is recent."""
         return not self._writes or self._outgoing.now_s() - self._writes[0].written_s < PROMPT_S
 
     def fits(self, size_bytes: int) -> bool:
@@ -121,7 +121,7 @@ class SendBacklog:
         return not outgoing.used_bytes or outgoing.used_bytes + size_bytes <= outgoing.bytes_max
 
     def has_room(self) -> bool:
-        """Return whether anything may be read for it; if not, the connection is resumed when it may."""
+        """Return whether bytes may be read for the connection; if not, it is resumed once they may."""
         if self.unsent_bytes < self._outgoing.connection_bytes_max:
             if self.is_node:
                 return True
@@ -244,7 +244,7 @@ class SendBudget(ByteBudget):
 
     @property
     def share_bytes(self) -> int:
-        """The bytes that one more connection may have."""
+        """Number of unsent bytes that one more connection may have."""
         left_bytes = self.bytes_max - self.used_bytes
         share_bytes = (left_bytes - self.bytes_max // 4) // SHARE
         least_bytes = self.bytes_max // LEAST
@@ -283,7 +283,7 @@ class SendBudget(ByteBudget):
                 self._held.pop(backlog, None)
             elif stalled_s >= self._stall_s:
                 backlog.cut()
-        self._relieve(now_s)
+        self._close_stalled(now_s)
         waiting, self._waiting = self._waiting, {}
         for backlog in waiting:
             if backlog.has_room():
@@ -291,9 +291,9 @@ class SendBudget(ByteBudget):
         if self._held or self._waiting:
             self._watch()
 
-    def _relieve(self, now_s: float) -> None:
+    def _close_stalled(self, now_s: float) -> None:
         """Close stalled connections if a client without unsent bytes exceeds the budget."""
         if not any(not one.unsent_bytes and not one.has_room() for one in list(self._waiting)):
             return
-        stalled = [one for one in self._held if not one.is_node and one.stalled_s(now_s) >= PRESSED_STALL_S]
-        self.cut_largest(stalled)
+        stalled = [one for one in self._held if not one.is_node and one.stalled_s(now_s) >= OVER_BUDGET_STALL_S]
+        self.close_largest(stalled)

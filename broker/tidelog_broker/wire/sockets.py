@@ -39,7 +39,7 @@ def tune(link: socket.socket) -> None:
                 link.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-def sends_no_more(connected: socket.socket) -> bool:
+def peer_has_closed(connected: socket.socket) -> bool:
     """Return whether the peer of a TCP connection has closed its side; False if the platform does not report that.
 
     Works while nothing is read from the connection.
@@ -49,7 +49,7 @@ def sends_no_more(connected: socket.socket) -> bool:
         return False
     try:
         info = connected.getsockopt(socket.IPPROTO_TCP, option, 1)
-    except (OSError, ValueError):  # uvloop raises ValueError for a socket that was just closed
+    except (OSError, ValueError):  # uvloop raises ValueError for a socket that was just closed.
         return True
     return bool(info) and info[0] in _STATES_AFTER_FIN
 

@@ -47,7 +47,7 @@ def progress_of(connection: Options) -> Progress | None:
         return None
     try:
         info = connection.getsockopt(socket.IPPROTO_TCP, option, _INFO.size)
-    except (OSError, ValueError):  # uvloop raises ValueError for a socket that was just closed
+    except (OSError, ValueError):  # uvloop raises ValueError for a socket that was just closed.
         return None
     if len(info) < _INFO.size:
         return None
@@ -92,6 +92,6 @@ class StallWatch:
         self._timer = self._loop.call_later(LOOK_S, self._look)
 
 
-def stalled_because() -> str:
+def stall_reason() -> str:
     """Return the reason for closing a stalled connection."""
     return f"no sent byte was acknowledged for {LOOKS * LOOK_S:g} s"

@@ -17,7 +17,7 @@ NEXT_S: Final = 0.002
 STILL_THERE_S: Final = 1.0
 """Interval at which waiting connections are checked for a close by the client."""
 NEVER: Final = math.inf
-"""Result of `wait_s` that means: until `look` is called."""
+"""Result of `wait_s` for a wait that only a call of `look` ends."""
 
 
 class Waiter(Protocol):
@@ -92,7 +92,7 @@ class ThrottleQueue(Generic[C]):
                 room_for -= 1
                 self._pass_first()
             self._drop_closed()
-        finally:  # a failing connection must not block the others
+        finally:  # A failing connection must not block the others.
             if self._since_s and not self._room_for:
                 self._look_later(NEXT_S)
 

@@ -53,7 +53,7 @@ async def delete_records(
             route = await router.topic_with(topic, requested or ())
         if route.topic_id != of_topic:
             of_topic = route.topic_id
-            starts.clear()  # results of earlier attempts belong to a deleted topic of the same name
+            starts.clear()  # Results of earlier attempts belong to a deleted topic of the same name.
         numbers = sorted(route.partitions) if requested is None else requested
         if isinstance(before, int) and requested is None and len(numbers) > 1:
             raise InvalidRequestError(

@@ -114,7 +114,7 @@ async def describe(router: Router, name: str) -> pb.TopicReply:
 
 
 async def _retry_until_known(router: Router, attempt: Callable[[bool], Awaitable[T]], about: str) -> T:
-    """Retry until the request timeout; an attempt learns whether an earlier one has an unknown outcome."""
+    """Retry until the request timeout; each attempt knows whether an earlier one has an unknown outcome."""
     unknown: TidelogError | None = None
 
     async def next_attempt() -> T:
@@ -129,7 +129,7 @@ async def _retry_until_known(router: Router, attempt: Callable[[bool], Awaitable
         return await router.retrying(next_attempt, repeatable=True, about=about)
     except TidelogError as error:
         if unknown is not None and error.definite and error.retriable:
-            raise unknown from error  # the last attempt was refused, but an earlier one may have succeeded
+            raise unknown from error  # The last attempt was refused, but an earlier one may have succeeded.
         raise
 
 
@@ -151,5 +151,5 @@ async def _described(router: Router, name: str) -> pb.TopicReply | None:
 
 
 def _matches_request(config: pb.TopicConfig, requested: pb.TopicConfig) -> bool:
-    """Whether a configuration has every requested setting; others may have any value."""
+    """Return whether a configuration has every requested setting; others may have any value."""
     return all(getattr(config, field.name) == value for field, value in requested.ListFields())

@@ -11,7 +11,7 @@ from tidelog.requests import paging
 from tidelog_proto import broker_pb2 as pb
 
 _SERVED: Final = frozenset({"active", "sealed", "idle", ""})
-"""States of partitions that accept records, or will when requested."""
+"""States of partitions that accept records, at once or after they are opened."""
 _IDLE: Final = "idle"
 
 

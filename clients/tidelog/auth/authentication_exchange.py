@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 from tidelog.errors import InvalidRequestError, UnauthenticatedError
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.auth.secret_permissions import complaint_about
+from tidelog_proto.auth.secret_permissions import permission_fault
 
 
 class AuthenticationExchange(Protocol):
@@ -114,7 +114,7 @@ def read_secret_file(path: Path, what: str, chars_max: int) -> str:
     """
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
-            complaint = complaint_about(file.fileno(), path, f"the {what}")
+            complaint = permission_fault(file.fileno(), path, f"the {what}")
             text = file.read(chars_max + 1).strip()
     except OSError as error:
         raise InvalidRequestError(f"cannot read the {what} in {path}: {error.strerror}") from error

@@ -55,7 +55,7 @@ class LoopThread:
         try:
             return self.result_of(future, timeout_s)
         except BaseException:
-            future.cancel()  # no effect if the TimeoutError is the coroutine's own
+            future.cancel()  # No effect if the TimeoutError is the coroutine's own.
             raise
 
     def submit(self, make: Callable[[], Coroutine[Any, Any, T]]) -> concurrent.futures.Future[T]:
@@ -156,7 +156,7 @@ class LoopThread:
                 self._name,
             )
             if self._closed:
-                loop.call_soon(loop.stop)  # `stop` may have been called in the same iteration
+                loop.call_soon(loop.stop)  # `stop` may have been called in the same iteration.
             return False
         return True
 

@@ -18,7 +18,7 @@ def watch_weakly(watch: Watch, loop: asyncio.AbstractEventLoop, method: Callable
         watch: registers a callback.
     """
 
-    def collected(_: object) -> None:  # called in the thread in which the garbage collector runs
+    def collected(_: object) -> None:  # Called in the thread in which the garbage collector runs.
         with contextlib.suppress(RuntimeError):  # raised if the loop is closed
             loop.call_soon_threadsafe(unwatch)
 

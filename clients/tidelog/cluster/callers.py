@@ -29,7 +29,7 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.features import ON_BEHALF
 
 LOGINS_MAX: Final = 3
-"""Logins that are attempted: the second step fails at a node that has not processed the first one."""
+"""Maximum number of attempts of a login, whose second step fails at a node that lacks the state of the first one."""
 
 
 class Caller(Protocol):
@@ -129,7 +129,7 @@ class Identified:
 
 
 class NotIdentifiedError(Exception):
-    """The credentials belong to no known principal.
+    """Raised if the credentials belong to no known principal.
 
     Attributes:
         error: the error to report to the caller.

@@ -235,7 +235,7 @@ class Connection(asyncio.BufferedProtocol):
             self._write(envelope, (), 0)
 
     def when_ready(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once, when `ready` is worth checking again or the connection is lost."""
+        """Call `callback` once, when `ready` may have changed or the connection is lost."""
         self._when_writable.append(callback)
 
     def new_subscription_id(self) -> int:
@@ -260,7 +260,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is None:
             self._set_lost(self._error)
         elif error is not None or self._transport.get_write_buffer_size():
-            self._transport.abort()  # a graceful close would wait for a peer that does not read
+            self._transport.abort()  # A graceful close would wait for a peer that does not read.
         else:
             self._transport.close()
         self._finish(self._error)
@@ -306,7 +306,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._error is None:
             why = f": {exc}" if exc else ""
             self._error = ConnectionLostError(f"{_name(self.address)} closed the connection{why}")
-        self._transport = None  # a closed transport of asyncio may raise on any call
+        self._transport = None  # A closed transport of asyncio may raise on any call.
         self._set_lost(self._error)
         self._finish(self._error)
 
@@ -343,7 +343,7 @@ class Connection(asyncio.BufferedProtocol):
                 raise ProtocolError(
                     pb.MALFORMED_FRAME, f"received an answer to request {correlation_id}, which was never sent"
                 )
-            return  # the answer to a request that timed out
+            return  # The answer to a request that timed out.
         is_error = frame.envelope.WhichOneof("kind") == "error"
         pending.answered(error_of(frame.envelope.error, self.name) if is_error else frame)
         if len(self._requests.waiting) == REQUESTS_IN_FLIGHT_MAX - 1:
@@ -358,7 +358,7 @@ class Connection(asyncio.BufferedProtocol):
     def _ask_quota(self) -> None:
         """Ask the node for the client's current quota by another HELLO, which changes nothing else."""
         again = pb.Envelope(hello=pb.Hello(version=PROTOCOL_VERSION))
-        with contextlib.suppress(TidelogError):  # if the connection is closed, its waiters are woken anyway
+        with contextlib.suppress(TidelogError):  # If the connection is closed, its waiters are resumed anyway.
             self.ask(again, timeout_s=QUOTA_TIMEOUT_S, answered=self._quota_answered)
 
     def _quota_answered(self, answer: Frame | TidelogError) -> None:
@@ -368,7 +368,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _push(self, kind: str | None, frame: Frame) -> None:
         """Process a pushed frame other than a MESSAGE_EVENT."""
-        if kind == "error":  # the reason why the node is about to close the connection
+        if kind == "error":  # The reason why the node is about to close the connection.
             self.close(self._ended_by(error_of(frame.envelope.error, self.name)))
             return
         if kind != "subscription_ended":
@@ -387,7 +387,7 @@ class Connection(asyncio.BufferedProtocol):
             return error
         if isinstance(error, AccessError):
             return ConnectionLostError(f"{self.name} ended the session: {error}")
-        error.definite = False  # the error is about the connection, not about the pending requests
+        error.definite = False  # The error is about the connection, not about the pending requests.
         return error
 
     def _timeout_error(self, timeout_s: float) -> TidelogError:
@@ -472,7 +472,7 @@ async def connect(
     except (BadReplyError, ConnectionLostError, RequestTimeoutError) as error:
         connection.close(error)
         raise NodeUnreachableError(f"no HELLO reply from {_name(address)}: {error}") from error
-    except QuotaExceededError as error:  # the quota of connections is exhausted; another connection may close soon
+    except QuotaExceededError as error:  # The quota of connections is exhausted; another connection may close soon.
         connection.close()
         error.retriable = True
         raise

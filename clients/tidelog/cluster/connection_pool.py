@@ -112,7 +112,7 @@ class ConnectionPool:
         return [connection for connection in self._connections.values() if not connection.closed]
 
     def doubtful(self, address: Address) -> bool:
-        """Whether the last attempt to connect to `address` failed, or one is in progress."""
+        """Return whether the last attempt to connect to `address` failed, or one is in progress."""
         return address in self._doubtful or address in self._attempts
 
     async def get(self, address: Address) -> Connection:
@@ -139,7 +139,7 @@ class ConnectionPool:
             ) from error
 
     def should_give_up(self, error: TidelogError, waited_s: float) -> bool:
-        """Whether `waited_s` exceeds the time-out for unreachable nodes and no connection has a responsive node."""
+        """Return whether `waited_s` exceeds the time-out for unreachable nodes and no node responds."""
         timeout_s = self._unreachable_timeout_s
         is_out_of_reach = isinstance(error, (NodeUnreachableError, ConnectionLostError)) and all(
             connection.liveness is not None and connection.liveness.is_lost for connection in self.open_connections()
@@ -226,7 +226,7 @@ class ConnectionPool:
     def _attempt_done(self, address: Address, attempt: asyncio.Task[Connection]) -> None:
         self._attempts.pop(address, None)
         if not attempt.cancelled():
-            attempt.exception()  # mark as retrieved: all callers may have been cancelled
+            attempt.exception()  # Mark the result as retrieved, because all callers may have been cancelled.
 
 
 async def join(task: asyncio.Task[T]) -> T:

@@ -124,7 +124,7 @@ def contexts_path() -> Path:
     home = os.environ.get("XDG_CONFIG_HOME")
     try:
         directory = Path(home) if home else Path.home() / ".config"
-    except RuntimeError as error:  # no HOME, and no entry in the password database
+    except RuntimeError as error:  # HOME is not set, and the password database has no entry.
         raise InvalidRequestError(
             f"user id {os.getuid()} has no home directory for the contexts file: set HOME or {CONTEXTS_VARIABLE}"
         ) from error
@@ -168,7 +168,7 @@ def find_context(name: str | None = None) -> Context | None:
     except InvalidRequestError:
         if name:
             raise
-        return None  # without a home directory no contexts file exists
+        return None  # Without a home directory no contexts file exists.
     contexts = read_contexts(path)
     name = name or contexts.current
     if not name:

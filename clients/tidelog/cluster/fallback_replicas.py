@@ -100,16 +100,16 @@ class FallbackReplicas:
         raise error
 
     def has_others(self, topic: str, partition: int) -> bool:
-        """Whether the partition has other replicas than the owner."""
+        """Return whether the partition has other replicas than the owner."""
         return len(self._metadata.replica_addresses(topic, partition)) > 1
 
     def owner_has_failed(self, topic: str, partition: int) -> bool:
-        """Whether the owner has failed for `FALLBACK_AFTER_S`, so that other replicas are read."""
+        """Return whether the owner has failed for `FALLBACK_AFTER_S`, so that other replicas are read."""
         since = self._failing_since.get(self._key(topic, partition))
         return since is not None and asyncio.get_running_loop().time() - since >= FALLBACK_AFTER_S
 
     def is_responsive(self, address: Address) -> bool:
-        """Whether a node is connected and responsive."""
+        """Return whether a node is connected and responsive."""
         return self._responsive_connection(address) is not None
 
     def _responsive_connection(self, address: Address) -> Connection | None:
@@ -122,7 +122,7 @@ class FallbackReplicas:
         return None if is_silent else connection
 
     def owner_has_returned(self, topic: str, partition: int) -> bool:
-        """Whether the owner can be read again; otherwise start to reconnect to it."""
+        """Return whether the owner can be read again; otherwise start to reconnect to it."""
         owner = self._metadata.owner_address(topic, partition)
         if owner is None:
             return False

@@ -98,7 +98,7 @@ class Metadata:
             self.forget(topic.name)
 
     def is_stale(self, topic: pb.TopicInfo) -> bool:
-        """Whether a node reports a topic that was deleted. Without serials (older nodes) only known deletions count."""
+        """Return whether a topic was deleted. Nodes without serials (older ones): only known deletions count."""
         known = self._topics.get(topic.name)
         if known is not None and known.topic_id == topic.topic_id:
             return False

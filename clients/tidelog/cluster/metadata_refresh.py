@@ -145,7 +145,7 @@ class MetadataRefresher:
             # Pause after a change as well: nodes whose answers alternate must not cause a tight loop.
             if news:
                 self._next_at = loop.time() + SPACING_S_FIRST
-            else:  # the time for which the node held the answer back is part of the pause
+            else:  # The time for which the node held the answer back is part of the pause.
                 self._next_at = (asked_at if hold_s else loop.time()) + self._spacing.next_wait_s()
 
     def _ran(self, task: asyncio.Task[None]) -> None:
@@ -155,7 +155,7 @@ class MetadataRefresher:
             failure = ClosedError("the client is closed") if error is None else error
             self._fail(self._asking, failure)
             self._fail(self._waiting, failure)
-        elif self._waiting:  # topics were requested between the last check and the end of the task
+        elif self._waiting:  # Topics were requested between the last check and the end of the task.
             self._task = asyncio.get_running_loop().create_task(self._run(), name="refresh metadata")
             self._task.add_done_callback(self._ran)
 

@@ -20,7 +20,7 @@ from tidelog_proto.wire.frames import Frame
 CONFIRM_S: Final = 1.0
 """Time limit for confirming a cached name; also how long a node waits for the owner of `__meta`."""
 CONFIRM_NODES_MAX: Final = 3
-"""Nodes that are asked to confirm a name, one after the other, while each answers that it cannot."""
+"""Maximum number of nodes that are asked, in turn, to confirm a name while each answers that it cannot."""
 
 Answer = tuple[bool, Mapping[str, TidelogError]]
 """Whether the cache changed, and the errors of single topics."""

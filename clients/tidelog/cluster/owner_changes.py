@@ -200,7 +200,7 @@ async def unless_moved(moves: OwnerChanges, expect: Expect, answer: Awaitable[T]
 
 
 def _silent(expectation: Expectation, now: float, silence_s: float = SILENCE_S) -> bool:
-    """Whether the answer has been due for `silence_s` and the node has sent nothing in the meantime."""
+    """Return whether the answer has been due for `silence_s` and the node has sent nothing in the meantime."""
     if expectation.due_at is None or now - expectation.due_at < silence_s:
         return False
     return expectation.connection is None or expectation.connection.silent_s >= silence_s

@@ -137,7 +137,7 @@ class ReceivedEpochs:
         self._epochs.read(topic_id, where.partition, [item.batch for item in items])
 
     def passed(self, where: TopicPartition, topic_id: bytes, batch: RecordBatch) -> None:
-        """Note that one batch arrived; `arrived` does so for several batches."""
+        """Record the epochs of one batch that arrived; `arrived` does so for several batches."""
         header = batch.header
         epoch = header.epoch if header.record_count else epoch_of(batch)
         if epoch is None:

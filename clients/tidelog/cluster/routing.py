@@ -395,7 +395,7 @@ class Router:
             raise UnknownPartitionError(f"topic {name!r} has partitions 0 to {route.partition_count - 1}, got {which}")
         return route
 
-    # -------------------------------------------------------------------------------------------- learning
+    # ------------------------------------------------------------------------------------ metadata updates
 
     def learn_from(self, topic: str, error: TidelogError, partition: int | None = None) -> None:
         """Update the cached route of a topic or partition from an error."""

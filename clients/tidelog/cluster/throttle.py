@@ -102,7 +102,7 @@ class Throttle:
             self._check()
 
     def may_publish(self) -> bool:
-        """Whether a PUBLISH may be sent now; if not, `when_open` calls back when it is worth checking again."""
+        """Return whether a PUBLISH may be sent now; if not, `when_open` calls back when that may have changed."""
         now = self._loop.time()
         if now < self._open_at and (self._ask is not None or now < self._check_at):
             return False
@@ -129,7 +129,7 @@ class Throttle:
             self._check()
 
     def when_open(self, key: Hashable, callback: Callable[[], None]) -> None:
-        """Call `callback` once, when `may_publish` is worth checking again; a later call of a `key` replaces it."""
+        """Call `callback` once, when `may_publish` may have changed; a later call with the same `key` replaces it."""
         self._waiting[key] = callback
         if self._timer is None:
             self._timer = self._loop.call_at(max(self._next_check, self._loop.time()), self._on_timer)

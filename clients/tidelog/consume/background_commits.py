@@ -126,7 +126,7 @@ class BackgroundCommits:
                 error = next(iter(failed.values()), None)
             finally:
                 self._storing = None
-                storing.set_result(None)  # waiting tasks continue later, so the callbacks run first
+                storing.set_result(None)  # Waiting tasks continue later, so the callbacks run first.
             self._report(callbacks, held, error)
 
     async def _store_still_read(self, waited: Mapping[TopicPartition, _Position]) -> Commits:

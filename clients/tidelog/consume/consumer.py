@@ -174,7 +174,7 @@ class Consumer:
             batch = self._cursor.rest()
             if batch is not None:
                 yield batch
-                del batch  # release the batch while waiting for the next one
+                del batch  # Release the batch while waiting for the next one.
             elif not await self.fill():
                 return
 
@@ -215,15 +215,15 @@ class Consumer:
             while len(records) < max_records and self._load_next():
                 more = self._cursor.take(max_records - len(records))
                 if not more:
-                    break  # no record of the batch decodes: return the records taken so far
+                    break  # No record of the batch decodes: return the records taken so far.
                 records += more
         if self._member is not None and session_time() >= self._member.reads_until:
-            await self.turn()  # the session expired while the process was suspended
+            await self.turn()  # The session expired while the process was suspended.
             return self._cursor.still_assigned(records)
         return records
 
     def _load_next(self) -> bool:
-        if self._cursor.has_left:  # an undecodable record is next: the next call continues there
+        if self._cursor.has_left:  # An undecodable record follows: the next call continues there.
             return False
         is_due = self._member is not None and session_time() >= self._member.turn_at
         batch = None if is_due else self._assignment.batch_now()
@@ -525,7 +525,7 @@ class Consumer:
                 self._member.begin()
             return
         starts = await self._discovery.find()
-        if not self._may_begin():  # another task has begun or closed the consumer in the meantime
+        if not self._may_begin():  # Another task has begun or closed the consumer in the meantime.
             return
         self._begin_parts()
         self._discovery.begin(starts)

@@ -35,7 +35,7 @@ class PendingCalls:
         self.count = 0
 
     def any(self) -> bool:
-        """Whether a call is waiting."""
+        """Return whether a call is waiting."""
         return self.count > 0
 
 
@@ -73,7 +73,7 @@ class PositionStore:
         return self.member.handover.revoking | moved
 
     def after_skipped(self) -> dict[TopicPartition, int]:
-        """Return the positions of a member that may be stored although the application has not committed them.
+        """Return positions that a member may store although the application has not committed them.
 
         They are after skipped records, where the application has committed every record delivered before.
         """
@@ -151,7 +151,7 @@ def end_when_dropped(consumer: object, parts: ConsumerParts, topics: str) -> wea
 
 
 def _on_collected(loop: asyncio.AbstractEventLoop, parts: ConsumerParts, topics: str) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop is closed, so the parts do not run any more
+    with contextlib.suppress(RuntimeError):  # The loop is closed, so the parts have stopped running.
         loop.call_soon_threadsafe(_end_soon, loop, parts)
     warnings.warn(
         f"a consumer of {topics} was garbage collected without being closed; use `async with`, or call close()",
@@ -167,5 +167,5 @@ def _end_soon(loop: asyncio.AbstractEventLoop, parts: ConsumerParts) -> None:
 
 
 async def _end(parts: ConsumerParts) -> None:
-    with contextlib.suppress(TidelogError):  # nothing can report the error; a member's session times out
+    with contextlib.suppress(TidelogError):  # Nothing can report the error; a member's session times out.
         await parts.end(commits_in_hand=False)

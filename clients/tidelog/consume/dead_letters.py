@@ -101,7 +101,7 @@ class DeadLetters:
             self._task = None
 
     async def _publish(self, record: Record, reason: str | Exception) -> None:
-        async with self._one_at_a_time:  # one producer at a time; replaced when its topic is deleted
+        async with self._one_at_a_time:  # One producer at a time; replaced when its topic is deleted.
             producer = self._producer
             if producer is not None and not producer.closed:
                 try:

@@ -94,7 +94,7 @@ class Rejections:
         """
         where = TopicPartition(record.topic, record.partition)
         topic_id = self._topic_ids.get(record.topic, b"")
-        try:  # a node returns whole batches and at least one, so this asks for the smallest answer
+        try:  # A node returns whole batches and at least one, so this requests the smallest answer.
             fetched = await fetch(self._router, *where, record.offset, max_bytes=1, topic_id=topic_id)
         except OffsetOutOfRangeError:
             return None

@@ -176,7 +176,7 @@ class TopicDiscovery:
                 NEW_PARTITIONS_S,
                 describe_error(error),
             )
-            if self._ids.get(topic) == topic_id:  # retried by the next look for new partitions
+            if self._ids.get(topic) == topic_id:  # Retried by the next discovery of partitions.
                 self._known_partitions[topic].difference_update(partitions)
         else:
             self._add(topic, topic_id, positions)

@@ -154,7 +154,7 @@ class Groups:
         try:
             group = await self.describe(name)
         except UnknownGroupError:
-            if is_made:  # the reset creates the group, by its positions
+            if is_made:  # The reset creates the group, by its positions.
                 return
             raise
         if group.members:

@@ -1,9 +1,9 @@
 """The initial positions of a group that does not start at the log start, which are stored before anything is delivered.
 
-This concerns `start="latest"` and partitions without a committed position. A partition that was created after the "
-"member began is read from offset 0, because its records cannot have been skipped on purpose. For other partitions "
-"the position is stored before any record is delivered, with every commit mode: if the member leaves before its "
-"first commit, the next member starts at the same position, and skips no records published meanwhile.
+This concerns `start="latest"` and partitions without a committed position. A partition that was created after the
+member began is read from offset 0, so that its first records are not skipped. For other partitions the position is
+stored before any record is delivered, with every commit mode: if the member leaves before its first commit, the next
+member starts at the same position and skips no records published meanwhile.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class InitialPositions:
         try:
             route = await self._router.topic_now(name)
         except (UnknownTopicError, ForbiddenError):
-            return  # the topic may be created, or access to it allowed, later
+            return  # The topic may be created, or access to it allowed, later.
         counts[route.topic_id] = route.partition_count
 
     def start_options(self, topic: str, topic_id: bytes, numbers: Sequence[int]) -> list[TopicOptions]:

@@ -192,7 +192,7 @@ class GroupMember:
     # --------------------------------------------------------------------------------------------- internals
 
     def _is_over(self) -> bool:
-        """Whether the session has expired, for example because the process or its event loop was blocked."""
+        """Return whether the session has expired, for example because the process or its event loop was blocked."""
         return self._membership is not None and self._membership.is_over(session_time())
 
     async def _run_memberships(self) -> None:
@@ -302,7 +302,7 @@ class GroupMember:
         if self._coordinator_partition is None:
             count = (
                 await self._router.topic(OFFSETS_TOPIC)
-            ).partition_count  # the number of partitions of this topic never changes
+            ).partition_count  # The number of partitions of this topic never changes.
             self._coordinator_partition = coordinator_partition(self._group, count)
         connection = await self._router.connection(*self._coordinator_partition)
         envelope = pb.Envelope(group_heartbeat=heartbeat)

@@ -20,7 +20,7 @@ PartitionId = tuple[bytes, int]
 
 
 class Change(NamedTuple):
-    """Partitions that an answer newly assigns to the member, and those it revokes."""
+    """The partitions that an answer newly assigns to the member, and those that it revokes."""
 
     assigned: frozenset[PartitionId]
     revoked: frozenset[PartitionId]
@@ -121,7 +121,7 @@ class Membership:
         self.held.difference_update(places)
 
     def is_over(self, now: float) -> bool:
-        """Whether the session has expired without an answer, so that other members may read the partitions."""
+        """Return whether the session has expired without an answer, so that other members may read the partitions."""
         return self._is_joined and now >= self._ends_at
 
     @property

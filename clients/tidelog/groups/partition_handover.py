@@ -35,7 +35,7 @@ from tidelog.subscriptions.cursor import SkippedRange
 
 _POLL_S: Final = 0.01
 FORBIDDEN_TRIES: Final = 15
-"""Attempts to begin with a forbidden topic that matches the consumer's pattern; together they take about ten
+"""Maximum attempts to begin with a forbidden topic that matches the pattern; together they take about ten seconds.
 seconds."""
 
 _log: Final = logging.getLogger("tidelog.consumer")
@@ -45,7 +45,7 @@ class PartitionHandover:
     """The handover of one member's partitions.
 
     Args:
-        changed: called when partitions were released, so that the coordinator learns of it.
+        changed: called when partitions were released, to report that to the coordinator.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class PartitionHandover:
             self._beginning.difference_update(places)
 
     def _coordinator_will_notice(self, error: TidelogError, tries: int) -> bool:
-        """Whether the coordinator soon detects the reason for an error and revokes the partitions."""
+        """Return whether the coordinator soon detects the reason for an error and revokes the partitions."""
         if isinstance(error, ForbiddenError):
             return self._options.pattern is not None and tries < FORBIDDEN_TRIES
         return isinstance(error, (UnknownTopicError, UnknownPartitionError))
@@ -212,7 +212,7 @@ class PartitionHandover:
             self._assignment.release(starts)
 
     def _is_revoking_earlier(self, topic: str, topic_id: bytes) -> bool:
-        """Whether partitions of a deleted topic of this name are still being revoked; positions are keyed by name."""
+        """Return whether partitions of a deleted topic of this name are still being revoked."""
         is_another = self._assignment.topic_ids.get(topic, topic_id) != topic_id
         return is_another and any(where.topic == topic for where in self.revoking)
 

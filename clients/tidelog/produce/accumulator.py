@@ -270,7 +270,7 @@ class RecordAccumulator:
         return batch
 
     def _reopen(self, batch: OpenBatch) -> None:
-        """Allow appends without a check again, unless a call that waits for memory would be overtaken."""
+        """Allow appends without a check again, unless a record would overtake a call that waits for memory."""
         if not self._shared or self._memory.has_waiters or batch.timestamps_us is not None:
             return
         if batch.remaining_bytes < 0:

@@ -40,7 +40,7 @@ RECORD_OVERHEAD_BYTES: Final = 96
 
 
 class Delivery:
-    """The outcome of one chunk: `base_offset`, or `error`; `offsets` if some records were dropped."""
+    """The outcome of one chunk: `base_offset` or `error`; `offsets` if some records were dropped."""
 
     __slots__ = (
         "_waiters",
@@ -262,7 +262,7 @@ class OutgoingBatch:
         self.count = self.encoded.record_count
 
     def renumber(self, *, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
-        """Change the sequence numbers; the caller is certain that no copy of the old bytes can be stored."""
+        """Change the sequence numbers; the caller ensures that no copy of the old bytes can be stored."""
         header = unpack_header(self.encoded.header)._replace(
             producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=base_sequence
         )

@@ -7,8 +7,8 @@ its records are accepted.
 
 A caller of `ready()` waits for memory first and puts a record afterwards. It keeps the turn as a *claim*: the next
 `put` reserves memory ahead of the queue, which ends the claim. Without claims, the `put` would be refused because other
-calls wait, its caller would queue again, and so would the next one: none would make progress. An unused claim expires
-after a few iterations of the event loop.
+calls wait, its caller would queue again, and so would the next one: no call would make progress. An unused claim
+expires after a few iterations of the event loop.
 
 Rejected: futures that reserve memory for a waiting call. The call resumes only in the next iteration of the loop, and
 a call that arrives before that would be accepted first.
@@ -145,7 +145,7 @@ class BufferMemory:
         self._wake()
 
     def close(self, error: Exception) -> None:
-        """Make all calls that wait raise an error."""
+        """Raise an error in all calls that wait."""
         self._closed = error
         if self._claim is not None:
             self._end_claim(self._claim)

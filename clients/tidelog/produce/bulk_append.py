@@ -16,7 +16,7 @@ from tidelog.produce.receipts import PendingReceipts, PendingRows
 from tidelog.produce.record_preparation import RecordPreparation
 
 AddColumns = Callable[[TopicRoute, int | None, pa.RecordBatch, int], tuple[Delivery, int]]
-"""Queues columns of a size, for which memory is reserved, for a partition; returns their delivery and their number."""
+"""Queues columns whose memory is reserved; returns their delivery and their number."""
 
 
 class BulkAppender:

@@ -88,7 +88,7 @@ class DeliveryCallbacks:
                 self._loop.call_exception_handler(
                     {"message": f"on_delivery {callback!r} raised", "exception": raised},
                 )
-            except BaseException:  # SystemExit stops the loop; a blocking client runs it again
+            except BaseException:  # SystemExit stops the loop; a blocking client runs it again.
                 self._at = at + 1
                 self._schedule()
                 raise

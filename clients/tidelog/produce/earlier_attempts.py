@@ -35,13 +35,13 @@ class EarlierAttempts:
 
     @property
     def exist(self) -> bool:
-        """Whether another instance has begun the same piece before, which is rare."""
+        """Whether another instance has begun the same piece of work before, which is rare."""
         assert self.instance.epoch, "the instance has begun"
         return not self.instance.is_first
 
     @property
     def registration(self) -> Registration | None:
-        """The registration of this part of the piece; None if the piece has no parts."""
+        """The registration of this part of the piece of work; None if the work has no parts."""
         return self.instance.registration
 
     async def batches(self, others: Iterable[EarlierAttempts] = ()) -> AsyncIterator[tuple[int, RecordBatch]]:
@@ -85,7 +85,7 @@ class EarlierAttempts:
                     if first_epoch is None or batch.base_offset >= end:
                         continue
                     if batch.header.base_offset < begin and begin > start:
-                        continue  # the next range, which precedes this one, has the whole batch
+                        continue  # The next range, which precedes this one, has the whole batch.
                     if epoch < first_epoch or (batch.control and epoch == first_epoch):
                         producer_ids.discard(producer_id)
                     if not batch.control and epoch >= first_epoch:

@@ -50,7 +50,7 @@ from tidelog_proto.features import KEYED_REQUESTS
 from tidelog_proto.limits import KEYED_ID_MIN
 
 SPLITS_MAX: Final = 3
-"""Attempts with another partition count; one is enough, unless several clients publish the request at once."""
+"""Maximum number of partition counts that are tried; a second one is needed only if clients race with this request."""
 PARTS_AT_ONCE: Final = 16
 """Parts of one request that are in flight at the same time."""
 _SEQUENCE_BITS: Final = 62
@@ -184,7 +184,7 @@ class _Publish:
             if first.partition == 0:
                 return await self._store(first)
         except ProducerFencedError:
-            pass  # the claim returns the partition count of the first attempt
+            pass  # The claim returns the partition count of the first attempt.
         claimed = await self._trying(0, lambda: self._claim(split))
         if claimed.HasField("error") and claimed.error.code != pb.PRODUCER_FENCED:
             raise self._refusal(error_of(claimed.error))

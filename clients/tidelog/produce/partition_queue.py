@@ -181,7 +181,7 @@ class PartitionQueue:
         self.unsettled_bytes += chunk.size_bytes
 
     def has_space(self, size_bytes: int) -> bool:
-        """Whether chunks are queued and `size_bytes` more fit into their batch."""
+        """Return whether chunks are queued and `size_bytes` more fit into their batch."""
         return bool(self._queue) and self._queued_bytes + size_bytes <= self._options.batch_bytes
 
     # --------------------------------------------------------------------------------------------- sending
@@ -203,7 +203,7 @@ class PartitionQueue:
         if self._shared_id.over is not None and self._fenced is None:
             self._fenced = self._shared_id.over
         if self._fenced is not None:
-            self.fail_all(self._fenced)  # holes remain, since nothing is sent any more
+            self.fail_all(self._fenced)  # Holes remain, because no further batch is sent.
             return None
         if self._recovering:
             if self.in_flight or now < self._retry_at:
@@ -221,7 +221,7 @@ class PartitionQueue:
             return None
         if self.producer_id != self._shared_id.number:
             if self._batches:
-                return None  # batches of the old id are finished first, so that no later batch overtakes them
+                return None  # Batches of the old id are finished first, so that no later batch overtakes them.
             self._take_new_id()
         return self._form(now_us)
 
@@ -236,7 +236,7 @@ class PartitionQueue:
             self._backoff.reset()
 
     def _full(self) -> bool:
-        """Whether the next batch is full: a chunk like the last one would not fit."""
+        """Return whether the next batch is full: another chunk of the last one's size would not fit."""
         if not self._queue:
             return False
         options, first, last = self._options, self._queue[0], self._queue[-1]
@@ -375,7 +375,7 @@ class PartitionQueue:
             self._recover(max(now, self._retry_at))
 
     def is_foreign_duplicate(self, batch: OutgoingBatch) -> bool:
-        """Whether a batch that a node reports as a duplicate was certainly not stored by an earlier attempt."""
+        """Return whether a batch that a node reports as a duplicate was certainly not stored by an earlier attempt."""
         assert batch.state is BatchState.IN_FLIGHT
         return not batch.maybe_stored
 

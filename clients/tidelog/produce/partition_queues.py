@@ -48,7 +48,7 @@ class PartitionQueues:
         return queue
 
     def least_loaded(self, partition_count: int, size_bytes: int) -> PartitionQueue:
-        """Return the queue with the fewest unacknowledged bytes; the previous choice while its next batch has space."""
+        """Return the queue with the fewest unacknowledged bytes, or the previous one while its next batch has space."""
         if self._sticky is not None and self._sticky.has_space(size_bytes):
             return self._sticky
         # Ties are broken round-robin, so that a low rate of records still reaches every partition.
@@ -66,7 +66,7 @@ class PartitionQueues:
         return self._sticky
 
     def all_in_flight(self, partition_count: int) -> bool:
-        """Whether each partition has a batch in flight, so that draining can wait for the next answer."""
+        """Return whether each partition has a batch in flight, so that draining can wait for the next answer."""
         if len(self.by_partition) < partition_count:
             return False
         return all(queue.in_flight for queue in self.by_partition.values())

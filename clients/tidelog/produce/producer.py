@@ -390,7 +390,7 @@ class Producer:
             self._memory.release_turn()
 
     async def ready(self) -> None:
-        """Wait for buffer memory for the record that `put` refused last, behind all calls that already wait.
+        """Wait for buffer memory for the record that `put` refused last, after all calls that already wait.
 
         The memory is kept for the next `put` for a short time only: call `put` without awaiting anything in between.
 
@@ -440,7 +440,7 @@ class Producer:
         self._accumulator.fail(error)
         self._queues.fail_all(error)
         if self._callbacks is not None:
-            await self._callbacks.all_called()  # the event loop may end after this call
+            await self._callbacks.all_called()  # The event loop may end after this call.
 
     # --------------------------------------------------------------------------------------------- internals
 

@@ -35,7 +35,7 @@ class WrittenEpoch(NamedTuple):
     repeated: bool
 
     def is_new_at(self, epoch: int) -> bool:
-        """Whether the written epoch is the newest, and no other instance has written it before."""
+        """Return whether the written epoch is the newest, and no other instance has written it before."""
         return self.newest <= epoch and not self.repeated
 
 
@@ -73,7 +73,7 @@ async def write_epoch(
                 repeated |= result.repeated
             elif (
                 result.error.code == pb.UNKNOWN_PARTITION
-            ):  # the owner does not have the topic's new partition count yet
+            ):  # The owner does not have the topic's new partition count yet.
                 failures.append(EpochChangingError(result.error.message))
             else:
                 failures.append(error_of(result.error))

@@ -77,7 +77,7 @@ class ProducerInstance:
         for number in (0, partition):
             written = await write_epoch(self._router, self.topic_id, [number], self.producer_id, self.epoch)
             if written.newest > self.epoch or (number == 0 and not written.repeated):
-                raise self._fenced()  # a partition that lost this epoch may have lost a newer one, too
+                raise self._fenced()  # A partition that lost this epoch may have lost a newer one, too.
         self.fenced_partitions.add(partition)
 
     async def _begin(self) -> None:
@@ -90,7 +90,7 @@ class ProducerInstance:
             if written.is_new_at(epoch):
                 await self._router.refresh(
                     self._topic, must_confirm=True
-                )  # includes every partition that an older instance knew
+                )  # This includes every partition that an older instance knew.
                 route = await self._router.topic(self._topic)
                 if route.topic_id != topic_id:
                     raise deleted_topic_error(self._topic)

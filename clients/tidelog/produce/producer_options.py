@@ -8,8 +8,8 @@ from typing import Final, TypedDict
 
 from tidelog.errors import InvalidRequestError
 from tidelog.model import Acks, Compression
-from tidelog.produce.custom_partitioners import Partitioner, chooser_of
 from tidelog.produce.partition_queue import BATCH_BYTES_TARGET
+from tidelog.produce.partitioners import Partitioner, chooser_of
 from tidelog.produce.serializers import Serializer, serializer_of
 from tidelog.produce.work import Work, check_name
 from tidelog_proto import broker_pb2 as pb

@@ -54,7 +54,7 @@ class PendingReceipt:
         self.index = index
 
     def done(self) -> bool:
-        """Whether the outcome is known, so that awaiting returns at once."""
+        """Return whether the outcome is known, so that awaiting returns at once."""
         place = self.batch.find(self.index)
         return place is not None and place[0].done
 
@@ -162,7 +162,7 @@ class PendingReceipts:
         self._orders = orders
 
     def done(self) -> bool:
-        """Whether the outcome is known, so that awaiting returns at once."""
+        """Return whether the outcome is known, so that awaiting returns at once."""
         return all(delivery.done for delivery, _ in self._parts)
 
     def __await__(self) -> Generator[Any, None, Receipts]:

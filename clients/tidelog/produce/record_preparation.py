@@ -10,8 +10,8 @@ import operator
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from tidelog.produce.custom_partitioners import chooser_of
 from tidelog.produce.open_batch import record_size_bytes
+from tidelog.produce.partitioners import chooser_of
 from tidelog.produce.producer_options import ProducerOptions
 from tidelog.produce.serializers import serializer_of
 from tidelog_proto.batch.columns import TIMESTAMP_US_MAX, Headers

@@ -77,7 +77,7 @@ class RetryTimer(NamedTuple):
 
 
 class RecordSource(Protocol):
-    """The record accumulator, as the sender uses it."""
+    """The interface of the record accumulator that the sender uses."""
 
     @property
     def batch(self) -> object | None:
@@ -218,7 +218,7 @@ class Sender:
                 self._owner_lookups[queue.partition] = lookup
             return None
         if self._in_flight_on.get(queue.partition) is not connection and queue.in_flight:
-            return None  # the queue is woken when the batches on the other connection are answered or abandoned
+            return None  # The queue is woken when the batches on the other connection are answered or abandoned.
         if (
             connection.liveness is not None
             and connection.liveness.is_lost
@@ -258,7 +258,7 @@ class Sender:
             queue.expire(now, by=queue.throttled_until)
 
     def _is_topic_replaced(self) -> bool:
-        """Whether the topic was replaced by another one of this name; batches in flight are still answered."""
+        """Return whether the topic was replaced by another one of this name; batches in flight are still answered."""
         route = self._router.metadata.topic(self._topic)
         return route is not None and route.topic_id != self.topic_id
 
@@ -271,7 +271,7 @@ class Sender:
     def _expires(self, queue: PartitionQueue) -> None:
         del self._expiries[queue.partition]
         connection = self._router.connection_now(self._topic, queue.partition)
-        if connection is not None:  # batches that were in flight may have increased the delay
+        if connection is not None:  # Batches that were in flight may have increased the delay.
             queue.throttled_until = max(
                 queue.throttled_until, *(each.open_at for each in self._tickets.throttles(connection)), 0.0
             )
@@ -460,7 +460,7 @@ class Sender:
     def _node_lost(self, sent_batches: list[SentBatch], error: ConnectionLostError) -> None:
         """Fail the batches that were sent to a lost node and the queued records, unless another node can be reached."""
         if not self._router.pool.should_give_up(error, math.inf):
-            return  # another node may take over the partitions, and the batches are resent to it
+            return  # Another node may take over the partitions, and the batches are resent to it.
         for sent_batch in sent_batches:
             connection = self._in_flight_on[sent_batch.queue.partition]
             if self._is_expected(sent_batch):
@@ -477,7 +477,7 @@ class Sender:
             and connection is not None
             and self._tickets.note_rejection(error, connection)
         ):
-            queue.retry_now()  # the queue waits for the quota instead, which may end earlier
+            queue.retry_now()  # The queue waits for the quota instead, which may end earlier.
         if error.retriable:
             self._log_stall(queue, error)
         self._router.learn_from(self._topic, error, queue.partition)

@@ -30,7 +30,7 @@ from tidelog.produce.record_preparation import PreparedRecord, RecordPreparation
 from tidelog_proto.batch.columns import Headers
 
 NEVER_FITS: Final = 1 << 62
-"""A size that fits no batch, for records that need a check."""
+"""A size larger than any batch, for records that need a check."""
 
 RESERVATION_S: Final = 1.0
 """How long memory stays reserved for a thread that has waited for it."""
@@ -200,7 +200,7 @@ class ThreadHandoff:
         if used_bytes and free_bytes < size_bytes > reservation_bytes:
             self._thread_state.refused_bytes = size_bytes
             raise buffer_full(internals.topic)
-        internals.route()  # raises if the producer was closed meanwhile: the loop may never take the batch
+        internals.route()  # Raises if the producer was closed meanwhile, because the loop may never take the batch.
         batch = OpenBatch(deadline=0.0, timestamped=timestamped)
         batch.reserve(max(size_bytes, min(internals.accumulator.capacity_bytes, free_bytes)))
         batch.remaining_bytes -= size_bytes

@@ -19,7 +19,7 @@ PARTS_MAX: Final = 2**24
 """Maximum number of parts of a piece."""
 _INSTANCES_MAX: Final = PRODUCER_EPOCH_MAX // EPOCHS_PER_INSTANCE
 _PIECES: Final = (_INSTANCES_MAX - 1) // INSTANCES_PER_PIECE
-"""Pieces of one producer id; later pieces have another id."""
+"""Number of pieces of work that share one producer id; later pieces have another id."""
 
 
 class Work(NamedTuple):
@@ -42,7 +42,7 @@ class Work(NamedTuple):
 
     @property
     def producer_name(self) -> str:
-        """The name of the part, the same for all pieces."""
+        """The name of the part, equal for all pieces of the work."""
         return self.name if self.part is None else f"{self.name}/{self.part}"
 
 

@@ -23,12 +23,12 @@ from tidelog.produce.work import INSTANCES_PER_PIECE, PARTS_MAX, Work, numbers_o
 from tidelog_proto.limits import EPOCHS_PER_INSTANCE
 
 _BOUNDS: Final = tuple(accumulate(repeat(1, INSTANCES_PER_PIECE - 1), lambda bound, _: bound + 1 + bound // 16))
-"""For each step from 1 on, its bound; see `parts_bound`."""
+"""The upper bound of part numbers for each step from 1 on; see `parts_bound`."""
 assert _BOUNDS[-1] >= PARTS_MAX, "every part has a step"
 
 
 def step_for(part: int) -> int:
-    """Return the smallest step, from 1 on, whose bound includes this part."""
+    """Return the smallest step, from 1 on, whose bound includes this part of the work."""
     return bisect_right(_BOUNDS, part) + 1
 
 
@@ -41,8 +41,8 @@ class Registration(NamedTuple):
     """The state of the registry before a part was registered.
 
     Attributes:
-        is_first: whether no part of the piece had begun.
-        parts: upper bound of the numbers of the parts that had begun; 0 if none had.
+        is_first: whether no part of the piece of work had begun.
+        parts: upper bound of the numbers of the parts that had begun; 0 without any.
     """
 
     is_first: bool
@@ -50,7 +50,7 @@ class Registration(NamedTuple):
 
 
 async def register_part(router: Router, topic: str, topic_id: bytes, work: Work) -> Registration:
-    """Register a part, and return the state of the registry before.
+    """Register a part, and return the state of the registry before that.
 
     Args:
         work: the piece and part.

@@ -105,7 +105,7 @@ def check_position(where: TopicPartition, offset: int) -> None:
 
 
 def _is_number(thing: object) -> bool:
-    """Whether an object is an integer, of Python or of a library such as NumPy."""
+    """Return whether an object is an integer, of Python or of a library such as NumPy."""
     return hasattr(thing, "__index__")
 
 

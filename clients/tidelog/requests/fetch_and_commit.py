@@ -80,8 +80,8 @@ async def fetch(
             try:
                 fetched = await _fetched_from(router, near, topic, request, end_offset or 0, control=control)
                 if offset <= fetched.high_watermark:
-                    return fetched  # otherwise only the owner knows whether the offset exists
-            except TidelogError as error:  # the owner returns an error that is not the replica's own
+                    return fetched  # Otherwise only the owner knows whether the offset exists.
+            except TidelogError as error:  # The owner returns an error that is not specific to the replica.
                 if error.retriable:
                     router.nearest_replica.exclude(near.connection.address, describe_error(error))
         async with requiring(router, pb.OP_CONSUME, topic):
@@ -127,7 +127,7 @@ async def _fetched_from(
     has_advanced = result.next_offset > offset  # also past records that the filter excludes
     if not result.length and not has_advanced and offset < known_end:
         held_ms = max(frame.envelope.throttle_ms, frame.envelope.caller_throttle_ms)
-        if held_ms and request.wait_ms:  # a fetch without `wait_ms` has the time limit of other requests
+        if held_ms and request.wait_ms:  # A fetch without `wait_ms` has the time limit of other requests.
             raise _QuotaExceeded(held_ms / _MS)
         raise _lag_error(replica.connection, topic, partition, offset)
     batches = parse_batches(frame.attachment, TopicPartition(topic, partition), offset, control=control)

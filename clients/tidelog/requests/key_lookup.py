@@ -15,7 +15,7 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.key_partitions import partition_for_key
 
 _TRIES_MAX: Final = 8
-"""Attempts; one fails if a newer record replaced the found one between the two requests."""
+"""Maximum number of attempts; one fails if a newer record replaces the found one between its two requests."""
 
 
 async def newest_of_key(router: Router, topic: str, key: bytes, partition: int | None) -> Record | None:

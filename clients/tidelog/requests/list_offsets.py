@@ -68,7 +68,7 @@ class OffsetSearch:
                 groups.setdefault(one.connection, (one, []))[1].append(partition)
         await asyncio.gather(*(self._ask_in_sequence(one, group) for one, group in groups.values()))
         if any(isinstance(failure, UnknownTopicError) for failure in self.failures.values()):
-            self.found.clear()  # the name may belong to a new topic now
+            self.found.clear()  # The name may belong to a new topic now.
         for failure in sorted(self.failures.values(), key=lambda each: each.retriable):
             raise failure
         return {partition: self.found[partition] for partition in self._partitions}
@@ -113,7 +113,7 @@ async def list_offsets(
     if isinstance(at, NewestOf):
         check_key(at.key)
     numbers = list(partitions or ())
-    if partitions is None:  # all partitions, including those added since the last metadata refresh
+    if partitions is None:  # All partitions, including those added since the last metadata refresh.
         numbers = sorted(
             (await router.retry_for_topic(topic, lambda: router.topic_now(topic), repeatable=True)).partitions
         )

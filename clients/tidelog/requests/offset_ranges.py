@@ -57,7 +57,7 @@ def fetch_options(span: OffsetRange, schema: pa.Schema) -> FetchOptions:
     if span.topic_id:
         options["topic_id"] = (
             span.topic_id
-        )  # in each fetch, since the topic may be deleted and created again in between
+        )  # Passed in each fetch, because the topic may be deleted and created again in between.
     return options
 
 

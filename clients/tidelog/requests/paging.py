@@ -26,7 +26,7 @@ class _TopicPage(Protocol):
         ...
 
     def HasField(self, field_name: str, /) -> bool:  # noqa: N802 - protobuf's name
-        """Whether there is a next page."""
+        """Return whether there is a next page."""
         ...
 
 

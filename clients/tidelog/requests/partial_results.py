@@ -13,7 +13,7 @@ from tidelog.errors import TidelogError
 from tidelog.model import Committed, TopicPartition
 
 NAMED_MAX: Final = 8
-"""Ranges of partitions that a message lists; `done` has all partitions."""
+"""Maximum number of partition ranges in a message; `done` has all partitions."""
 
 
 class Commits(NamedTuple):

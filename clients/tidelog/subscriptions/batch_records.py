@@ -63,5 +63,5 @@ class BatchRecords:
 def _iterator(column: Iterable[Any], index: int) -> Any:
     iterator: Any = iter(column)
     if index and not isinstance(column, repeat):
-        iterator.__setstate__(index)  # lists and ranges: a slice would copy the rest
+        iterator.__setstate__(index)  # Lists and ranges are advanced, because a slice would copy the rest.
     return iterator

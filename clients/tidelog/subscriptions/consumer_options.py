@@ -294,7 +294,7 @@ async def resolve_start(router: Router, topic: str, options: TopicOptions) -> St
             # Partitions added later start at offset 0, so the existing ones must be known exactly.
             route = await router.topic_now(topic)
         else:
-            await router.confirmed_topic(topic)  # the consumer reads the topic that has the name when it begins
+            await router.confirmed_topic(topic)  # The consumer reads the topic that has the name when it begins.
             route = await router.topic_with(topic, options.partitions)
         known = await _positions(router, topic, options, sorted(route.partitions))
         standing = router.metadata.topic(topic)

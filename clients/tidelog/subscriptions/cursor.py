@@ -302,7 +302,7 @@ class Cursor:
                 if time.monotonic() < passes_until:
                     continue
                 return records
-            except KeyboardInterrupt:  # raised in a deserializer: the record was not delivered
+            except KeyboardInterrupt:  # Raised in a deserializer: the record was not delivered.
                 self.again()
                 raise
             if len(records) > before or not self.open():
@@ -367,7 +367,7 @@ class Cursor:
         if index < 0:
             return None
         self._go_to(rows, index)
-        if self._positions.get(self._where, 0) > rows.offsets[index]:  # `_settle` has run while the record was decoded
+        if self._positions.get(self._where, 0) > rows.offsets[index]:  # `_settle` has run while the record was decoded.
             self._move(self._where, rows.offsets[index])
         # With `poll` the application still holds the records before this one; when iterating, it has processed them.
         if self._polls:

@@ -22,7 +22,7 @@ def _json(content: bytes) -> Any:
     text = content.decode()
     try:
         value, end = _SCAN(text, 0)
-    except StopIteration:  # leading whitespace, or invalid JSON: `decode` accepts the one and raises for the other
+    except StopIteration:  # Leading whitespace, or invalid JSON: `decode` accepts the former and raises for the latter.
         return _DECODER.decode(text)
     return value if end == len(text) else _DECODER.decode(text)
 
@@ -87,7 +87,7 @@ def _function(chosen: Deserializer | None) -> Callable[[bytes], Any] | None:
     def guarded(content: bytes) -> Any:
         try:
             return chosen(content)
-        except StopIteration as error:  # StopIteration would end the iteration over the column silently
+        except StopIteration as error:  # StopIteration would end the iteration over the column silently.
             raise ValueError(
                 "the deserializer raised StopIteration; raise ValueError for contents that do not decode"
             ) from error

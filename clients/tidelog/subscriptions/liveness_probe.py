@@ -42,7 +42,7 @@ class LivenessProbe:
                     self._doubted_at[subscription] = now
 
     def is_unresponsive(self, subscription: Subscription, connection: Connection) -> bool:
-        """Whether a node has sent nothing since it was probed because of its silence."""
+        """Return whether a node has sent nothing since it was probed because of its silence."""
         doubted_at = self._doubted_at.get(subscription)
         if doubted_at is None:
             return False

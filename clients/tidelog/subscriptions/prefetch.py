@@ -79,7 +79,7 @@ class Window:
 
     @property
     def is_starved(self) -> bool:
-        """Whether the node has no credit, and no received batch is left whose taking would return some."""
+        """Whether the node has no credit, and no received batch remains that would return credit when it is taken."""
         waits = self._waiting_records or self._waiting_bytes
         return self.send is not None and not waits and (self._records <= 0 or self._bytes <= 0)
 
@@ -231,7 +231,7 @@ class Prefetch:
 
     @property
     def _whole(self) -> Credit:
-        """The bound, raised to at least one record and one byte per subscription besides paused batches."""
+        """The limit of unpaused batches, raised to at least one record and one byte per subscription."""
         paused, parts = self.paused_max, self._parts
         return Credit(max(self._bound.records, parts + paused.records), max(self._bound.bytes, parts + paused.bytes))
 
@@ -279,7 +279,7 @@ class Prefetch:
 
 
 def _is_worth_sending(credit: Credit, share: Credit) -> bool:
-    """Whether the amount is worth a message."""
+    """Return whether the amount is worth a message."""
     return credit.records >= _part(share.records) or credit.bytes >= _part(share.bytes)
 
 

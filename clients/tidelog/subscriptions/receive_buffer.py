@@ -90,7 +90,7 @@ class ReceiveBuffer:
         while self.is_suspended() and not self._closed:
             if self._error is not None:
                 raise self._error.again()
-            await asyncio.sleep(SUSPENDED_CHECK_S)  # polled, because suspension ends by a clock and sets no event
+            await asyncio.sleep(SUSPENDED_CHECK_S)  # Polled, because a suspension ends by a clock and sets no event.
 
     @property
     def has_waiter(self) -> bool:

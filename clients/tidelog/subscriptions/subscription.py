@@ -166,7 +166,7 @@ class Subscription:
         """
         position = self.positions.get(where)
         if position is None:
-            return []  # the node sent the event before it processed the removal of the partition
+            return []  # The node sent the event before it processed the removal of the partition.
         accepted: list[RecordBatch] = []
         try:
             for view in iter_batches(attachment):

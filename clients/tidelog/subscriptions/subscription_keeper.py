@@ -233,7 +233,7 @@ class SubscriptionKeeper:
         """Handle partitions that a subscription no longer serves."""
         for where in partitions:
             if where not in subscription.positions:
-                continue  # handling an earlier partition has removed this one
+                continue  # Handling an earlier partition has removed this one.
             self._arrived[where] = subscription.positions.pop(where)
             is_final = isinstance(error, (OffsetOutOfRangeError, UnknownTopicError, ClosedError))
             if where in self.near_replicas and not is_final:
@@ -453,7 +453,7 @@ class SubscriptionKeeper:
                     rest = [each for each in rest if each not in mine]
                 elif replica.is_owner:
                     mine = [each for each in (first, *rest) if metadata.owner_address(*each) == address]
-                    rest = []  # partitions that have moved are subscribed by another attempt
+                    rest = []  # Partitions that have moved are subscribed by another attempt.
                 else:
                     more = dict.fromkeys(each for each in rest if address in metadata.replica_addresses(*each))
                     mine, rest = [first, *more], [each for each in rest if each not in more]
@@ -477,7 +477,7 @@ class SubscriptionKeeper:
         return ReadReplica(connection, is_owner=False, is_near=True)
 
     def _is_free(self, where: TopicPartition) -> bool:
-        """Whether a partition still needs a subscription: it may have been removed, paused or subscribed meanwhile."""
+        """Return whether a partition still needs a subscription: it may have been removed, paused or subscribed."""
         return where in self._subscription_of and self._subscription_of[where] is None and where not in self._paused
 
     async def _known_topics(self, partitions: list[TopicPartition]) -> dict[bytes, str]:
@@ -554,7 +554,7 @@ class SubscriptionKeeper:
         window.ready(partial(self._send_credit, connection, subscription_id))
         self.wake()  # the initial credit may have been zero
         for name in names:
-            self._router.owner_changes.changed(name)  # a partition may have moved in the meantime
+            self._router.owner_changes.changed(name)  # A partition may have moved in the meantime.
 
     def _owner_changed(
         self, subscription: Subscription, where: TopicPartition, error: TidelogError, *, is_near: bool
@@ -563,7 +563,7 @@ class SubscriptionKeeper:
         if not is_near:
             subscription.end(where, error)
         elif self._subscription_of.get(where) is subscription:
-            self._restart(subscription)  # the replica is healthy, so it is not excluded
+            self._restart(subscription)  # The replica is healthy, so it is not excluded.
 
     def _send_credit(self, connection: Connection, subscription_id: int, credit: Credit) -> None:
         more = pb.Credit(subscription_id=subscription_id, records=credit.records, bytes=credit.bytes)

@@ -41,7 +41,7 @@ class TopicPattern:
             raise InvalidRequestError(f"pattern must have 1 to {PATTERN_CHARS_MAX} characters, got {len(text)}")
         self._whole = rf"\A(?:{text})\z"
         try:
-            for each in (text, self._whole):  # compiled alone first, because its parentheses must be balanced
+            for each in (text, self._whole):  # Compiled alone first, because its parentheses must be balanced.
                 _matches(each, [""])
         except pa.ArrowInvalid as error:
             raise InvalidRequestError(f"invalid topic pattern {text!r}: {error}") from error

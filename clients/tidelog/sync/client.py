@@ -224,7 +224,7 @@ class Client:
                     self._thread.run(how)
                 finally:
                     for producer in list(self._producers):
-                        producer.abort()  # fails records that other threads put during the close
+                        producer.abort()  # Fails records that other threads put during the close.
         finally:
             self._finalizer.detach()
             self._thread.stop()
@@ -235,7 +235,7 @@ class Producer:
 
     def __init__(self, client: Client, thread: LoopThread, producer: asynchronous_producer.Producer) -> None:
         self.topic = producer.topic
-        self._client = client  # prevents its finalizer from running while this producer exists
+        self._client = client  # Prevents its finalizer from running while this producer exists.
         self._thread = thread
         self._producer = producer
         self._handoff = ThreadHandoff(thread, producer.internals)

@@ -73,7 +73,7 @@ class Consumer:
     """See `tidelog.Consumer`. Created by `tidelog.sync.Client.consumer`."""
 
     def __init__(self, client: object, thread: LoopThread, consumer: asynchronous.Consumer) -> None:
-        self._client = client  # prevents its finalizer from running while this consumer exists
+        self._client = client  # Prevents its finalizer from running while this consumer exists.
         self._thread = thread
         self._consumer = consumer
         self._cursor = consumer.cursor
@@ -112,7 +112,7 @@ class Consumer:
             except Exception as error:  # noqa: BLE001 - the application's deserializer may raise anything
                 cursor.failed(error)
                 continue
-            except KeyboardInterrupt:  # inside a deserializer: the record was not delivered
+            except KeyboardInterrupt:  # Raised inside a deserializer: the record was not delivered.
                 cursor.again()
                 raise
             if not cursor.open() and not self.fill():

@@ -38,7 +38,7 @@ class PendingReceipt:
         self._index = index
 
     def done(self) -> bool:
-        """Whether `result` would return immediately."""
+        """Return whether `result` would return immediately."""
         return asynchronous_receipts.PendingReceipt(self._batch, self._index).done()
 
     def result(self, timeout_s: float | None = None) -> Receipt:
@@ -59,7 +59,7 @@ class PendingReceipts:
         self._pending = pending
 
     def done(self) -> bool:
-        """Whether `result` would return immediately."""
+        """Return whether `result` would return immediately."""
         return self._pending.done()
 
     def result(self, timeout_s: float | None = None) -> Receipts:
@@ -82,7 +82,7 @@ def _result(thread: LoopThread, pending: _Pending[T], timeout_s: float | None) -
             return thread.run(wait, timeout_s=timeout_s)
         except UsageError as error:
             if not pending.done():
-                error.definite = False  # the record was accepted and may be stored
+                error.definite = False  # The record was accepted and may be stored.
                 raise
     try:
         pending.__await__().send(None)

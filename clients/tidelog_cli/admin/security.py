@@ -250,7 +250,7 @@ def judge(
         )
         try:
             rules = await client.security.rules()
-        except ForbiddenError:  # a caller may test its own permissions without access to the rules
+        except ForbiddenError:  # A caller may test its own permissions without access to the rules.
             return verdict, None
         return verdict, next((rule for rule in rules if verdict.because.endswith(rule.rule_id)), None)
 

@@ -53,7 +53,7 @@ class Bundle:
 def register(app: typer.Typer) -> None:
     """Add `spark` and its sub-commands to the command."""
     spark_app = typer.Typer(help="Package the Spark connector.", no_args_is_help=True)
-    spark_app.callback()(lambda: None)  # without a callback, typer merges a single sub-command with its command
+    spark_app.callback()(lambda: None)  # Without a callback, typer merges a single sub-command with its command.
     spark_app.command("bundle")(bundle)
     app.add_typer(spark_app, name="spark")
 
@@ -132,7 +132,7 @@ def _name_of(requirement: str) -> str:
 
 def _sources(package: str) -> Iterator[tuple[str, Path]]:
     """Yield a package's modules: name in the zip, and file."""
-    spec = find_spec(package)  # found without importing them, because pyspark need not be installed
+    spec = find_spec(package)  # The modules are found without importing them, because pyspark need not be installed.
     folder = Path(spec.origin).parent if spec is not None and spec.origin else None
     if folder is None or not folder.is_dir():
         raise CommandFailed(f"package {package} is not installed as files here; run: pip install --force tidelog")

@@ -63,7 +63,7 @@ async def in_background(source: Iterable[_ItemT], depth: int = DEPTH) -> AsyncGe
 
 
 async def call_in_background(work: Callable[[], _ResultT]) -> _ResultT:
-    """Return the result of `work`, called on a thread that is abandoned if the caller is cancelled."""
+    """Return the result of `work`, which runs on a thread that is abandoned if the caller is cancelled."""
     async with contextlib.aclosing(in_background(_called(work))) as results:
         return await anext(results)
 

@@ -39,7 +39,7 @@ def run_interruptibly(work: Callable[[], Awaitable[_ResultT]]) -> _ResultT:
 
     async def main() -> _ResultT:
         interrupt.cancels(asyncio.current_task())
-        await asyncio.sleep(0)  # an interrupt before this line cancels the task here
+        await asyncio.sleep(0)  # An interrupt before this line cancels the task here.
         return await work()
 
     with _interrupts_go_to(interrupt.on_signal):

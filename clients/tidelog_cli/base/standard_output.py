@@ -51,7 +51,7 @@ PRINTS: Final = frozenset(
 """Commands that fail if their output is lost, because the output is their result."""
 
 changes: Final[ContextVar[bool]] = ContextVar("changes", default=False)
-"""Whether the command's function runs and its output confirms a change: not for `--help`, a question or a dry run."""
+"""Whether the command ran and its output confirms a change: not for `--help`, a question or a dry run."""
 
 
 def track_runs(group: TyperGroup) -> None:
@@ -131,7 +131,7 @@ def output_lost(words: Sequence[str], error: OutputLostError, *, has_run: bool) 
     """
     name = next((name for name in (" ".join(words[:2]), *words[:1]) if name in CONFIRMS), None)
     if name is None or not has_run:
-        if not error.reader_gone:  # a reader such as `head` may stop early
+        if not error.reader_gone:  # A reader such as `head` may stop early.
             note(f"tidelog: standard output could not be written: {error.strerror}; the output is incomplete")
         return EXIT_FAILED
     note(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from tidelog_cli.base.failures import CommandFailed
-from tidelog_proto.auth.secret_permissions import complaint_about_file
+from tidelog_proto.auth.secret_permissions import file_permission_fault
 
 if TYPE_CHECKING:
     from tidelog_cli.certs.certificate_authority import Issued
@@ -38,7 +38,7 @@ def authority_in(directory: Path) -> Issued:
     from tidelog_cli.certs.certificate_authority import Issued  # noqa: PLC0415
 
     cert, key = paths(directory, CA)
-    complaint = complaint_about_file(key, "the private key of the CA")
+    complaint = file_permission_fault(key, "the private key of the CA")
     if complaint:
         raise CommandFailed(complaint)
     try:

@@ -80,7 +80,7 @@ def revoke_in(directory: Path, names: Iterable[str], serials: Iterable[str]) -> 
     path = list_in(directory)
     _, ca_key = paths(directory, CA)
     try:
-        with ca_key.open("rb") as lock:  # locked, so that concurrent revocations run one after the other
+        with ca_key.open("rb") as lock:  # Locked, so that concurrent revocations run one after the other.
             fcntl.flock(lock, fcntl.LOCK_EX)
             before = path.read_bytes() if path.exists() else None
             revocation_list = certificate_authority.revoke(

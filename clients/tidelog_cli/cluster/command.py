@@ -43,7 +43,7 @@ WARN_DAYS: Final = 30
 """Certificates that expire within this time cause a warning."""
 DAY_S: Final = 24 * 3600
 NO_ANSWER: Final = "no answer"
-"""State of a node that did not answer and is only known from other nodes."""
+"""State of a node that did not answer and is known only from other nodes' reports."""
 _NOT_OPEN: Final = frozenset({"away", "no owner", "idle"})
 """States of a partition that no reachable node has opened."""
 
@@ -220,7 +220,8 @@ def rebalance(*, wait: WaitOption = False, bootstrap: BootstrapOption = DEFAULT_
         if wait:
             while moves:
                 await asyncio.sleep(LOOK_S)
-                moves = await client.rebalance()  # requests it again for partitions that could not move before
+                # Requests the rebalance again for partitions that could not move before.
+                moves = await client.rebalance()
             await watch(client, fetch_progress_of)
 
     with_client(bootstrap, work)

@@ -61,7 +61,7 @@ def fetch_progress_of(cluster: ClusterStatus) -> Progress:
         if replica.missing_epochs
     ]
     fetching = sum(records > 0 for records in missing)
-    at_fault = len(missing) - fetching  # the number of records that copies with a fault lack is unknown
+    at_fault = len(missing) - fetching  # The number of records that copies with a fault lack is unknown.
     texts = []
     if fetching:
         texts.append(f"{counted(fetching, 'copy', 'copies')} must still fetch {sum(missing):,} older records")

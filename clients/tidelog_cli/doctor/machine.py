@@ -55,7 +55,7 @@ def files_finding(soft: int, hard: int) -> Finding:
 
 
 class _Timex(ctypes.Structure):
-    """`struct timex` up to the last field that is read; `rest` is the space for fields that the kernel may write."""
+    """The fields of `struct timex` up to the last one that is read; `rest` reserves space for the others."""
 
     _fields_ = (
         ("modes", ctypes.c_uint),

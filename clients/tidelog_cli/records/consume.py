@@ -248,7 +248,7 @@ async def _check_range(client: Client, topic: str, positions: Mapping[int, int],
     """Check that an offset in `--from` is within the partitions."""
     numbers = [partition for partition, position in positions.items() if position == begin]
     ends: dict[int, Offset] = {}
-    with contextlib.suppress(TimeoutError):  # without a quorum the end is unknown, which `Ends` reports
+    with contextlib.suppress(TimeoutError):  # Without a quorum the end is unknown, which `Ends` reports.
         async with asyncio.timeout(START_WAIT_S):
             ends = await client.list_offsets(topic, "latest", numbers) if numbers else {}
     bounds = {p: (offset.log_start_offset, offset.high_watermark) for p, offset in sorted(ends.items())}

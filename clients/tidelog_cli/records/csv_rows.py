@@ -255,7 +255,7 @@ class _Blocks(RawIOBase):
         return row
 
     def is_at_end(self) -> bool:
-        """Whether the stream has no more bytes."""
+        """Return whether the stream has no more bytes."""
         if not self._ahead:
             self._ahead = self._stream.read(BLOCK_BYTES) or b""
         return not self._ahead

@@ -65,7 +65,7 @@ async def follow_as_member(
                 # The partition was revoked: another member prints the batch.
                 with contextlib.suppress(MemberFencedError):
                     await consumer.commit({TopicPartition(topic, batch.partition): behind})
-                await consumer.abort()  # the rest of the batch is not committed
+                await consumer.abort()  # The rest of the batch is not committed.
                 return
 
 

@@ -225,7 +225,7 @@ def rows_as_records(batches: Iterable[pa.RecordBatch], fields: Fields = NO_FIELD
         else:
             documents = _python_rows(rows)
             sent = [finite(row) for row in documents]
-            if sent != documents:  # NaN is not equal to itself, so a column with a NaN differs from itself
+            if sent != documents:  # NaN is not equal to itself, so a column with a NaN differs from itself.
                 tell_once(
                     "NaN and infinities are published as null, which JSON cannot represent; to keep them, publish a "
                     "`value` column of bytes"
@@ -377,7 +377,7 @@ def _as_timestamps(column: AnyArray, name: str) -> AnyArray:
     if pa.types.is_timestamp(column.type) or pa.types.is_integer(column.type):
         if column.null_count:
             raise _without_time(name, column.null_count)
-        return column  # the client converts and validates other types of timestamps
+        return column  # The client converts and validates other types of timestamps.
     return _stamps(column.to_pylist(), name)
 
 

@@ -25,7 +25,7 @@ from tidelog_cli.base.output import bytes_text, print_json
 from tidelog_cli.base.session import with_client
 
 IN_FLIGHT_BATCHES_MAX: Final = 8
-"""Unacknowledged batches; together with the batches read ahead this bounds memory."""
+"""Maximum number of unacknowledged batches; with the batches that are read ahead this bounds memory."""
 
 
 class CompressionChoice(StrEnum):
@@ -122,7 +122,7 @@ def publish_all(
     """
 
     async def work(client: Client) -> Published:
-        check(await client.topic(topic))  # so that an unknown topic is refused even without records
+        check(await client.topic(topic))  # An unknown topic is refused even without records.
         async with client.producer(
             topic, acks=acks.value, compression=None if compression is None else compression.value
         ) as producer:

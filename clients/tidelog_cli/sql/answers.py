@@ -91,7 +91,7 @@ def print_csv(answer: Answer, limit: int | None, *, is_more: bool = False) -> No
         writer.writerow([_csv_cell(plain(value)) for value in row])
         if is_unicode(sys.stdout):
             sys.stdout.write(text.getvalue())
-        else:  # because CSV has no escapes for characters outside the encoding
+        else:  # Escaped, because CSV has no escapes for characters outside the encoding.
             sys.stdout.buffer.write(text.getvalue().encode())
         text.seek(0)
         text.truncate()

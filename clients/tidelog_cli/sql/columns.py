@@ -34,7 +34,7 @@ FIELDS_MAX: Final = 1000
 DECIMAL_DIGITS: Final = 38
 """Digits of the widest exact numeric type that both engines have."""
 FRACTION_DIGITS_MAX: Final = 9
-"""Fractions of at most this many digits are DECIMAL; longer ones are usually computed, and DOUBLE."""
+"""Fractions of at most this many digits are DECIMAL; longer ones are DOUBLE, because they are usually computed."""
 WHOLE_DIGITS: Final = 18
 """Digits before the decimal point of a DECIMAL column with a short fraction, so that sums fit `DECIMAL_DIGITS`."""
 SHORT_CHARS: Final = 15

@@ -182,7 +182,7 @@ def _follow(
         try:
             names = _answer(engine, statement, topics, show)
         except CommandFailed:
-            if not topics.empty:  # the missing column may be a field of records that are published later
+            if not topics.empty:  # The missing column may be a field of records that are published later.
                 raise
             topics.wait_for_more()
             continue

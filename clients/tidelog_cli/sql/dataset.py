@@ -56,7 +56,7 @@ class TopicDataset(ds.Dataset):
         # The columns of an expression are not accessible; its text contains their names.
         filter_text = "" if filter is None else str(filter)
         needed = [*names, *(name for name in TABLE_SCHEMA.names if name not in names and name in filter_text)]
-        needed = needed or ["offset"]  # rows can only be counted with at least one column
+        needed = needed or ["offset"]  # Rows can be counted only with at least one column.
         scan = Scan(self._read(needed), self._on_read)
         self._scans.append(scan)
         reader = pa.RecordBatchReader.from_batches(schema_of(needed), scan)

@@ -98,7 +98,7 @@ class DuckDbEngine:
             "temp_directory": self._directory.name,
             "autoinstall_known_extensions": False,
             "autoload_known_extensions": False,
-            "python_enable_replacements": False,  # without this, Python variables could be used as tables
+            "python_enable_replacements": False,  # Without this setting, Python variables could be used as tables.
         }
         self._datasets: list[TopicDataset] = []
         self._other_text: dict[tuple[str, str], str] = {}
@@ -256,7 +256,7 @@ class Named(NamedTuple):
 def named_in(parsed: object) -> Named:
     """Return the tables of a statement from DuckDB's syntax tree, without files, which DuckDB reads itself."""
     tables: set[str] = set()
-    parts: set[str] = set()  # in lower case, because these names are case-insensitive
+    parts: set[str] = set()  # In lower case, because these names are case-insensitive.
     for one in branches_of(parsed):
         if one.get("type") == "BASE_TABLE":
             tables.add(".".join(filter(None, (one.get("schema_name"), one["table_name"]))))
@@ -278,7 +278,7 @@ def explained(message: str, statement: str) -> StatementError:
     reserved = _reserved_at(excerpt, before)
     hint = f'; {reserved} is a reserved word: quote a column of that name, "{reserved}"' if reserved else ""
     lines = statement.splitlines()
-    if excerpt.startswith("...") and line <= len(lines):  # DuckDB may have truncated a long line at both ends
+    if excerpt.startswith("...") and line <= len(lines):  # DuckDB may have truncated a long line at both ends.
         column += lines[line - 1].find(excerpt.strip(".")) - 3
     place = f"line {line}, column {column}"
     return StatementError(f"{place}: {message[: position.start()]}{hint}{cast}", f"{excerpt}\n{' ' * before}^")
@@ -341,7 +341,7 @@ def _parsable(value: str) -> str:
 
 
 def _unmarked(text: str) -> str:
-    """Return the expression of a field's text with numbers as they were written."""
+    """Return the SQL expression of a field's text, with numbers as they were written."""
     mark = NUMBERS.mark
     plain = f"""replace(regexp_replace({text}::VARCHAR, '"{mark}([^"]*)"', '\\1', 'g'), '{mark}', '')"""
     return f"CASE WHEN contains({text}::VARCHAR, '{mark}') THEN {plain} ELSE {text}::VARCHAR END"

@@ -262,7 +262,7 @@ def _explained() -> Iterator[None]:
 
     try:
         yield
-    except Py4JJavaError as error:  # raised while rows are read; its text contains a Java stack
+    except Py4JJavaError as error:  # Raised while rows are read; its text contains a Java stack.
         cause = error.java_exception
         while cause.getCause() is not None:
             cause = cause.getCause()
@@ -296,7 +296,7 @@ def _plain(value: Any, kind: str) -> Any:
     from pyspark.sql import Row  # noqa: PLC0415
 
     if isinstance(value, datetime) and kind == "timestamp":
-        return value.astimezone(UTC)  # Spark returns a naive time in the local time zone
+        return value.astimezone(UTC)  # Spark returns a naive time in the local time zone.
     if isinstance(value, Row):
         return value.asDict(recursive=True)
     if isinstance(value, list):

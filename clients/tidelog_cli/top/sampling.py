@@ -57,7 +57,7 @@ async def take_sample(client: Client) -> Sample:
         async with turns:
             try:
                 rows = await client.groups.lag(group)
-            except TidelogError:  # the group was deleted, or access to it is denied
+            except TidelogError:  # The group was deleted, or access to it is denied.
                 return None
         return {topic: sum(row.lag for row in rows if row.topic == topic) for topic in {row.topic for row in rows}}
 

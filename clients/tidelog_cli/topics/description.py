@@ -12,7 +12,7 @@ from tidelog_proto.limits import MIB
 from tidelog_proto.topic_settings import DESCRIBED
 
 UNINDEXED_BYTES_SHOWN: Final = 4 * MIB
-"""Indexes normally lack less than this many bytes of the newest records."""
+"""An index that lacks fewer bytes of the newest records than this is normal."""
 _UNITS_S: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
@@ -101,7 +101,7 @@ def plan_text(topic: Topic, partition: Partition, now_s: float | None = None) ->
 
 
 def index_text(topic: Topic, partition: Partition) -> str:
-    """Return how much of a partition is not indexed; empty if it has no indexes, or they lack only little."""
+    """Return how much of a partition is not indexed; empty without indexes, or if they lack only the newest records."""
     missing_bytes = partition.unindexed_bytes
     if not (topic.index_key or topic.index_tag) or missing_bytes < UNINDEXED_BYTES_SHOWN:
         return ""

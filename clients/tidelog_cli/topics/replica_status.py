@@ -33,7 +33,7 @@ def _replica_text(replica: Replica) -> str:
         words.append(f"{replica.missing_records:,} older to fetch")
     if replica.copy_fault:
         words.append(FAULT_WORDS.get(replica.copy_fault, replica.copy_fault))
-    elif replica.missing_epochs and not replica.missing_records:  # nodes of earlier versions do not report faults
+    elif replica.missing_epochs and not replica.missing_records:  # Nodes of earlier versions do not report faults.
         words.append("not whole")
     return f"{replica.node_id} ({', '.join(words)})"
 

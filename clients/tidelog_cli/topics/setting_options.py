@@ -1,4 +1,4 @@
-"""The options of `tidelog topic create|alter` that set something, made from the table of settings."""
+"""The options of `tidelog topic create|alter` for settings, generated from the table of settings."""
 
 from __future__ import annotations
 

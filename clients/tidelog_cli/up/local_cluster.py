@@ -105,7 +105,7 @@ def _node(data: Path, founder: dict[str, Any], management_port: int) -> LocalNod
 
 
 def _found(data: Path, nodes: int, port: int) -> None:
-    """Write the secret, then the bootstrap file; if the latter exists, both are complete."""
+    """Write the secret, then the bootstrap file, so that both are complete once the latter exists."""
     data.mkdir(mode=PRIVATE_DIR_MODE, parents=True, exist_ok=True)
     write_secret(data / SECRET, replace=True)
     ports = [port + index * PORT_STEP for index in range(nodes)] if port else free_ports(nodes)

@@ -213,7 +213,7 @@ def secure(data: Path, node_ids: Sequence[str]) -> LocalSecurity:
             _write_key(security.admin_key)
         ca, ca_key = paths(security.certs, CA)
         if not ca.exists():
-            ca_key.unlink(missing_ok=True)  # removes a key of a start that ended before the certificate was written
+            ca_key.unlink(missing_ok=True)  # Removes a key of a start that ended before the certificate was written.
             new_ca(security.certs, name="Tidelog on this machine", days=CA_DAYS)
         for node_id in node_ids:
             new_certificate(security.certs, "node", node_id, HOSTS, days=DAYS, replace=True)

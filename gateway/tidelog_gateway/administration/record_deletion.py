@@ -58,6 +58,6 @@ async def delete_records(
         starts = await gateway.client.delete_records(topic, before, [partition])
     except OffsetOutOfRangeError as error:
         problem = from_error(error)
-        problem.status = 422  # the offset does not exist yet, because it is above the high watermark
+        problem.status = 422  # The offset does not exist yet, because it is above the high watermark.
         raise problem from error
     return json_response({"partition": partition, "log_start_offset": starts[partition]})

@@ -24,7 +24,7 @@ OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/metrics", "/openapi.json",
 """Paths that need no credentials: for operators, and the description of the API. They reveal no topic, group or
 caller."""
 OPEN_BELOW: Final = ("/docs/assets/", "/ui/")
-"""Prefixes of static files, which need no credentials."""
+"""Path prefixes of static files, which need no credentials."""
 
 _READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -38,7 +38,7 @@ class RequestAuthenticator:
         self._hosts = HostCheck(settings)
 
     def credentials(self, scope: Scope, fields: Mapping[bytes, bytes]) -> CallerCredentials | None:
-        """Return the credentials of a request; None where the path is open or the route authenticates.
+        """Return the credentials of a request; None if the path is open or the route authenticates.
 
         Args:
             scope: of the request, or of a WebSocket's handshake.

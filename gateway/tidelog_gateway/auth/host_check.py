@@ -25,7 +25,7 @@ _KNOWN_MAX: Final = 64
 
 
 class HostCheck:
-    """The allowed hosts of one gateway.
+    """Checks the `Host` of requests to one gateway.
 
     Args:
         machine: the machine's name; None: ask the system.
@@ -40,7 +40,7 @@ class HostCheck:
         """Values of `Host` that have passed the check."""
 
     def is_known(self, host: bytes | None) -> bool:
-        """Whether this single `Host` of a request has passed the check before; else call `refuse_foreign_host`."""
+        """Return whether this single `Host` has passed the check before; if not, call `refuse_foreign_host`."""
         return self._any or host in self._passed_hosts
 
     def refuse_foreign_host(self, headers: Headers, path: str) -> None:
@@ -51,7 +51,7 @@ class HostCheck:
         """
         if self._any or path in UNCHECKED_PATHS:
             return
-        for host in headers.getlist("host"):  # HTTP/1.0 allows a request without `Host`; browsers always send it
+        for host in headers.getlist("host"):  # HTTP/1.0 allows a request without `Host`; browsers always send it.
             if not self.is_allowed(host):
                 raise Problem(
                     421,
@@ -64,7 +64,7 @@ class HostCheck:
                 self._passed_hosts.add(host.encode("latin-1"))
 
     def is_allowed(self, host: str) -> bool:
-        """Whether a `Host` names this gateway; its port does not matter."""
+        """Return whether a `Host` names this gateway; its port does not matter."""
         return self._names.is_own(host)
 
 

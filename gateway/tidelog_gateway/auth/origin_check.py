@@ -37,7 +37,7 @@ def refuse_foreign_origin(headers: Headers, allowed: Sequence[str]) -> None:
 
 
 def origin_allowed(origin: str, *, host: str, allowed: Sequence[str]) -> bool:
-    """Whether a page of `origin` may connect: a page of this host, or one that the settings list."""
+    """Return whether a page of `origin` may connect: a page of this host, or one that the settings list."""
     if ANY_ORIGIN in allowed or origin in allowed:
         return True
     try:

@@ -17,18 +17,18 @@ from tidelog_gateway.problems import Problem
 from tidelog_proto.flow.fair_slots import FairSlots, SlotBounds
 
 KEY_SLOTS: Final = 32
-"""Concurrent requests to nodes that verify API keys of new callers; there are as many slots for renewals of known
+"""Maximum concurrent requests that verify API keys of new callers; renewals of known callers have as many slots.
 callers."""
 TOKEN_SLOTS: Final = 16
-"""Concurrent requests that verify tokens of new callers; a node holds back at most 64 while it fetches the issuers'
+"""Maximum concurrent requests that verify tokens of new callers; a node queues at most 64 while it fetches keys.
 keys."""
 PASSWORD_SLOTS: Final = 4
-"""Concurrent requests that verify passwords of new callers: each takes some 20 ms of CPU time."""
+"""Maximum concurrent requests that verify passwords of new callers: each takes some 20 ms of CPU time."""
 WAITING_MAX: Final = 1024
 """Maximum number of waiting new callers, for each kind of credentials."""
 PASSWORDS_WAITING_MAX: Final = 256
 ADDRESS_SLOTS: Final = 8
-"""Verifications of one kind and address that run at a time."""
+"""Maximum concurrent verifications of one kind and client address."""
 ADDRESS_WAITING_MAX: Final = 128
 """Those that run or wait."""
 NODE_TIMEOUT_S: Final = 5.0
@@ -46,7 +46,7 @@ class VerificationQueue:
         workers: the limits are divided by their number.
 
     Attributes:
-        pending: marks of the new callers whose verification runs or waits.
+        pending: one object for each new caller whose verification runs or waits.
         waiting_max: limit of `pending`.
     """
 

@@ -43,7 +43,7 @@ _DECOMPRESSED_BYTES_PER_US: Final = 300.0
 _LENGTH: Final = struct.Struct("<q")
 
 Hold = Callable[[int], None]
-"""Reserves bytes for a decoded body; raises `Problem` if the budget has no room."""
+"""Reserves bytes for a decoded body; raises `Problem` if the budget is exhausted."""
 
 
 class ArrowRecords(NamedTuple):
@@ -107,7 +107,7 @@ async def arrow_records(
 
 
 def room_of(scope: Scope, body_bytes: int) -> Hold:
-    """Return a function that reserves room for decoded bytes in addition to the request's body."""
+    """Return a function that reserves memory for decoded bytes, in addition to the request's body."""
     arrival: BodyReservation = scope["state"]["arrival"]
 
     def hold(size_bytes: int) -> None:

@@ -142,7 +142,7 @@ def _header_text(name: str, value: str) -> str:
 async def _events(
     body: bytes, start: int, *, records_max: int, prefix: tuple[str, ...] | None, pace: Callable[[], Awaitable[None]]
 ) -> Records:
-    """Read the events of the list that begins at `start`; `prefix` is the pointer of them, None: their numbers."""
+    """Read the events of the list that begins at `start`; `prefix` is their JSON pointer; None: their numbers."""
     events: list[_Event] = []
 
     def place_of(number: int) -> tuple[str, ...]:

@@ -81,8 +81,11 @@ def _names(row: bytes) -> list[str]:
         raise row_fault(1, faults[0])
     if "value" not in names:
         raise row_fault(1, "the header row has no column value; add it")
-    if sum(name.startswith(HEADER_PREFIX) for name in names) > HEADERS_PER_RECORD_MAX:
-        raise row_fault(1, f"a record may have at most {HEADERS_PER_RECORD_MAX} headers; remove header columns")
+    headers = sum(name.startswith(HEADER_PREFIX) for name in names)
+    if headers > HEADERS_PER_RECORD_MAX:
+        raise row_fault(
+            1, f"a record may have at most {HEADERS_PER_RECORD_MAX} headers, got {headers}; remove header columns"
+        )
     return names
 
 

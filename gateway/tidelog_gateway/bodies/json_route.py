@@ -37,7 +37,7 @@ class JsonRoute(APIRoute):
                 body.decode()
             except UnicodeDecodeError as error:
                 raise invalid([{"pointer": "", "detail": "the body is not UTF-8; send JSON in UTF-8"}]) from error
-            if b"\0" in body:  # ASCII in UTF-16 is valid UTF-8, but not JSON
+            if b"\0" in body:  # ASCII in UTF-16 is valid UTF-8, but not JSON.
                 raise invalid([{"pointer": "", "detail": "the body is not JSON in UTF-8"}])
             if len(body) > AT_ONCE_BYTES:
                 await check_values(body, pace_of(gateway_of(request), request))

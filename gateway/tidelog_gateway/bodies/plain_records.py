@@ -70,7 +70,7 @@ def plain_records(body: bytes, *, records_max: int, now_us: Callable[[], int]) -
     for read in (_value_records, _keyed_records):
         try:
             records = read(body)
-        except ValueError:  # decoding stops at the first record with other members
+        except ValueError:  # Decoding stops at the first record with other members.
             continue
         return records if records is not None and len(records) <= records_max else None
     try:

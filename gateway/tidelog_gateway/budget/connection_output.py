@@ -125,7 +125,7 @@ class ConnectionOutput:
     # ------------------------------------------------------------------------------------------- the budget
 
     def take(self, size_bytes: int, own_bytes: int = 0) -> bool:
-        """Count `size_bytes` for this connection, if its share and the whole budget have room.
+        """Count `size_bytes` for this connection, if its share and the whole budget have enough free bytes.
 
         Args:
             own_bytes: already counted for the same answer, which may exceed the share when it is the only one.
@@ -136,7 +136,7 @@ class ConnectionOutput:
         return True
 
     def take_prefetch(self, size_bytes: int) -> bool:
-        """Count records that are read ahead for this connection, if there is room."""
+        """Count records that are read ahead for this connection, if its share has enough free bytes."""
         if self._is_full_ahead(size_bytes) or not self._outgoing.take_prefetch(size_bytes):
             return False
         self.held_bytes += size_bytes
@@ -144,7 +144,7 @@ class ConnectionOutput:
         return True
 
     async def reserve(self, size_bytes: int, wait_s: float, own_bytes: int = 0) -> None:
-        """Count `size_bytes`; wait for room, and shed load to get it. The arguments are those of `take`.
+        """Count `size_bytes`; wait for free bytes, and shed load to free some. The arguments are those of `take`.
 
         Raises:
             Problem: 503, no room for `wait_s`.
@@ -159,7 +159,7 @@ class ConnectionOutput:
             raise no_room() from error
 
     def take_or_shed(self, size_bytes: int, own_bytes: int = 0) -> bool:
-        """Count `size_bytes` if there is room, or load shedding makes room at once; see `take`."""
+        """Count `size_bytes` if enough bytes are free, or load shedding frees them at once; see `take`."""
         if self.take(size_bytes, own_bytes):
             return True
         self._outgoing.shed_load(size_bytes)
@@ -171,11 +171,11 @@ class ConnectionOutput:
         self._outgoing.used_bytes += size_bytes
 
     async def wait_for_room(self, size_bytes: int) -> None:
-        """Count `size_bytes`; wait for room without a timeout."""
+        """Count `size_bytes`; wait for free bytes without a timeout."""
         await self._wait_for(self.take, self._is_full, size_bytes)
 
     async def wait_for_prefetch(self, size_bytes: int) -> None:
-        """Count records that will be read ahead; wait for room without a timeout."""
+        """Count records that will be read ahead; wait for free bytes without a timeout."""
         await self._wait_for(self.take_prefetch, self._is_full_ahead, size_bytes)
 
     def give_back(self, size_bytes: int) -> None:
@@ -201,12 +201,12 @@ class ConnectionOutput:
             del self._outgoing.idle[holder]
 
     def _is_full(self, size_bytes: int, own_bytes: int = 0) -> bool:
-        """Whether the connection's share has no room; a single answer, besides records read ahead, always fits."""
+        """Return whether the connection's share is exhausted; a single answer always fits."""
         alone = self.held_bytes - own_bytes == self.prefetched_bytes
         return not alone and self.held_bytes + size_bytes > self._outgoing.connection_limit_bytes
 
     def _is_full_ahead(self, size_bytes: int) -> bool:
-        """Whether the half of the share for records that are read ahead has no room."""
+        """Return whether the half of the share for records that are read ahead is exhausted."""
         limit_bytes = self._outgoing.connection_limit_bytes // 2
         return bool(self.prefetched_bytes) and self.prefetched_bytes + size_bytes > limit_bytes
 
@@ -258,7 +258,7 @@ class ConnectionOutput:
             await self._room.wait()
 
     def idle_s(self) -> float:
-        """Return for how long the client has read nothing; 0 when nothing waits for it."""
+        """Return for how long the client has read nothing; 0 when no bytes wait for it."""
         self._measure()
         return 0.0 if self._mark_at is None else asyncio.get_running_loop().time() - self._mark_at
 

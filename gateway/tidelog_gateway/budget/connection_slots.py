@@ -1,4 +1,4 @@
-"""The limits of connections, in all and of one address, and the choice of the connection that a new one replaces.
+"""Limits of connections, in total and by address, and the choice of the connection that a new one replaces.
 
 An idle connection waits for its client: for a head, for the rest of a body, or for the next request on a kept-alive
 connection. When a limit is reached, a new connection replaces an idle one: the one that has waited longest among those
@@ -14,7 +14,7 @@ from typing import Final
 from tidelog_proto.auth.client_address import counted_address
 
 ADDRESS_SHARE: Final = 4
-"""One address may have all connections except one in this many, unless the settings set a limit."""
+"""Without a configured limit, one address may have all connections except one in this many."""
 
 
 class ConnectionSlot:
@@ -73,7 +73,7 @@ class ConnectionSlots:
         return self._new_slot(network, give_way)
 
     def mark_idle(self, slot: ConnectionSlot, *, is_heard: bool = False) -> None:
-        """Mark a connection as idle; with `is_heard` (its client sent something) its idle time begins again."""
+        """Mark a connection as idle; if its client has sent something (`is_heard`), its idle time begins again."""
         if not slot.is_taken:
             return
         idle = self._idle.setdefault(slot.network, {})
@@ -121,4 +121,4 @@ class ConnectionSlots:
         if now:
             self._by_idle_count.setdefault(now, {})[network] = None
         if now > self._largest or self._largest not in self._by_idle_count:
-            self._largest = now  # the count grew by one, or the last address with the largest count lost a connection
+            self._largest = now  # The count grew by one, or the last address with the largest count lost a connection.

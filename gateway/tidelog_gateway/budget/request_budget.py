@@ -3,10 +3,10 @@
 An announced length is reserved before its first byte is read, although the client may never send it. When the budget is
 used up, slow connections are closed until half of the budget is free, the largest reservation first. A connection is
 slow if it has sent less than `PROGRESS_BYTES` in `STALL_TIMEOUT_S`, or would take longer than `WHOLE_WITHIN_S` at its
-rate. While there is room, slow connections are not closed.
+rate. While the budget is not exhausted, slow connections are not closed.
 
 One authenticated caller may reserve as much as is free: half of the budget when it is alone, a third when there are
-two. So requests of a caller that wait for its quota leave room for other callers.
+two. So requests of a caller that wait for its quota cannot exhaust the budget for other callers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class RequestBudget(ByteBudget):
         self.senders = SlowSenders(self)
 
     def take(self, size_bytes: int) -> bool:
-        """Reserve `size_bytes`; False when there is no room, and then nothing is reserved."""
+        """Reserve `size_bytes`; return False, with nothing reserved, if the budget does not allow it."""
         assert size_bytes >= 0
         if self.used_bytes + size_bytes > self.bytes_max:
             self.senders.make_room(time.monotonic())
@@ -40,7 +40,7 @@ class RequestBudget(ByteBudget):
         return True
 
     def close_slow(self, *, everyone: bool) -> None:
-        """Close the connections without progress, or, when the gateway stops, all that are receiving."""
+        """Close the connections without progress or, when the gateway stops, all that are receiving a body."""
         self.stopping = True
         now = time.monotonic()
         for arrival in [arrival for arrival in self.senders.receiving if everyone or arrival.is_slow(now)]:
@@ -96,7 +96,7 @@ class BodyReservation:
     def hold(self, size_bytes: int) -> bool:
         """Set the reservation to `size_bytes`.
 
-        Return False when there is no room, or when load shedding to make room has closed this connection.
+        Return False if the budget does not allow it, or if load shedding has closed this connection.
         """
         before_bytes = self.held_bytes
         if size_bytes > before_bytes:
@@ -115,7 +115,7 @@ class BodyReservation:
         return True
 
     def hold_whole(self, size_bytes: int) -> bool:
-        """Reserve `size_bytes` for a body that is complete and had no reservation; False when there is no room."""
+        """Reserve `size_bytes` for a complete body without a reservation; False if the budget does not allow it."""
         if self._has_too_much(size_bytes) or not self._budget.take(size_bytes):
             return False
         self.held_bytes = size_bytes
@@ -145,7 +145,7 @@ class BodyReservation:
         return self._is_shared and others_bytes > 0 and self._share.held_bytes + more_bytes > left_bytes
 
     def is_slow(self, now_s: float) -> bool:
-        """Whether the body makes no progress, or arrives too slowly."""
+        """Return whether the body makes no progress, or arrives too slowly."""
         if now_s - self._mark_at >= STALL_TIMEOUT_S:
             return True
         coming_s = now_s - self._since

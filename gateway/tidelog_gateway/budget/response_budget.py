@@ -1,12 +1,12 @@
 """The response budget: one limit of bytes for all answers, WebSocket messages and records read ahead for them.
 
-Output is counted before it is built and until the kernel has taken it, in every buffer between. When there is no room,
-a request waits for a bounded time and is then refused; a subscription waits without limit. Records read ahead get at
-most half, so that they never block the messages whose sending would free them.
+Output is counted before it is built and until the kernel has taken it, in every buffer between. When the budget is
+exhausted, a request waits for a bounded time and is then refused; a subscription waits without limit. Records read
+ahead get at most half, so that they never block the messages whose sending would free them.
 
-Load shedding makes room: first, subscriptions drop records that they have read ahead and have no credit for, which can
-be read again; then connections are closed whose client has read nothing for `STALL_TIMEOUT_S`. Clients that do not read
-therefore delay others only briefly, not for the whole timeout of slow clients.
+Load shedding frees memory: first, subscriptions drop records that they have read ahead and have no credit for, which
+can be read again; then connections are closed whose client has read nothing for `STALL_TIMEOUT_S`. Clients that do not
+read therefore delay others only briefly, not for the whole timeout of slow clients.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SMALL_SHARE: Final = 16
 
 
 class Receiver(Holder, Protocol):
-    """A connection with output, as the budget sees it."""
+    """The interface of a connection with output to the budget."""
 
     def idle_s(self) -> float:
         """Return for how long the client has read nothing; 0 when nothing waits for it."""
@@ -55,7 +55,7 @@ class ResponseBudget(ByteBudget):
         self._waiting: set[asyncio.Future[None]] = set()
 
     def take(self, size_bytes: int) -> bool:
-        """Count `size_bytes` if there is room; a single answer, besides records read ahead, always fits.
+        """Count `size_bytes` if they fit; a single answer always fits, besides records read ahead.
 
         So an answer larger than the limit does not wait forever.
         """
@@ -68,7 +68,7 @@ class ResponseBudget(ByteBudget):
         return True
 
     def take_prefetch(self, size_bytes: int) -> bool:
-        """Count records that are read ahead, if their half has room."""
+        """Count records that are read ahead, if they fit the half of the budget for them."""
         if self.prefetched_bytes and self.prefetched_bytes + size_bytes > self.bytes_max // 2:
             return False
         if self.used_bytes and self.used_bytes + size_bytes > self.bytes_max:
@@ -78,7 +78,7 @@ class ResponseBudget(ByteBudget):
         return True
 
     def give_back(self, size_bytes: int) -> None:
-        """Stop counting `size_bytes`, and wake the waiting connections."""
+        """Stop counting `size_bytes`, and resume the waiting connections."""
         assert 0 <= size_bytes <= self.used_bytes, "released more bytes than were counted"
         self.used_bytes -= size_bytes
         if size_bytes and self._waiting:
@@ -106,14 +106,14 @@ class ResponseBudget(ByteBudget):
             self._waiting.discard(future)
 
     def shed_load(self, size_bytes: int) -> None:
-        """Make room for `size_bytes`: drop records read ahead without credit, then close slow connections."""
+        """Free `size_bytes`: drop records read ahead without credit, then close slow connections."""
         for let_go in list(self.idle.values()):
             if size_bytes <= 0:
                 return
             size_bytes -= let_go()
         if size_bytes > 0:
             stalled = [holder for holder in self.holders if holder.idle_s() >= STALL_TIMEOUT_S]
-            self.cut_largest(stalled, self.used_bytes - size_bytes)
+            self.close_largest(stalled, self.used_bytes - size_bytes)
 
 
 def _nothing() -> None:

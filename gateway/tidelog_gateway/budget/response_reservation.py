@@ -1,9 +1,9 @@
 """The reservation of one HTTP answer in the response budget.
 
 The head of an answer is held back until its body is known and fits into the budget. A route with large answers reserves
-room before it asks a node (`reservation_of`), so that the memory in which it builds the answer is counted as well.
-Other answers are counted when they are complete: if there is no room, the answer of a read becomes a 503, and the
-answer of a change is sent in any case and counted.
+memory before it asks a node (`reservation_of`), so that the memory in which it builds the answer is counted as well.
+Other answers are counted when they are complete: if they do not fit, the answer of a read becomes a 503; the answer of
+a change is sent and counted in any case.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ResponseReservation:
         """Reserve at least `size_bytes` in all.
 
         Raises:
-            Problem: 503, no room for `ROOM_WAIT_S`.
+            Problem: 503, the budget was exhausted for `ROOM_WAIT_S`.
         """
         missing_bytes = size_bytes - self.reserved_bytes
         if missing_bytes > 0:
@@ -44,7 +44,7 @@ class ResponseReservation:
             self.reserved_bytes = size_bytes
 
     def fits(self, size_bytes: int) -> bool:
-        """Reserve at least `size_bytes` in all if there is room now; return whether there is."""
+        """Reserve at least `size_bytes` in all if they fit the budget now; return whether they do."""
         missing_bytes = size_bytes - self.reserved_bytes
         if missing_bytes > 0:
             if not self._outlet.take(missing_bytes, self.reserved_bytes):
@@ -53,7 +53,7 @@ class ResponseReservation:
         return True
 
     def hold(self, size_bytes: int, *, is_forced: bool) -> bool:
-        """Reserve exactly `size_bytes` in all, closing slow clients if needed; return False if there is still no room.
+        """Reserve exactly `size_bytes` in all, closing slow clients if needed; return False if they still do not fit.
 
         With `is_forced` the bytes are counted nevertheless.
         """
@@ -71,7 +71,7 @@ class ResponseReservation:
         self.reserved_bytes += size_bytes
 
     def shrink(self, size_bytes: int) -> None:
-        """Keep at most `size_bytes`, and return the rest to the budget."""
+        """Reduce the reservation to at most `size_bytes`, and return the rest to the budget."""
         surplus_bytes = self.reserved_bytes - size_bytes
         if surplus_bytes > 0:
             self.reserved_bytes = size_bytes
@@ -88,7 +88,7 @@ class ResponseReservation:
             self._outlet.overflowed(size_bytes)
 
     def sent(self) -> None:
-        """Hand the reservation to the connection, which returns it when the kernel has taken the bytes."""
+        """Transfer the reservation to the connection, which returns it when the kernel has taken the bytes."""
         size_bytes, self.reserved_bytes = self.reserved_bytes, 0
         self._outlet.sent(size_bytes)
 

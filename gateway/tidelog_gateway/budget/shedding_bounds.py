@@ -1,4 +1,4 @@
-"""Load shedding: when a budget is used up, connections without progress are closed. The bounds of both budgets."""
+"""Parameters of load shedding, for both budgets: when one is exhausted, connections without progress are closed."""
 
 from __future__ import annotations
 
@@ -13,4 +13,4 @@ PROGRESS_BYTES: Final = 64 * KIB
 """An unfinished connection that has transferred fewer bytes than this in `STALL_TIMEOUT_S` makes no progress."""
 
 SHED_INTERVAL_S: Final = 0.1
-"""Poll interval of connections that wait for room."""
+"""Poll interval of connections that wait for memory of a budget."""

@@ -153,12 +153,12 @@ class CallerCache:
                     caller.look()
 
     async def _has_changed(self) -> bool:
-        """Whether identities or rules may have changed since the last call."""
+        """Return whether identities or rules may have changed since the last call."""
         try:
             async with asyncio.timeout(REVISION_TIMEOUT_S):
                 revision = await self._ask_revision()
         except (TidelogError, TimeoutError):
-            return False  # tickets that are due are renewed anyway, which reports the error
+            return False  # Due tickets are renewed anyway, which reports the error.
         before, self._revision = self._revision, revision
         return before != revision
 
@@ -228,7 +228,7 @@ class CallerCache:
 
     async def _verify_in_turn(self, digest: bytes, credentials: CallerCredentials, address: str) -> _CachedCaller:
         """Verify credentials, a few of one address at a time, so that a failure counts before the next attempt."""
-        # Without a limit of failures, behind a proxy, all callers have its proxy.
+        # Without a limit of failures, for a gateway behind a proxy, all callers have the proxy's address.
         key = counted_address(address) if self._own.settings.wrong_credentials_max else digest
         try:
             async with self.queues[credentials_kind(credentials)].turn(key):
@@ -269,7 +269,8 @@ class CallerCache:
         self._verifying.pop(digest, None)
         queue.pending.discard(digest)
         if not verifying.cancelled():
-            verifying.exception()  # marks the error as retrieved: all requests that waited may have been cancelled
+            # Mark the error as retrieved, because all requests that waited may have been cancelled.
+            verifying.exception()
 
     async def _verify(self, digest: bytes, credentials: CallerCredentials) -> _CachedCaller:
         try:
@@ -334,7 +335,7 @@ async def _close(cached: _CachedCaller, within_s: float) -> None:
     await cached.gateway.producers.close(within_s=within_s)
     try:
         async with asyncio.timeout(within_s):
-            await cached.gateway.client.close()  # drops the records that are pending when it times out
+            await cached.gateway.client.close()  # Drops the records that are pending when it times out.
     except (TidelogError, TimeoutError) as error:
         log.warning("error while closing the client of caller %r: %s", cached.caller.principal, error)
 
@@ -356,7 +357,7 @@ def gateway_refused(error: TidelogError) -> Problem:
 
 
 async def _may_impersonate(gateway: Gateway) -> bool:
-    """Whether nodes let the gateway act for callers; True when that is not known."""
+    """Return whether nodes let the gateway act for callers; True when that is unknown."""
     if gateway.may_impersonate is None:
         return True
     try:

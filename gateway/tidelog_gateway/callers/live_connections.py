@@ -29,7 +29,7 @@ def no_room(gateway: Gateway, known: Gateway) -> str:
 
 @contextlib.contextmanager
 def counted(gateway: Gateway, known: Gateway, gauge: Gauge) -> Iterator[None]:
-    """Count a WebSocket or a stream, in all and of its caller, while it is open."""
+    """Count a WebSocket or a stream, in total and for its caller, while it is open."""
     principal = "" if known.caller is None else known.caller.principal
     gateway.open_websockets += 1
     gateway.websockets_of[principal] += 1

@@ -21,7 +21,7 @@ GATHER_S: Final = 0.02
 
 
 class ReadPosition(NamedTuple):
-    """The position and size of a read: about `max_bytes` as stored, from an offset of a partition on."""
+    """The position and size of a read: a partition, an offset, and about `max_bytes` as stored."""
 
     topic: str
     partition: int
@@ -37,7 +37,7 @@ class Written(NamedTuple):
 
 
 class ReadResult:
-    """The result of a read, with the answers that requests have made of it.
+    """The result of a read, with the answers that were encoded from it.
 
     Attributes:
         written: answers by their limits in records and bytes.
@@ -82,7 +82,7 @@ class SharedReads:
         """By position, the requests that wait for the next read, except the one that sends it."""
 
     def __len__(self) -> int:
-        """Return the number of reads that are in flight or that requests wait for."""
+        """Return the number of reads that are in flight or awaited by requests."""
         return len(self._under_way) + len(self._gathering)
 
     async def fetch(self, place: ReadPosition) -> ReadResult:

@@ -1,4 +1,4 @@
-"""The API's description: the framework's, completed with models, limits and problems.
+"""The API's OpenAPI description: the framework's, completed with models, limits and problems.
 
 The framework does not see models that are validated elsewhere, limits that are settings, and checks with their own
 error codes. They are added here, so that the description has all constraints that are enforced.
@@ -97,7 +97,7 @@ def _completed(schema: dict[str, Any], settings: GatewaySettings) -> dict[str, A
 
 
 def _add_problems(path: str, method: str, operation: dict[str, Any], *, has_auth: bool) -> None:
-    """Describe each status of a problem that an operation answers with."""
+    """Add a description of each problem status of an operation."""
     responses = operation["responses"]
     responses.pop("default", None)
     for described in responses.values():

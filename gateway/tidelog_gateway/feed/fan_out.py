@@ -20,7 +20,7 @@ from tidelog_proto.process.hot_path_metrics import Tally
 
 NEVER: Final = -1
 ALWAYS: Final = 2**64
-"""Values of `FanOut.credit_end`: each follower must be asked for credit, and all have credit."""
+"""Values of `FanOut.credit_end`: the credit of each follower must be checked; all followers have credit."""
 
 
 class EntryTokens:
@@ -82,7 +82,7 @@ class FanOut:
         """Lower bound of the followers' `message_bytes_max`."""
 
     def joined(self, follower: Follower) -> None:
-        """Begin to count for a follower, which is in step."""
+        """Start to count sent entries for a follower that is in step."""
         credit = follower.credit
         follower.records_at, follower.bytes_at = self.sent_records, self._sent_bytes
         self.credit_end = min(self.credit_end, self.sent_records + credit.credit_records)
@@ -91,7 +91,7 @@ class FanOut:
         follower.outlet.sources.append(self)
 
     def left(self, follower: Follower) -> None:
-        """Settle with a follower that is no longer in step."""
+        """Charge a follower that is no longer in step for what it was sent."""
         self._settle(follower)
         follower.outlet.sources.remove(self)
 
@@ -101,7 +101,7 @@ class FanOut:
         follower.bytes_at += self._newest_bytes
 
     def wants(self, follower: Follower) -> bool:
-        """Whether a follower in step has credit."""
+        """Return whether a follower in step has credit."""
         credit = follower.credit
         if follower.records_at + credit.credit_records <= self.sent_records:
             return False
@@ -114,7 +114,7 @@ class FanOut:
         self._begin(entry.records, len(data))
 
     def push(self, entry: RingEntry, followers: Sequence[Follower], *, has_begun: bool = False) -> list[Follower]:
-        """Write the newest entry to the followers that have credit and room for it; return the others.
+        """Write the newest entry to the followers whose credit and connection allow it; return the others.
 
         Args:
             entry: the entry.
@@ -147,7 +147,7 @@ class FanOut:
                 elif not outlet.push(data):
                     refused.append(follower)
                     continue
-            except (OSError, RuntimeError):  # the transport was closed meanwhile: only this follower is affected
+            except (OSError, RuntimeError):  # The transport was closed meanwhile: only this follower is affected.
                 refused.append(follower)
                 continue
             if is_exact:
@@ -170,7 +170,7 @@ class FanOut:
             self.credit_end = ALWAYS  # `_covers` lowers it again
 
     def _covers(self, follower: Follower, entry: RingEntry, size_bytes: int) -> bool:
-        """Whether a follower's credit, limit and watch allow the newest entry, which `sent_records` includes."""
+        """Return whether a follower's credit, limit and watch allow the newest entry, which `sent_records` includes."""
         credit, records = follower.credit, entry.records
         credit_end = follower.records_at + credit.credit_records
         if records and credit_end < self.sent_records:

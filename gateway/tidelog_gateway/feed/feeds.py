@@ -40,12 +40,12 @@ class Feeds:
         return len(self._newest)
 
     def can_attach(self, scope: Scope, positions: Mapping[int, int]) -> bool:
-        """Whether the newest feed can serve a subscription with these positions."""
+        """Return whether the newest feed can serve a subscription with these positions."""
         feed = self._newest.get(scope)
         return feed is not None and feed.ring.reaches(positions)
 
     def has(self, scope: Scope) -> bool:
-        """Whether a feed of this scope exists."""
+        """Return whether a feed of this scope exists."""
         return scope in self._newest
 
     def attach(self, scope: Scope, follower: Follower, *, create: bool) -> SharedFeed | None:

@@ -1,9 +1,9 @@
 """Accounting of the batches that one subscription has read ahead of its client, within its credit and the budget.
 
 A subscription starts to read without a reservation, because thousands of subscriptions may be idle at the ends of their
-logs. Arriving batches are counted, and dropped if the budget has no room (`admit`). Reading then restarts at the
-client's position after `begin` has reserved room for as many bytes as were dropped, so that the first batches are kept
-and reading makes progress. No subscription waits for room while it holds a reservation, which excludes deadlocks.
+logs. Arriving batches are counted, and dropped if they exceed the budget (`admit`). Reading then restarts at the
+client's position after `begin` has reserved as many bytes as were dropped, so that the first batches are kept and
+reading makes progress. No subscription waits for the budget while it holds a reservation, which excludes deadlocks.
 
 Batches that arrive together share one buffer, which is freed with the last of these batches. They are counted together
 until then.
@@ -33,7 +33,7 @@ class Window(NamedTuple):
     bytes: int
 
     def is_much_more_than(self, other: Window) -> bool:
-        """Whether reading should restart with this window."""
+        """Return whether reading should restart with this window."""
         return self.records >= 4 * other.records or self.bytes >= 4 * other.bytes
 
 
@@ -57,11 +57,11 @@ class ReadAhead:
         """Sent bytes of the first of these buffers."""
 
     def window(self, credit: Allowance) -> Window:
-        """Return the window for a credit above zero."""
+        """Return the flow-control window for a credit above zero."""
         return Window(max(1, credit.records), max(1, min(AHEAD_BYTES, credit.bytes)))
 
     async def begin(self) -> None:
-        """Reserve room for the batch that was dropped, if any."""
+        """Reserve memory for the batch that was dropped, if any."""
         self.refused = False
         if self._wanted_bytes:
             wanted_bytes, self._wanted_bytes = self._wanted_bytes, 0

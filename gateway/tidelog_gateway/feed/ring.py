@@ -80,7 +80,7 @@ class Watch(Protocol):
     """Observes the pushes to one follower."""
 
     def may_push(self) -> bool:
-        """Whether an entry may be pushed; if not, the follower falls behind."""
+        """Return whether an entry may be pushed; if not, the follower falls behind."""
         ...
 
     def pushed(self) -> None:
@@ -130,11 +130,11 @@ class Pusher(Protocol):
         ...
 
     def not_sent(self, follower: Follower) -> None:
-        """Do not charge a follower for the newest entry, which it leaves without."""
+        """Exclude the newest entry from a follower's charge, because the follower leaves before it."""
         ...
 
     def wants(self, follower: Follower) -> bool:
-        """Whether a follower in step has credit."""
+        """Return whether a follower in step has credit."""
         ...
 
     def begin(self, entry: RingEntry) -> None:
@@ -194,7 +194,7 @@ class Follower:
         self.at = self.records_at = self.bytes_at = 0
 
     def wants(self) -> bool:
-        """Whether the subscription has credit; of a follower in step, `Pusher.wants` knows it."""
+        """Whether the subscription has credit; for a follower in step, ask `Pusher.wants`."""
         credit_bytes = self.credit.credit_bytes
         return self.credit.credit_records > 0 and (credit_bytes is None or credit_bytes > 0)
 
@@ -238,7 +238,7 @@ class Ring:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether a follower has taken all entries and has credit for more."""
+        """Return whether a follower has taken all entries and has credit for more."""
         for pusher, followers in self._in_step.items():
             if pusher.sent_records < pusher.credit_end:
                 return True
@@ -363,7 +363,7 @@ class Ring:
             self._lose(follower)
 
     def reaches(self, positions: Mapping[int, int]) -> bool:
-        """Whether a follower with these positions could attach."""
+        """Return whether a follower with these positions could attach."""
         return not self.closed and self._reaches(positions)
 
     def _reaches(self, positions: Mapping[int, int]) -> bool:
@@ -375,7 +375,7 @@ class Ring:
         return all(own <= reached.get(number, -1) <= own + AHEAD_RECORDS_MAX for number, own in self.positions.items())
 
     def _fits(self, positions: Mapping[int, int], entry: RingEntry) -> bool:
-        """Whether an entry ends at or before the position in its partition, or begins at it."""
+        """Return whether an entry ends at or before the position in its partition, or begins at it."""
         expected = self._expected(positions, entry.partition, -1)
         return entry.next_offset <= expected or entry.first_offset == expected
 

@@ -212,7 +212,7 @@ class SharedFeed:
                 taken = self._whole_at_once(batch, taken)
                 if taken is None:
                     return False
-            # The properties of a batch cost a call; the start is used in a partition that is new to the ring only.
+            # The properties of a batch cost a call; the start is used only in a partition that is new to the ring.
             first_offset = header.base_offset if partition in ring.positions else batch.base_offset
             self._append(partition, first_offset, header.base_offset + header.last_offset_delta + 1, taken)
             if self._ahead.reserved_bytes:
@@ -239,7 +239,7 @@ class SharedFeed:
         try:
             return whole_batch(batch, bytes_max)
         except ProtocolError:
-            return None  # the reading task runs into the same error and handles it
+            return None  # The reading task raises the same error and handles it.
 
     async def _take(self, consumed: ConsumedBatch | None) -> bool:
         """Add one batch to the ring, split by the limits of a message; False: restart reading at the positions."""
@@ -308,7 +308,7 @@ class SharedFeed:
         return is_more
 
     def _count(self) -> None:
-        """Count the kept entries in the budget, in steps of `COUNTED_BYTES`; drop them if the budget has no room."""
+        """Count the kept entries in the budget, in steps of `COUNTED_BYTES`; drop them if they exceed the budget."""
         counted_bytes = -(-self.ring.held_bytes // COUNTED_BYTES) * COUNTED_BYTES
         more_bytes = counted_bytes - self._ring_bytes
         if more_bytes > 0 and not self._outlet.take(more_bytes):

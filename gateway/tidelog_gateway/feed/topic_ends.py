@@ -21,7 +21,7 @@ class _Request(NamedTuple):
 
 
 class TopicEnds:
-    """Requests high watermarks from the nodes; callers within `age_s` share one answer.
+    """Requests high watermarks from the nodes; calls within `age_s` share one answer.
 
     Args:
         client: the caller's client.

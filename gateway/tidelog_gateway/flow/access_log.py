@@ -34,7 +34,7 @@ class AccessLogMiddleware:
             return
         connection = _LoggedConnection(receive, send)
         state = scope.setdefault("state", {})
-        state.pop("exchange", None)  # so that answers of the fast paths also pass through `send`
+        state.pop("exchange", None)  # Answers of the fast paths also pass through `send`.
         connection.bytes_in = len(state.get("body") or b"")
         began = datetime.now(UTC)
         began_s = time.monotonic()
@@ -123,8 +123,8 @@ def _fields(scope: Scope, connection: _LoggedConnection) -> dict[str, Any]:
 def _route_of(scope: Scope) -> str | None:
     """Return the template of the path; None without a route."""
     request = scope.get("state", {}).get("request")
-    of_lane = request.route if request is not None and request.route != "none" else None
-    return getattr(scope.get("route"), "path", of_lane)
+    fast_path_route = request.route if request is not None and request.route != "none" else None
+    return getattr(scope.get("route"), "path", fast_path_route)
 
 
 def _cut(text: str, chars_max: int) -> str:

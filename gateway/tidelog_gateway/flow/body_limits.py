@@ -1,4 +1,4 @@
-"""The limits of request bodies: size, time, and room in the request budget.
+"""The limits of request bodies: size, time, and memory of the request budget.
 
 The whole body is received before its route runs, and passed on as one message, because nearly every route needs all of
 it; errors while the body is received are answered here. Rejected: counting inside `receive`, because frameworks convert
@@ -65,9 +65,8 @@ class BodyLimits:
         announced = headers.get(b"content-length")
         if announced is not None:
             if not announced.isdigit():
-                raise Problem(
-                    422, "invalid_request", "Content-Length is not a whole number >= 0; send the body's size in bytes"
-                )
+                detail = f"Content-Length must be the body's size in bytes, got {announced[:40].decode('latin-1')!r}"
+                raise Problem(422, "invalid_request", detail)
             self._check_size(int(announced))
             _hold(arrival, int(announced))
         exchange: Exchange | None = scope["state"].get("exchange")
@@ -141,7 +140,7 @@ class BodyLimits:
 _BODY_HEADERS: Final = frozenset({b"content-length", b"content-type", b"transfer-encoding"})
 _ARROW: Final = ARROW.encode()
 DIRECT_BYTES: Final = 64 * KIB
-"""Size from which a body of columns is received directly into its buffer."""
+"""Smallest body of columns that is received directly into its own buffer."""
 
 
 def _hold(arrival: BodyReservation, size_bytes: int) -> None:

@@ -42,8 +42,8 @@ class Deadline:
     """The time limit of one request.
 
     Attributes:
-        handed_on: the body has arrived, and the route has begun.
-        answered: the answer has begun.
+        handed_on: whether the body has arrived and the route has begun.
+        answered: whether the answer has begun.
     """
 
     def __init__(self, timeout_ms: int) -> None:

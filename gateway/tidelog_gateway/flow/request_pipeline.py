@@ -27,7 +27,7 @@ from tidelog_gateway.budget.response_budget import ResponseBudget
 from tidelog_gateway.budget.response_reservation import ResponseReservation
 from tidelog_gateway.callers.caller_cache import CallerCache, problem_for
 from tidelog_gateway.context import Gateway
-from tidelog_gateway.fast_paths.lanes import JsonAnswer, Lane
+from tidelog_gateway.fast_paths.fast_path import FastPath, JsonAnswer
 from tidelog_gateway.flow import deadline
 from tidelog_gateway.flow.body_limits import BodyLimits
 from tidelog_gateway.flow.deadline import Deadline
@@ -103,7 +103,7 @@ class RequestState:
             self.deadline.answered = True
 
     async def send(self, message: Message) -> None:
-        """Send a part of the answer, or a 503 if the response budget has no room for it."""
+        """Send a part of the answer, or a 503 if it does not fit the response budget."""
         self.begins()
         if message["type"] == "http.response.start":
             headers = with_browser_headers(message.get("headers", ()))
@@ -155,7 +155,7 @@ class RequestState:
         self._answer.sent()
 
     async def _has_room(self, size_bytes: int, *, is_owed: bool) -> bool:
-        """Reserve room for a part of the answer; without room, send a 503 instead."""
+        """Reserve memory for a part of the answer; if it does not fit the budget, send a 503 instead."""
         if self._answer.hold(size_bytes, is_forced=is_owed):
             return True
         self._refused = True
@@ -163,15 +163,15 @@ class RequestState:
         problem.headers[REQUEST_ID_HEADER] = self.request_id
         response = problem.response(self.request_id)
         self.status = response.status_code
-        await response(self._scope, _nothing_more, self._send)
+        await response(self._scope, _no_more_messages, self._send)
         return False
 
 
 class RequestPipeline:
-    """See the module.
+    """The ASGI application; see the module.
 
     Args:
-        lanes: answer fast paths, which are asked in order to answer a request instead of the framework.
+        fast_paths: asked in this order to answer a request instead of the framework.
         cors: options of the framework's CORS middleware.
     """
 
@@ -183,7 +183,7 @@ class RequestPipeline:
         budget: RequestBudget,
         outgoing: ResponseBudget,
         metrics: Metrics,
-        lanes: Sequence[Lane] = (),
+        fast_paths: Sequence[FastPath] = (),
         cors: dict[str, Any] | None = None,
     ) -> None:
         self._app = app
@@ -192,7 +192,7 @@ class RequestPipeline:
         self._slow_timeout_s = settings.ws_slow_timeout_s
         self._outgoing = outgoing
         self._metrics = metrics
-        self._lanes = tuple(lanes)
+        self._fast_paths = tuple(fast_paths)
         self._limits = BodyLimits(settings, budget)
         self._authenticator = RequestAuthenticator(settings)
         self._enter: ASGIApp = self._admit
@@ -289,7 +289,7 @@ class RequestPipeline:
                 self._limits.take_whole(whole, arrival)
                 body = whole
             elif await self._is_streamed(scope):
-                body = b""  # the route reads the body, and may store records at any time
+                body = b""  # The route reads the body, and may store records at any time.
                 if "exchange" in state:
                     state["exchange"].is_streamed = True
                 await self._app(scope, receive, send)
@@ -332,8 +332,8 @@ class RequestPipeline:
         request: RequestState = scope["state"]["request"]
         if request.deadline is not None:
             request.deadline.handed_on = True
-        for lane in self._lanes:
-            handling = lane(scope, body)
+        for fast_path in self._fast_paths:
+            handling = fast_path(scope, body)
             if handling is not None:
                 break
         else:
@@ -348,7 +348,7 @@ class RequestPipeline:
         except Exception:
             await internal().response(request.request_id)(scope, receive, send)
             raise  # the server logs it with its trace
-        if answer is None:  # the lane leaves the request to the framework
+        if answer is None:  # The fast path leaves the request to the framework.
             await self._app(scope, replayed(body, receive), send)
         elif send == request.send:
             await request.reply(answer)
@@ -388,7 +388,7 @@ async def _handled(gateway: Gateway, run: Callable[[Gateway], Awaitable[T]]) -> 
         raise from_error(error) from error
 
 
-async def _nothing_more() -> Message:
+async def _no_more_messages() -> Message:
     return {"type": "http.disconnect"}
 
 

@@ -102,7 +102,7 @@ class History:
         return self._times_ms
 
     def add(self, at_ms: int, topics: Mapping[str, TopicFigures], gateway: GatewayCounters) -> None:
-        """Add a sample. If it is not newer than the newest one (the clock was set back), older ones are discarded."""
+        """Add a sample; all earlier ones are discarded if the newest is not older, because the clock was set back."""
         if self._times_ms and at_ms <= self._times_ms[-1]:
             self._times_ms, self._topics, self._gateway, self._totals, self._sample_count = [], {}, [], [], 0
         place = self._sample_count % POINTS

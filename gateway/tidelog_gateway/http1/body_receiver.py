@@ -69,7 +69,7 @@ class BodyReceiver(asyncio.BufferedProtocol):
             self._connection.data_received(bytes(self._head[:nbytes]))
 
     def eof_received(self) -> None:
-        """Pass the event on, like the methods that follow."""
+        """Pass the event to the connection, as do the following methods."""
         self._connection.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: D102 - see eof_received

@@ -72,7 +72,7 @@ class Exchange:
         disconnected: whether the client has disconnected.
         response_started: whether a part of the answer was written.
         response_complete: whether the whole answer was written.
-        is_streamed: whether the application acts on parts of the body before the rest has arrived.
+        is_streamed: whether the application processes parts of the body before the rest has arrived.
     """
 
     __slots__ = (
@@ -124,7 +124,7 @@ class Exchange:
         self._chunked = False
         self._left_bytes = 0
 
-    # ------------------------------------------------------------------------------------------ of the connection
+    # ----------------------------------------------------------------------------------------- for the connection
 
     def body_came(self, part: bytes, *, is_last: bool) -> int:
         """Take a part of the body and return how many bytes wait for the application."""
@@ -180,7 +180,7 @@ class Exchange:
 
     async def _failed(self) -> None:
         if self.response_complete:
-            return  # the client has the answer, and may have sent the next request
+            return  # The client has the answer, and may have sent the next request.
         if self.response_started or self.disconnected:
             self._connection.transport.close()
             return
@@ -189,7 +189,7 @@ class Exchange:
         await self.send({"type": "http.response.start", "status": 500, "headers": headers})
         await self.send({"type": "http.response.body", "body": _FAILED})
 
-    # ----------------------------------------------------------------------------------------- of the application
+    # ---------------------------------------------------------------------------------------- for the application
 
     async def collect_into(self, place: memoryview, came: Callable[[int], None]) -> bool:
         """Receive the whole body directly into a buffer of its length; return False if the client disconnects first.

@@ -38,7 +38,7 @@ INTEGER_MAX: Final = 2**53 - 1
 """The largest integer that every JSON implementation represents exactly."""
 
 MESSAGE_BYTES_MIN: Final = 16 * KIB
-"""Lower limit of `max_message_bytes`, so that the answers to requests, which `max_message_bytes` does not limit, are
+"""Lower limit of `max_message_bytes`; answers to requests, which it does not limit, are always shorter.
 shorter."""
 
 Id = Annotated[int, Field(ge=0, le=INTEGER_MAX)]

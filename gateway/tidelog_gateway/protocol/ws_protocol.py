@@ -156,14 +156,14 @@ class Subscription:
     message_bytes_max: int | None = None
 
     def fits(self, records: int, payload_bytes: int) -> bool:
-        """Whether the credit covers a whole batch message; a message without records needs no credit."""
+        """Return whether the credit covers a whole batch message; a message without records needs no credit."""
         if not records:
             return True
         credit_bytes = self.credit_bytes
         return records <= self.credit_records and (credit_bytes is None or payload_bytes <= credit_bytes)
 
     def accepts(self, records: int, records_bytes: int) -> bool:
-        """Whether a batch message is short enough for the client.
+        """Return whether a batch message is short enough for the client.
 
         Only a message with one record can be too long: messages with several records are split.
         """
@@ -216,7 +216,7 @@ class WsProtocol:
             return CreditAdded(credit.sid)
         assert message.id is not None, "the message model requires an id for all requests but credit"
         if message.auth is not None:
-            if self._settings.auth == "callers":  # the connection is authenticated before the first `receive`
+            if self._settings.auth == "callers":  # The connection is authenticated before the first `receive`.
                 detail = "this WebSocket is already authenticated: open another one for another caller"
                 raise Problem(409, "authenticated", detail)
             return Reply(ok_message(message.id, {}))
@@ -307,7 +307,7 @@ class WsProtocol:
         """Return the resume token for the next batch message; None if the message has none.
 
         A short token is in every message. A long token is sent after `TOKEN_SHARE` times its length of records, which
-        limits the overhead, and only if it leaves room for records.
+        limits the overhead, and only if the message can still have records.
 
         Args:
             size_bytes: length of the message's records as JSON.
@@ -372,7 +372,7 @@ class WsProtocol:
         return self.subscriptions[sid].assignments.get(partition, 0)
 
     def may_send(self, sid: int, partition: int, assignment: int) -> bool:
-        """Whether records may be sent: a member's records only under the assignment under which they arrived."""
+        """Return whether records may be sent: a member's records only under the assignment under which they arrived."""
         subscription = self.subscriptions[sid]
         return not subscription.is_member or (
             partition in subscription.positions

@@ -92,7 +92,7 @@ async def publish_keyed(
 
 
 def _decides(name: bytes) -> bool:
-    """Whether a header is part of the published record, as the headers of a CloudEvent in binary mode are."""
+    """Return whether a header is part of the published record, as the headers of a CloudEvent in binary mode are."""
     return name.startswith(b"ce-")
 
 

@@ -171,7 +171,7 @@ class LineStream(Response):
         if self._over.done():
             raise self._over.result()
         if writing.done():
-            writing.result()  # the task ends before the body only with an exception
+            writing.result()  # The task ends before the body only with an exception.
         if not receiving.done():
             detail = f"no data arrived for {timeout_s:g} s; send an empty line to keep the stream open"
             raise Problem(408, "request_timeout", detail, retryable=True, headers={"Connection": "close"})
@@ -210,13 +210,13 @@ class LineStream(Response):
                 raise Problem(422, "invalid_request", detail)
 
     async def _hold(self) -> None:
-        """Reserve room for the received part of the body; wait while earlier lines are being stored."""
+        """Reserve memory for the received part of the body; wait while earlier lines are being stored."""
         size_bytes = self._group_bytes + self._lines.held_bytes
         if self._arrival.hold(size_bytes):
             return
         try:
             async with asyncio.timeout(ROOM_WAIT_S):
-                # Polled, because other requests free room without a notification.
+                # Polled, because other requests free memory without a notification.
                 while not self._arrival.hold(self._group_bytes + self._lines.held_bytes):  # noqa: ASYNC110
                     await asyncio.sleep(ROOM_LOOK_S)
         except TimeoutError as error:
@@ -310,7 +310,7 @@ class LineStream(Response):
 
 
 def _receipt(number: int, partition: int, offset: int) -> bytes:
-    if offset < 0:  # the node dropped the record as a duplicate
+    if offset < 0:  # The node dropped the record as a duplicate.
         return b'{"line":%d,"partition":%d}\n' % (number, partition)
     return b'{"line":%d,"partition":%d,"offset":%d}\n' % (number, partition, offset)
 

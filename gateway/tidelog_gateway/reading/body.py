@@ -97,7 +97,7 @@ class RecordsBody:
         """Reserve `more_bytes` in addition to the encoded bytes.
 
         Raises:
-            Problem: 503, the budget had no room for too long.
+            Problem: 503, the budget was exhausted for too long.
         """
         await self._answer.reserve(self._written_bytes + more_bytes)
 

@@ -61,7 +61,7 @@ async def _are_json(rows: Any, pace: Pace) -> bool:
         commas.append(stretch_marks.places[(stretch_marks.kinds == COMMA) & (stretch_marks.depths == 1)])
     if not np.array_equal(np.concatenate(commas), np.concatenate(([2], ends))):
         return False
-    if b"\\u" in text and await _has_half_pair(text, pace):
+    if b"\\u" in text and await _has_unpaired_surrogate(text, pace):
         return False
     if await _has_long_number(text, np.concatenate(quotes), pace):
         return False
@@ -72,9 +72,9 @@ async def _are_json(rows: Any, pace: Pace) -> bool:
     return True
 
 
-async def _has_half_pair(text: bytes, pace: Pace) -> bool:
+async def _has_unpaired_surrogate(text: bytes, pace: Pace) -> bool:
     """Return whether a text that is otherwise JSON has the escape of an unpaired surrogate."""
-    text += b" " * _PAIR_BYTES  # padding, so that the pattern can search for a low surrogate after the last escape
+    text += b" " * _PAIR_BYTES  # Padding, so that the pattern can search for a low surrogate after the last escape.
     at = 0
     while len(text) - at >= _PAIR_BYTES:
         end = min(len(text), at + STRETCH_BYTES)
@@ -92,7 +92,7 @@ async def _has_long_number(text: bytes, quotes: Any, pace: Pace) -> bool:
     for first in range(0, len(text), STRETCH_BYTES):
         if first:
             await pace()
-        overlap = max(0, first - JSON_NUMBER_CHARS_MAX)  # a number may have begun in the previous stretch
+        overlap = max(0, first - JSON_NUMBER_CHARS_MAX)  # A number may have begun in the previous stretch.
         runs = text[overlap : first + STRETCH_BYTES].translate(_AS_DIGITS)
         starts: list[int] = []
         at = runs.find(_LONG_RUN)

@@ -18,7 +18,7 @@ from tidelog_gateway.requests.parameters import ANY_TEXT, KEY_CHARS_MAX, KeyEnco
 from tidelog_proto.limits import KIB, PARTITIONS_MAX
 
 _RESERVED_BYTES: Final = 64 * KIB
-"""Bytes that are reserved while the node is asked; for a larger record more are reserved when its size is known."""
+"""Bytes that are reserved while the node is asked; the rest of a larger record is reserved when its size is known."""
 
 router = APIRouter(prefix="/v1", tags=["records"])
 

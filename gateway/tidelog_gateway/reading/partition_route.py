@@ -187,7 +187,8 @@ async def fetch_json(
     """Fetch from (topic, partition, offset) and return a `FetchView` as JSON.
 
     Raises:
-        Problem: 410 or 422, the offset does not exist; 422, a limit is too large; 503, no room for the answer.
+        Problem: 410 or 422, the offset does not exist; 422, a limit is too large; 503, the answer does not fit the
+            response budget.
         TidelogError: as `Client.fetch`.
     """
     check_limits(gateway, max_records, max_bytes, wait_ms)
@@ -211,10 +212,10 @@ def native_bytes(records_max: int, bytes_max: int) -> int:
 async def _json(
     gateway: Gateway, answer: ResponseReservation, read: ReadResult, records_max: int, bytes_max: int
 ) -> bytes:
-    """Return the records as JSON, built when the response budget has room for it in addition to the fetched records.
+    """Return the records as JSON, built once it fits the response budget in addition to the fetched records.
 
     Raises:
-        Problem: 503, no room for too long.
+        Problem: 503, the budget was exhausted for too long.
     """
     fetched, limits = read.fetched, (records_max, bytes_max)
     held_bytes = sum(batch.header.length for batch in fetched.batches)
@@ -227,7 +228,7 @@ async def _json(
         if answer.fits(held_bytes + size_bytes):
             gateway.metrics.http_records_out.inc(written.records)
             return written.data
-        # The answer's size is known only now: the answer is discarded, and built again when there is room for it.
+        # The answer's size is known only now: the answer is discarded, and built again once it fits the budget.
         read.written.pop(limits, None)
         del written
         await answer.reserve(held_bytes + size_bytes)
@@ -273,7 +274,7 @@ async def fetch_matching(
     searched for `wait_ms`, or for `LOOK_S` without it; the answer has the end of the searched range in any case.
 
     Raises:
-        Problem: 410 or 422, the offset does not exist; 503, no room in the response budget for too long; 401, the
+        Problem: 410 or 422, the offset does not exist; 503, the response budget was exhausted for too long; 401, the
             credentials have ended; 499, the client has disconnected.
     """
     try:

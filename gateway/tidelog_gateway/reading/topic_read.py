@@ -96,7 +96,7 @@ class TopicRead:
         self._check_bounds()
 
     async def take(self, body: RecordsBody) -> None:
-        """Write records into the body until it is full, all partitions were read, or a limit of a request is reached.
+        """Write records into the body until it is full, all partitions were read, or a limit of the request is reached.
 
         Raises:
             Problem: 410, retention has deleted the next record; 422, the first record does not fit the encoding; 499,

@@ -129,7 +129,7 @@ async def _wait(gateway: Gateway, request: Request, read: TopicRead, wait_s: flo
         nonlocal arrived
         del size_bytes
         arrived = True
-        return False  # the record is dropped, and read again after memory was reserved for it
+        return False  # The record is dropped, and read again after memory was reserved for it.
 
     async def first_batch() -> None:
         scope = read.scope

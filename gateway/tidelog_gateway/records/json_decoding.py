@@ -339,7 +339,7 @@ def _raw_records(
 
 
 def _has_no_number(value: object) -> bool:
-    """Whether a value contains NaN or infinity; the validator also reads `1e999` as infinity."""
+    """Return whether a value contains NaN or infinity; the validator also reads `1e999` as infinity."""
     if isinstance(value, float):
         return not math.isfinite(value)
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()

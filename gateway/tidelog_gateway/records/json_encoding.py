@@ -265,7 +265,7 @@ def _json_texts(column: Any) -> tuple[bytes, list[bytes]]:
 
 
 def is_literal(text: bytes) -> bool:
-    """Whether JSON needs no escape for a text: ASCII without quotes, backslashes and control characters."""
+    """Return whether JSON needs no escape for a text: ASCII without quotes, backslashes and control characters."""
     return text.isascii() and len(orjson.dumps(text.decode())) == len(text) + 2  # the two quotes around the text
 
 

@@ -75,7 +75,7 @@ def _escaped(places: Any, kinds: Any, length: int, is_escape: int) -> tuple[Any,
     follows[1:] = is_backslash[:-1] & (places[1:] == places[:-1] + 1)
     begins = np.where(follows, 0, np.arange(count))
     if count and places[0] == 0 and is_escape:
-        begins[0] = -1  # the run of backslashes began in the previous stretch; only its parity is needed
+        begins[0] = -1  # The run of backslashes began in the previous stretch; only its parity is needed.
     first = np.maximum.accumulate(begins) if count else begins
     if count and begins[0] == -1:
         first[np.cumprod(np.concatenate(([True], follows[1:])).astype(np.int64)).astype(bool)] = -1

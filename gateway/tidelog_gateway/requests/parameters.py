@@ -32,7 +32,7 @@ INTEGER_DETAIL: Final = "is not an integer in decimal digits, without a plus sig
 
 
 def is_integer(text: str) -> bool:
-    """Whether a text is an integer in decimal digits; Python and pydantic also accept `+0`, `0.0` and `1_000`."""
+    """Return whether a text is a plain decimal integer; Python and pydantic also accept `+0`, `0.0` and `1_000`."""
     return _INTEGER.fullmatch(text) is not None
 
 

@@ -39,7 +39,7 @@ Members = tuple[tuple[str, Any], ...]
 
 
 def may_repeat(text: bytes, decoded: object) -> bool:
-    """Whether a text may have a repeated member in one of the decoded objects.
+    """Return whether a text may have a repeated member in one of the decoded objects.
 
     False is certain. True is possible without a repeated member: a quote may be written as an escape, and a value that
     is not interpreted may have a repeated member.
@@ -52,7 +52,7 @@ def may_repeat(text: bytes, decoded: object) -> bool:
 
 
 def has_strings_alone(text: bytes, count: int) -> bool:
-    """Whether a text has exactly `count` strings, member names included, and no escape: cheaper than `may_repeat`."""
+    """Return whether a text has exactly `count` strings, names included, and no escape: cheaper than `may_repeat`."""
     return b"\\" not in text and _quotes(text) == 2 * count
 
 
@@ -121,7 +121,7 @@ def parse_pairs(text: bytes, members_of: Callable[[list[tuple[str, Any]]], Membe
 
 
 def has_repeat(members: Sequence[tuple[str, Any]]) -> bool:
-    """Whether an object has a repeated member."""
+    """Return whether an object has a repeated member."""
     return len(members) > 1 and len({name for name, _ in members}) < len(members)
 
 

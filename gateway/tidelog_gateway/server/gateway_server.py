@@ -33,7 +33,7 @@ from tidelog_gateway.server.listeners import BACKLOG, listen
 from tidelog_gateway.server.tls import GatewayTls
 from tidelog_gateway.server.websocket_protocol import bounded_websocket
 from tidelog_gateway.settings import GatewaySettings
-from tidelog_proto.process.garbage_collection import calm_garbage_collection
+from tidelog_proto.process.garbage_collection import tune_garbage_collection
 
 BODIES_SHARE: Final = 0.5
 """Share of the time limit of a stop during which bodies may still arrive; the remaining time is for handling them."""
@@ -66,7 +66,7 @@ class GatewayServer(uvicorn.Server):
         self.on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Wake requests that wait for records, then stop as uvicorn does.
+        """End the waits of requests for records, then stop as uvicorn does.
 
         Connections without progress are closed at once. Bodies that still arrive after `BODIES_SHARE` of the time are
         refused, and their clients are asked to send them to another gateway.
@@ -153,7 +153,7 @@ def make_server(settings: GatewaySettings, app: FastAPI, listener: socket.socket
         http=protocol if tls is None else cast("type[asyncio.Protocol]", encrypted),
         ws=bounded_websocket(handshake_timeout_s=settings.head_timeout_s),
         ws_max_size=settings.ws_message_bytes_max,
-        ws_per_message_deflate=False,  # compression is off: it costs CPU time, and memory for each client
+        ws_per_message_deflate=False,  # Compression is off: it costs CPU time, and memory for each client.
         ws_ping_interval=settings.ws_ping_interval_s,
         ws_ping_timeout=settings.ws_ping_timeout_s,
         timeout_keep_alive=settings.keep_alive_timeout_s,
@@ -176,5 +176,5 @@ def serve(settings: GatewaySettings, context: Context | None = None) -> None:
     listener = listen(settings)
     with contextlib.closing(listener):
         server = make_server(settings, create_app(settings, opener=partial(open_client, context=context)), listener)
-        server.on_started = calm_garbage_collection
+        server.on_started = tune_garbage_collection
         server.run(sockets=[listener])

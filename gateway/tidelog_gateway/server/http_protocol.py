@@ -130,7 +130,7 @@ class HttpConnection(asyncio.Protocol):
         self._arm()
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes; the deadline runs while no request is being answered."""
+        """Process received bytes; the deadline runs while no request is being answered."""
         if self.transport.is_closing():
             return
         if self._first is not None and self._begins_tls(data):
@@ -178,7 +178,7 @@ class HttpConnection(asyncio.Protocol):
         else:
             self._exchange.keep_alive = False
 
-    # ------------------------------------------------------------------------------------------- of an exchange
+    # ----------------------------------------------------------------------------------------- for the exchange
 
     def default_headers(self) -> list[tuple[bytes, bytes]]:
         """Return the headers of every answer."""
@@ -282,7 +282,7 @@ class HttpConnection(asyncio.Protocol):
         else:
             self._length = length
             if self._receiver is not None:
-                # Until the application takes the body, which would otherwise arrive in parts of a head's size.
+                # Until the application takes the body, its parts would otherwise arrive in buffers of a head's size.
                 self.flow.pause_reading()
         self._exchange = exchange = Exchange(
             scope,
@@ -309,7 +309,7 @@ class HttpConnection(asyncio.Protocol):
             is_last = not self._length
         exchange = self._exchange
         assert exchange is not None
-        if exchange.response_complete:  # the request was refused, so the rest of its body is discarded
+        if exchange.response_complete:  # The request was refused, so the rest of its body is discarded.
             return
         if exchange.body_came(part, is_last=is_last) > HIGH_WATER_LIMIT:
             self.flow.pause_reading()
@@ -333,7 +333,7 @@ class HttpConnection(asyncio.Protocol):
         self._report_idle()
 
     def end_diversion(self) -> None:
-        """Take the next bytes by `data_received` again, also if a diverted body is incomplete."""
+        """Receive the next bytes by `data_received` again, also if a diverted body is incomplete."""
         if self._length:
             self._receive_by_itself()  # the rest is discarded, in large parts
         elif self._receiver is not None:
@@ -347,13 +347,13 @@ class HttpConnection(asyncio.Protocol):
                 self._set_protocol(self)
 
     def _set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        self.transport.pause_reading()  # pausing and resuming makes the event loop notice the protocol's type
+        self.transport.pause_reading()  # Pausing and resuming makes the event loop use the new protocol's type.
         self.transport.set_protocol(protocol)
         if not self.flow.read_paused:
             self.transport.resume_reading()
 
     def _become_websocket(self, head: Head) -> None:
-        """Hand the connection to a WebSocket's protocol, without a deadline; refuse an invalid handshake."""
+        """Transfer the connection to a WebSocket protocol, without a deadline; refuse an invalid handshake."""
         fault = upgrade_fault(head, self._pending)
         if fault is not None:
             raise HeadError(fault)
@@ -446,7 +446,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _head_is_late(self) -> None:
         self._head_timer = None
-        if self._body_is_coming():  # the timer was set for the rest of a refused body
+        if self._body_is_coming():  # The timer was set for the rest of a refused body.
             self.transport.close()
         else:
             detail = f"the head did not arrive within {self.head_timeout_s:g} s"

@@ -12,10 +12,10 @@ from tidelog_gateway.problems import Problem
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_proto.flow.fair_scheduler import Turns
 from tidelog_proto.process.settings import SettingsError
-from tidelog_proto.tls.certificate_expiry import CertificateEnds
-from tidelog_proto.tls.handshakes import TlsEntrance
-from tidelog_proto.tls.reloaded_files import FollowedTls, TlsFiles, TlsFilesError, server_context
-from tidelog_proto.tls.stream import DisagreedTlsError, NotTlsError, TlsError
+from tidelog_proto.tls.certificate_expiry import CertificateExpiryMonitor
+from tidelog_proto.tls.handshakes import TlsAcceptor
+from tidelog_proto.tls.reloaded_files import ReloadingTlsContexts, TlsFiles, TlsFilesError, server_context
+from tidelog_proto.tls.stream import NotTlsError, TlsError, TlsHandshakeError
 
 CERTIFICATE_LOOK_S: Final = 1.0
 """How often the files are checked for changes."""
@@ -34,12 +34,12 @@ class GatewayTls:
 
     def __init__(self, files: TlsFiles, *, timeout_s: float, turns: Turns | None = None) -> None:
         try:
-            self._followed = FollowedTls(files, server_context)
+            self._followed = ReloadingTlsContexts(files, server_context)
         except TlsFilesError as error:
             raise SettingsError(str(error)) from error
         plain = Problem(400, "malformed_request", "this port uses TLS; begin the URL with https:// or wss://")
-        self._seldom = {NotTlsError: tls_log(), DisagreedTlsError: tls_log()}
-        self.entrance = TlsEntrance(
+        self._seldom = {NotTlsError: tls_log(), TlsHandshakeError: tls_log()}
+        self.entrance = TlsAcceptor(
             lambda: self._followed.contexts[0],
             timeout_s=timeout_s,
             refusal=response_bytes(plain),
@@ -49,7 +49,7 @@ class GatewayTls:
 
     def _not_encrypted(self, error: TlsError) -> None:
         seldom = self._seldom.get(type(error))
-        if seldom is not None:  # other failures are normal: health checks, for instance, close during the handshake
+        if seldom is not None:  # Other failures are normal: health checks, for example, close during the handshake.
             seldom.say("TLS handshake with a client failed: %s; check the client's trusted CAs and TLS version", error)
 
     @classmethod
@@ -68,9 +68,9 @@ class GatewayTls:
         """Use changed files for new connections, and warn before the certificate expires, until cancelled.
 
         Args:
-            tell_end: called with the expiry of each file, see `CertificateEnds`.
+            tell_end: called with the expiry of each file, see `CertificateExpiryMonitor`.
         """
-        ends = CertificateEnds(self._followed.files, time.time, tell_end, whose="gateway")
+        ends = CertificateExpiryMonitor(self._followed.files, time.time, tell_end, whose="gateway")
         await asyncio.to_thread(ends.read)
         while True:
             ends.look()

@@ -165,7 +165,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         super().send_receive_event_to_app()
 
     def _count(self) -> None:
-        """Count waiting bytes in the budget, or close the connection if the budget has no room."""
+        """Count waiting bytes in the budget, or close the connection if they do not fit."""
         if self.transport.is_closing():
             self._arrival.end()
             return

@@ -50,7 +50,7 @@ class EventSender:
         """Time of the last write, by the loop's clock."""
 
     async def send(self, message: Mapping[str, Any]) -> None:
-        """Put one message of the subscription into the outbox when there is room; `ok` precedes everything else."""
+        """Put one message of the subscription into the outbox once it fits; `ok` precedes everything else."""
         event = event_of(message)
         if "ok" in message:
             self._first = event
@@ -62,7 +62,7 @@ class EventSender:
             self._put(event)
 
     async def send_made(self, size_bytes_max: int, make: Callable[[], Mapping[str, Any]]) -> None:
-        """Wait for room, call `make`, and put the message that it returns into the outbox."""
+        """Wait until the budget allows a message, call `make`, and put the message that it returns into the outbox."""
         async with self._turn:
             await self._has_room()
             await self.outlet.wait_for_room(size_bytes_max)
@@ -95,7 +95,7 @@ class EventSender:
                 if loop.time() < self._heartbeat_at():
                     continue
                 self._written_at = loop.time()
-                if not self.outlet.unsent_bytes:  # bytes that are still being sent serve as a heartbeat
+                if not self.outlet.unsent_bytes:  # Bytes that are still being sent serve as a heartbeat.
                     await send_body(HEARTBEAT)
                 continue
             await self.outlet.room()
@@ -108,7 +108,7 @@ class EventSender:
         return max(self._written_at, self.outlet.pushed_at) + self._heartbeat_s
 
     async def flush(self, send_body: SendBody, last: bytes = b"") -> None:
-        """Write the outbox and then `last`, without waiting for room."""
+        """Write the outbox and then `last`, without waiting for the budget."""
         body = b"".join([self._first, *self._outbox, last])
         self._first = b""
         self._answer.adopt(self._outbox_bytes)

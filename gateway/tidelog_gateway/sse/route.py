@@ -127,7 +127,8 @@ async def _opened(gateway: Gateway, request: Request, sub: Sub) -> EventStream:
     protocol = WsProtocol(gateway.settings, always_token=True)
     credit = sub.credit.records
     protocol.subscriptions[_SID] = Subscription(_SID, sub.topic, sub.group, credit, None)
-    is_chunked = "outlet" in request.scope["state"]  # the gateway's own server writes a body without a length in chunks
+    # The gateway's own server writes a body without a length in chunks.
+    is_chunked = "outlet" in request.scope["state"]
     sender = EventSender(answer, outlet, heartbeat_s=gateway.settings.stream_heartbeat_s, is_chunked=is_chunked)
     delivery = Delivery(gateway, protocol, sub, sender, surface="stream")
     try:

@@ -150,8 +150,9 @@ class Delivery:
                 )
         else:
             async with requiring(self._gateway.client, "consume", self._sub.topic):
-                await self._gateway.client.topic(self._sub.topic)  # so that the answer reports a missing topic
-            self._protocol.opened(self._sub.sid, {})  # the group assigns partitions after the member has joined
+                # Requested here, so that the answer reports a missing topic.
+                await self._gateway.client.topic(self._sub.topic)
+            self._protocol.opened(self._sub.sid, {})  # The group assigns partitions after the member has joined.
         await self._sender.send(ok_message(request_id, answer))
         self.answered = True
 
@@ -184,7 +185,7 @@ class Delivery:
                 self._ahead.end()
 
     def _accepts_shared(self) -> bool:
-        """Whether the client accepts messages as long as those of a feed."""
+        """Return whether the client accepts messages as long as those of a feed."""
         bytes_max = self._protocol.subscriptions[self._sub.sid].message_bytes_max
         return bytes_max is None or bytes_max >= self._gateway.settings.ws_batch_bytes_max
 

@@ -65,11 +65,11 @@ class FeedReader:
                 self._woken.set()
 
     def is_possible(self) -> bool:
-        """Whether a feed can serve the subscription at its positions."""
+        """Return whether a feed can serve the subscription at its positions."""
         return self._feeds.can_attach(self._scope, self._subscription.positions)
 
     def has_feed(self) -> bool:
-        """Whether a feed of the same scope exists."""
+        """Return whether a feed of the same scope exists."""
         return self._feeds.has(self._scope)
 
     async def run(self, *, create: bool) -> None:
@@ -106,7 +106,7 @@ class FeedReader:
                     await self._sender.send_made(size_bytes, partial(self._message_of, entry))
                     feed.ring.taken(follower, entry)
                 elif follower.wants():
-                    return  # the credit covers a part of the entry
+                    return  # The credit covers only a part of the entry.
                 else:
                     await self._wait(follower)
         finally:
@@ -157,4 +157,4 @@ class FeedReader:
             return
         self._has_own_tokens = True
         self._subscription.tokens = ResumeTokens(self._scope, self._subscription.positions)
-        self._subscription.since_token_bytes = INTEGER_MAX  # the newest token is unknown, so the next message has one
+        self._subscription.since_token_bytes = INTEGER_MAX  # The newest token is unknown, so the next message has one.

@@ -36,7 +36,7 @@ class Behind(NamedTuple):
 
 
 class LaggingError(Exception):
-    """A subscription with `on_lag` = `close` lags too much."""
+    """Raised if a subscription with `on_lag` = `close` lags too much."""
 
 
 class Lag:
@@ -66,7 +66,7 @@ class Lag:
         return time.monotonic() - self._looked_at_s >= CHECK_S
 
     async def is_due(self) -> bool:
-        """Whether the subscription has to skip records; checked at most once per `CHECK_S`."""
+        """Return whether the subscription has to skip records; checked at most once per `CHECK_S`."""
         if not self.skips or not self.is_unknown:
             return False
         behind = await self._behind(CHECK_S)

@@ -131,7 +131,7 @@ class Membership:
         return sorted(where.partition for where in partitions if where.partition in positions)
 
     def _has_uncommitted(self, numbers: list[int]) -> bool:
-        """Whether the client got records of some partitions that it has not committed, and may still commit."""
+        """Return whether the client got records of some partitions that it has not committed, and may still commit."""
         if self._is_over:
             return False
         positions = self._protocol.subscriptions[self._sid].positions

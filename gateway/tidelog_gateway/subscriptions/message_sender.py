@@ -24,7 +24,7 @@ _LENGTH_16: Final = 126
 
 
 class SlowClientError(Exception):
-    """The client left a message unread for too long."""
+    """Raised if the client left a message unread for too long."""
 
 
 class MessageSender(Protocol):
@@ -37,7 +37,7 @@ class MessageSender(Protocol):
         ...
 
     async def send_made(self, size_bytes_max: int, make: Callable[[], Mapping[str, Any]]) -> None:
-        """Reserve room for a message, then call `make` and send the message that it returns."""
+        """Reserve memory for a message, then call `make` and send the message that it returns."""
         ...
 
     def entry_encoder(self, sid: int) -> EntryEncoder:
@@ -92,7 +92,7 @@ class Sender:
         await self._send(len(data), lambda: data)
 
     async def send_made(self, size_bytes_max: int, make: Callable[[], Mapping[str, Any]]) -> None:
-        """Reserve room for a message, then call `make` and send the message that it returns.
+        """Reserve memory for a message, then call `make` and send the message that it returns.
 
         Raises:
             SlowClientError, WebSocketDisconnect: as `send`.

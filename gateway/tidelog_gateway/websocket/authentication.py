@@ -35,7 +35,7 @@ async def authenticate_handshake(socket: WebSocket, own: Gateway, using: AsyncEx
     Args:
         socket: a WebSocket that was not accepted yet.
         own: the gateway with its own identity; returned for all callers if authentication is off.
-        using: holds the caller while the WebSocket is open.
+        using: keeps the caller in use while the WebSocket is open.
 
     Raises:
         Problem: the credentials are refused.

@@ -56,7 +56,7 @@ CLOSE_TIMEOUT_S: Final = 5.0
 
 
 class CallerEndedError(Exception):
-    """The credentials of the connection's caller have expired or were revoked."""
+    """Raised if the credentials of the connection's caller have expired or were revoked."""
 
 
 class _Open(NamedTuple):
@@ -129,7 +129,7 @@ class Connection:
     async def _read(self, group: asyncio.TaskGroup) -> Close | None:
         """Handle messages one by one; return how to close, None if the client has disconnected."""
         while True:
-            await asyncio.sleep(0)  # yields to other connections even if more messages were received
+            await asyncio.sleep(0)  # Yields to other connections even if more messages were received.
             event = await self._socket.receive()
             if event["type"] == "websocket.disconnect":
                 return None
@@ -196,7 +196,7 @@ class Connection:
             await delivery.run()
         except (Problem, TidelogError, ProtocolError) as error:
             if self._deliveries.pop(sid, None) is None:
-                return  # the client has ended the subscription before it was open
+                return  # The client has ended the subscription before it was open.
             problem = await self._problem_of(error)
             self._protocol.ended(sid)
             await self._send(end_message(sid, problem) if delivery.answered else error_message(request_id, problem))

@@ -55,7 +55,7 @@ async def without_upgrade() -> Response:
 @router.websocket("/v1/ws")
 async def websocket(socket: WebSocket) -> None:
     """Serve one WebSocket."""
-    with contextlib.suppress(WebSocketDisconnect):  # the client has disconnected before the answer was sent
+    with contextlib.suppress(WebSocketDisconnect):  # The client has disconnected before the answer was sent.
         await _serve(socket, gateway_of(socket))
 
 
@@ -83,7 +83,7 @@ async def _accept(
     authenticated = authenticated or await _await_auth(socket, gateway, codec, using)
     if authenticated is None:
         return
-    socket.scope["state"]["gateway"] = authenticated  # the access log reads the caller's name from the scope
+    socket.scope["state"]["gateway"] = authenticated  # The access log reads the caller's name from the scope.
     why = no_room(gateway, authenticated)
     if why:
         await _too_many(socket, gateway, why)

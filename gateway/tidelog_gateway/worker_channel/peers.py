@@ -67,7 +67,7 @@ class Peers:
         """Report to the parent that this worker is ready; exchange frames until it ends or this is cancelled."""
         reader, self._writer = await asyncio.open_unix_connection(sock=self._control)
         self._send(frames.READY)
-        if self._merged is not None:  # metrics were requested before the parent was connected
+        if self._merged is not None:  # Metrics were requested before the parent was connected.
             self._send(frames.REQUEST_METRICS)
         heartbeats = asyncio.create_task(self._send_heartbeats(), name="send heartbeats")
         try:
@@ -75,7 +75,7 @@ class Peers:
                 kind, length = frames.frame_length(await reader.readexactly(frames.HEADER.size))
                 self._take(kind, await reader.readexactly(length))
         except (asyncio.IncompleteReadError, ConnectionError):
-            return  # the parent has ended, and the lifeline ends this process, too
+            return  # The parent has ended, and the lifeline ends this process, too.
         finally:
             heartbeats.cancel()
             self._writer.close()
@@ -90,7 +90,7 @@ class Peers:
         if self._writer is None:
             return
         self._send_metrics()
-        self._writer.transport.set_write_buffer_limits(high=0)  # so that `drain` waits for the last byte
+        self._writer.transport.set_write_buffer_limits(high=0)  # `drain` then waits for the last byte.
         with contextlib.suppress(ConnectionError, TimeoutError):
             async with asyncio.timeout(FINAL_TIMEOUT_S):
                 await self._writer.drain()

@@ -131,7 +131,7 @@ class Parent:
             tick_at = time.monotonic() + TICK_S
             while self._code is None or self._running():
                 for key, _ in self._selector.select(max(0.0, self._wake_at(tick_at) - time.monotonic())):
-                    self._attend(key)
+                    self._process_events(key)
                 self._take_signals()
                 self._reap()
                 now = time.monotonic()
@@ -144,7 +144,7 @@ class Parent:
                 if self._code is None:
                     self._start_due(now)
                 elif now >= self._kill_at:
-                    self._kill_rest()
+                    self._kill_remaining()
             os.close(self._life)
             os.close(self._lifeline)
         return self._code
@@ -184,7 +184,7 @@ class Parent:
     def _is_due_later(self, slot: _WorkerSlot) -> bool:
         return slot.worker is None and (self._is_up or slot is self._slots[0])
 
-    def _attend(self, key: selectors.SelectorKey) -> None:
+    def _process_events(self, key: selectors.SelectorKey) -> None:
         worker = key.data
         if worker is None:
             with contextlib.suppress(BlockingIOError):
@@ -301,7 +301,7 @@ class Parent:
         if self._serving() != before:
             self._share_duties()
 
-    # --------------------------------------------------------------------------------------------- ends and signals
+    # -------------------------------------------------------------------------------------------- exits and signals
 
     def _reap(self) -> None:
         for slot in self._slots:
@@ -347,7 +347,7 @@ class Parent:
                 self._stop(0)
             else:
                 for worker in self._running():
-                    worker.signal(signal.SIGINT)  # after a SIGTERM the parent stops at once
+                    worker.signal(signal.SIGINT)  # After a SIGTERM the parent stops at once.
                 self._kill_at = min(self._kill_at, time.monotonic() + SECOND_SIGNAL_S)
 
     def _stop(self, code: int) -> None:
@@ -358,7 +358,7 @@ class Parent:
         for worker in self._running():
             worker.signal(signal.SIGTERM)
 
-    def _kill_rest(self) -> None:
+    def _kill_remaining(self) -> None:
         for worker in self._running():
             log.error("%s has not stopped in time; killing it", worker.name)
             worker.kill()

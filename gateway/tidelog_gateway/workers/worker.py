@@ -20,7 +20,7 @@ from typing import Any, Final
 from tidelog.cluster.contexts import Context
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.worker_channel import frames
-from tidelog_proto.process.core_files import leave_no_core_files
+from tidelog_proto.process.core_files import disable_core_files
 from tidelog_proto.process.settings import SettingsError
 from tidelog_proto.process.standard_streams import queued_streams
 
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     """Serve until the parent stops the worker, or has ended; return the exit code."""
     number, control_fd, lifeline, *listener_fds = map(int, arguments)
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # the worker shares the parent's terminal
-    leave_no_core_files()
+    disable_core_files()
     control = socket.socket(fileno=control_fd)
     begin = _begin(control)
     settings = GatewaySettings.model_validate(begin["settings"])
@@ -54,14 +54,14 @@ def main(arguments: Sequence[str]) -> int:
 def _begin(control: socket.socket) -> dict[str, Any]:
     """Receive the parent's first frame."""
     control.setblocking(True)
-    kind, length = frames.frame_length(_exactly(control, frames.HEADER.size))
+    kind, length = frames.frame_length(_receive_exactly(control, frames.HEADER.size))
     assert kind == frames.BEGIN, kind
-    document: dict[str, Any] = json.loads(_exactly(control, length))
+    document: dict[str, Any] = json.loads(_receive_exactly(control, length))
     control.setblocking(False)
     return document
 
 
-def _exactly(control: socket.socket, size: int) -> bytes:
+def _receive_exactly(control: socket.socket, size: int) -> bytes:
     received = b""
     while len(received) < size:
         chunk = control.recv(size - len(received))

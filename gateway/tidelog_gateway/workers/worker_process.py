@@ -53,7 +53,7 @@ class WorkerProcess:
                 [sys.executable, "-P", "-m", MODULE, str(number), *map(str, numbers)],
                 stdin=subprocess.DEVNULL,
                 pass_fds=numbers,
-                process_group=0,  # Ctrl-C in a terminal reaches only the parent, which stops the workers in order
+                process_group=0,  # Ctrl-C in a terminal reaches only the parent, which stops the workers in order.
             )
         self.pid = self._process.pid
 

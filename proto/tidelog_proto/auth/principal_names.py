@@ -14,9 +14,9 @@ from tidelog_proto.limits import PRINCIPAL_CHARS_MAX
 EVERYBODY: Final = "*"
 ROLE_PREFIX: Final = "role:"
 
-_WRITTEN_TOGETHER: Final = frozenset({"LATIN", "CJK", "HIRAGANA", "KATAKANA", "BOPOMOFO", "HANGUL"})
+_MIXABLE_SCRIPTS: Final = frozenset({"LATIN", "CJK", "HIRAGANA", "KATAKANA", "BOPOMOFO", "HANGUL"})
 """Scripts that one name may mix, as in Chinese, Japanese and Korean (UTS #39, highly restrictive)."""
-_OF_SEVERAL_SCRIPTS: Final = frozenset({"MODIFIER", "KATAKANA-HIRAGANA", "IDEOGRAPHIC", "VERTICAL"})
+_SHARED_LETTER_WORDS: Final = frozenset({"MODIFIER", "KATAKANA-HIRAGANA", "IDEOGRAPHIC", "VERTICAL"})
 """First words of the Unicode names of letters that belong to more than one script."""
 
 
@@ -36,7 +36,7 @@ def principal_name_fault(name: str) -> str | None:
     if "\N{REPLACEMENT CHARACTER}" in name:
         return f"the name {name!a} has a character that could not be decoded (U+FFFD): give the name in UTF-8"
     scripts = _scripts_of(name)
-    if len(scripts) > 1 and not scripts <= _WRITTEN_TOGETHER:
+    if len(scripts) > 1 and not scripts <= _MIXABLE_SCRIPTS:
         mixed = " and ".join(sorted(script.capitalize() for script in scripts))
         return f"the name {name!a} mixes letters of {mixed}, which look alike: give a name with letters of one script"
     return None
@@ -47,4 +47,4 @@ def _scripts_of(name: str) -> set[str]:
     if name.isascii():
         return set()
     words = {unicodedata.name(char, "").partition(" ")[0] for char in name if char.isalpha()}
-    return words - _OF_SEVERAL_SCRIPTS
+    return words - _SHARED_LETTER_WORDS

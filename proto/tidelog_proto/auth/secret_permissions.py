@@ -17,31 +17,31 @@ from typing import Final
 MOUNTED_BELOW: Final = Path("/run/secrets")
 
 
-def complaint_about(descriptor: int, path: Path, what: str) -> str:
+def permission_fault(descriptor: int, path: Path, what: str) -> str:
     """Return why the permissions of an open secret file are refused; "" if they are accepted.
 
     Args:
         path: the path it was opened by.
         what: names the content in the message: "the API key".
     """
-    return _complaint(os.fstat(descriptor), os.fstatvfs(descriptor), path, what)
+    return _permission_fault(os.fstat(descriptor), os.fstatvfs(descriptor), path, what)
 
 
-def complaint_about_file(path: Path, what: str) -> str:
+def file_permission_fault(path: Path, what: str) -> str:
     """Return why the permissions of a secret file are refused; "" if they are accepted or the file is missing.
 
     Args:
         what: names the content in the message.
     """
     try:
-        return _complaint(path.stat(), os.statvfs(path), path, what)
+        return _permission_fault(path.stat(), os.statvfs(path), path, what)
     except (OSError, ValueError):
         return ""
 
 
-def _complaint(status: os.stat_result, place: os.statvfs_result, path: Path, what: str) -> str:
+def _permission_fault(status: os.stat_result, place: os.statvfs_result, path: Path, what: str) -> str:
     is_read_only = bool(place.f_flag & os.ST_RDONLY)
-    if not is_open_to_all(status.st_mode, status.st_uid, path.resolve(), is_read_only=is_read_only):
+    if not is_accessible_to_all_users(status.st_mode, status.st_uid, path.resolve(), is_read_only=is_read_only):
         return ""
     return (
         f"every user of this machine may read {what} in {path} (mode {stat.S_IMODE(status.st_mode):03o}): "
@@ -49,7 +49,7 @@ def _complaint(status: os.stat_result, place: os.statvfs_result, path: Path, wha
     )
 
 
-def is_open_to_all(mode: int, owner: int, path: Path, *, is_read_only: bool) -> bool:
+def is_accessible_to_all_users(mode: int, owner: int, path: Path, *, is_read_only: bool) -> bool:
     """Return whether every user of the machine may read or change a file.
 
     Args:

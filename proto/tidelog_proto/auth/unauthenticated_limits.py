@@ -39,9 +39,9 @@ class UnauthenticatedConnections:
         """Add a new connection; return how many were closed for it."""
         self._address_of[one] = address
         self._at.setdefault(address, {})[one] = None
-        return self.make_way() if len(self) > self._most else 0
+        return self.close_oldest() if len(self) > self._most else 0
 
-    def make_way(self) -> int:
+    def close_oldest(self) -> int:
         """Close a connection other than the newest; return how many were closed: 0 or 1."""
         if len(self) < 2:
             return 0

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
-from tidelog_proto.auth.secret_permissions import complaint_about
+from tidelog_proto.auth.secret_permissions import permission_fault
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ def read_named(path: Path, what: str, bytes_max: int, *, is_secret: bool = False
     try:
         with open(path, "rb", opener=_at_once) as file:
             mode = os.fstat(file.fileno()).st_mode
-            complaint = complaint_about(file.fileno(), path, what) if is_secret else ""
+            complaint = permission_fault(file.fileno(), path, what) if is_secret else ""
             content = file.read(bytes_max + 1) if stat.S_ISREG(mode) else None
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error

@@ -114,7 +114,7 @@ def first_of_each(contents: Contents) -> npt.NDArray[np.bool_]:
     ordered = np.sort(contents[:, 0])
     if not (ordered[1:] == ordered[:-1]).any():
         return first  # the common case
-    order = np.lexsort((contents[:, 1], contents[:, 0]))  # a stable sort keeps the order of equal hashes
+    order = np.lexsort((contents[:, 1], contents[:, 0]))  # A stable sort keeps the order of equal hashes.
     same = (contents[order[1:]] == contents[order[:-1]]).all(axis=1)
     first[order[1:][same]] = False
     return first

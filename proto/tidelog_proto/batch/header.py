@@ -85,7 +85,7 @@ class BodyKind(IntEnum):
 
 
 class Flags:
-    """Columns and kind of a batch. Bits 8..11 contain the codec.
+    """The columns and kind of a batch. Bits 8..11 contain the codec.
 
     Plain ints, because each `&` on an `IntFlag` creates an object, which is measurable for small batches.
     """

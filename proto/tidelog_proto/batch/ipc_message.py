@@ -205,7 +205,7 @@ def _fields(data: bytes, at: int) -> tuple[int, ...]:
         struct.error: the table or its vtable is outside the metadata.
     """
     vtable_at = at - _I32.unpack_from(data, at)[0]
-    if vtable_at < 0:  # Python would count from the end of the buffer
+    if vtable_at < 0:  # Python would count a negative position from the end of the buffer.
         raise struct.error(f"position {vtable_at}")
     vtable_bytes = _U16.unpack_from(data, vtable_at)[0]
     if vtable_at + max(vtable_bytes, _VTABLE_HEADER_BYTES) > len(data):

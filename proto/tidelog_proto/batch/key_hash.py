@@ -197,7 +197,7 @@ def _words(slices: Slices, word_bytes: int) -> tuple[Any, _Ints, Any]:
     """
     data, starts, lengths = slices
     kind = np.dtype(f"<u{word_bytes}")
-    if len(data) < word_bytes:  # zeros, so that the data has at least one complete word
+    if len(data) < word_bytes:  # Zeros, so that the data has at least one complete word.
         data = np.concatenate([data, np.zeros(word_bytes, np.uint8)])
     # Overlapping words, one at every byte position of the data.
     words = np.ndarray((len(data) - word_bytes + 1,), kind, data, strides=(1,))

@@ -207,7 +207,7 @@ def _check_deltas(header: BatchHeader, deltas: Any) -> None:
     count = len(deltas)
     ascend: Any = pc.all(pc.less(deltas.slice(0, count - 1), deltas.slice(1)), min_count=0)
     if not ascend.as_py():
-        raise _corrupt("the offset deltas of a derived batch must ascend, and these do not")
+        raise _corrupt("the offset deltas of a derived batch are not in ascending order")
     last = deltas[count - 1].as_py()
     if last > header.last_offset_delta:
         raise _corrupt(f"offset delta {last} exceeds the last offset delta {header.last_offset_delta}")

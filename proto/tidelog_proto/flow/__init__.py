@@ -1,1 +1,1 @@
-"""Flow control that nodes and gateways share: budgets of bytes, closing of slow holders, fair scheduling by caller."""
+"""Flow control that nodes and gateways share: byte budgets, load shedding, and fair scheduling by caller."""

@@ -1,7 +1,7 @@
-"""A limit of bytes that many holders share; when it is used up, holders without progress are cut, the largest first.
+"""A limit of bytes that many holders share; beyond it, holders without progress are closed, the largest first.
 
-A budget counts what is announced or waits before memory is allocated. Which bytes are admitted, and which holders are
-slow, is decided by the four budgets: requests and answers of a node, and of a gateway.
+A budget counts announced and waiting bytes before memory is allocated for them. Its four users decide which bytes are
+admitted and which holders are slow: the request and response budgets of a node and of a gateway.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Final, Protocol
 
 SEARCH_INTERVAL_S: Final = 0.1
-"""Least time between two searches for slow senders; many requests can exceed the budget at the same time."""
+"""Minimum time between two searches for slow senders; many requests can exceed the budget at the same time."""
 WHOLE_WITHIN_S: Final = 30.0
 """A sender is slow if its request would take longer than this at its rate."""
 
@@ -24,14 +24,14 @@ class Holder(Protocol):
         ...
 
     def cut(self) -> None:
-        """Close the connection, which gives its bytes back, now or soon."""
+        """Close the connection, which returns its bytes at once or soon."""
 
 
 class Sender(Holder, Protocol):
     """A connection that is receiving a request."""
 
     def is_slow(self, now_s: float) -> bool:
-        """Whether the rest of the request arrives too slowly, or not at all."""
+        """Return whether the rest of the request arrives too slowly, or not at all."""
         ...
 
 
@@ -58,8 +58,8 @@ class ByteBudget:
         assert 0 <= size_bytes <= self.used_bytes, "released more bytes than were counted"
         self.used_bytes -= size_bytes
 
-    def cut_largest(self, slow: Iterable[Holder], until_bytes: int | None = None) -> None:
-        """Cut slow holders, the largest first, until at most `until_bytes` are used; by default half of the limit."""
+    def close_largest(self, slow: Iterable[Holder], until_bytes: int | None = None) -> None:
+        """Close slow holders, the largest first, until at most `until_bytes` are used; by default half of the limit."""
         more_bytes = self.used_bytes - (self.bytes_max // 2 if until_bytes is None else until_bytes)
         for holder in sorted(slow, key=_held_bytes, reverse=True):
             if more_bytes <= 0:
@@ -69,10 +69,10 @@ class ByteBudget:
 
 
 class SlowSenders:
-    """The requests that are being received and counted in a budget; slow ones are cut when others exceed the budget.
+    """The requests that are being received and counted in a budget; slow ones are closed when others exceed the budget.
 
     The announced size of a request is counted until it is complete, although its client need not send the rest. While
-    the budget has room, slow senders are not cut.
+    the budget is not exhausted, slow senders are not closed.
     """
 
     def __init__(self, budget: ByteBudget) -> None:
@@ -81,14 +81,14 @@ class SlowSenders:
         self._search_at_s = 0.0
 
     def make_room(self, now_s: float) -> None:
-        """Cut slow senders; does nothing within `SEARCH_INTERVAL_S` of the last search."""
+        """Close slow senders; does nothing within `SEARCH_INTERVAL_S` of the last search."""
         if now_s >= self._search_at_s:
             self._search_at_s = now_s + SEARCH_INTERVAL_S
-            self._budget.cut_largest([each for each in self.receiving if each.held_bytes and each.is_slow(now_s)])
+            self._budget.close_largest([each for each in self.receiving if each.held_bytes and each.is_slow(now_s)])
 
 
 def arrives_slowly(size_bytes: int, arrived_bytes: int, receiving_s: float) -> bool:
-    """Return whether a request will take longer than `WHOLE_WITHIN_S` at the rate since its start."""
+    """Return whether a request will take longer than `WHOLE_WITHIN_S` at its rate since its start."""
     return arrived_bytes * WHOLE_WITHIN_S < size_bytes * receiving_s
 
 

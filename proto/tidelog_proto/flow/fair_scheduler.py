@@ -37,7 +37,7 @@ class Reader(Protocol):
 
     @property
     def is_writable(self) -> bool:
-        """Whether the client reads its answers, so that the write buffer has room."""
+        """Whether the client reads its answers, so that the write buffer is below its limit."""
         ...
 
     async def drained(self) -> None:
@@ -101,7 +101,7 @@ class Turns:
         self._slots.release(reader)
 
     def stop(self) -> None:
-        """Stop scheduling: all work, waiting and future, continues at once because the process stops."""
+        """Stop scheduling because the process stops: all work, waiting and future, continues at once."""
         self._stopped = True
         self._slots.release()
 
@@ -122,7 +122,7 @@ class Turns:
         return time.perf_counter() if await self._slots.take(key, reader) else None
 
     def _measure(self, began_s: float, cost_s: float) -> None:
-        """Count the slice. of a slice, limited by its known cost, because other tasks may have run in the meantime."""
+        """Count the time of a slice, limited by its known cost, because other tasks may have run in the meantime."""
         took_s = time.perf_counter() - began_s
         self._done(min(max(cost_s, took_s), _SLOWER * cost_s) if cost_s else took_s)
 

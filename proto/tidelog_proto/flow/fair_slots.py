@@ -21,9 +21,9 @@ class SlotBounds(NamedTuple):
     Attributes:
         slots: number of tasks that run at a time.
         key_slots: of one key.
-        waiting_max: work that waits. When it is reached, the newest of the key that has most is refused; that is the
-            newcomer itself, unless another key has at least two more.
-        key_waiting_max: work of one key that waits; the newcomer is refused.
+        waiting_max: limit of waiting items. Beyond it the newest item of the key with the most items is refused: the
+            new item itself, unless another key has at least two more.
+        key_waiting_max: limit of waiting items of one key; beyond it the new item is refused.
     """
 
     slots: int = 1
@@ -33,7 +33,7 @@ class SlotBounds(NamedTuple):
 
 
 class FullError(Exception):
-    """Too much work waits, in all or of one key."""
+    """Raised if too many items wait, in total or of one key."""
 
 
 class SlotQueue(Generic[T]):
@@ -56,7 +56,7 @@ class SlotQueue(Generic[T]):
         """By key, the key of the next turn first; of a key, the oldest item first."""
 
     def take(self, key: Hashable) -> bool:
-        """Take a slot if one is free for the key, which then has nothing waiting."""
+        """Take a slot if one is free for the key, which then has no waiting items."""
         if self._taken >= self._slots or self.is_paused:
             return False
         if self._taken_by is not None:
@@ -87,7 +87,7 @@ class SlotQueue(Generic[T]):
         return refused
 
     def remove(self, key: Hashable, item: T) -> None:
-        """Remove an item; does nothing if it does not wait."""
+        """Remove an item; does nothing if it is not queued."""
         items = self._waiting.get(key)
         if items is not None and item in items:
             del items[item]
@@ -96,7 +96,7 @@ class SlotQueue(Generic[T]):
                 del self._waiting[key]
 
     def next(self) -> tuple[Hashable, T] | None:
-        """Take a slot for the next waiting item; None if none is free or nothing waits for it."""
+        """Take a slot for the next waiting item; None if no slot is free, or no waiting item may use one."""
         if self._taken >= self._slots or self.is_paused:
             return None
         for key, items in self._waiting.items():

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
-def leave_pandas_out() -> None:
+def disable_pandas_import() -> None:
     """Make Arrow search for pandas now, while it is hidden. Does nothing if pandas is already imported."""
     if "pandas" in sys.modules:
         return

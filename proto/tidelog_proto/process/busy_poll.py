@@ -29,7 +29,7 @@ POLLED_BYTES_MAX: Final = 16 * 1024
 _SOON: Final = 2
 """Factor of the polling time: after a wait of at most this multiple, the next wait polls."""
 
-CROWDED_S: Final = 50e-6
+PROCESSOR_CONTENDED_S: Final = 50e-6
 """Time between two polls above which another task must have used the processor or the interpreter."""
 
 PAUSE_S_MIN: Final = 0.001
@@ -89,7 +89,7 @@ class IdlePoll:
         if not self._until_s or not self._may_poll():
             self._is_looking = False
             return
-        if now_s >= self._until_s or now_s - self._looked_s > CROWDED_S:
+        if now_s >= self._until_s or now_s - self._looked_s > PROCESSOR_CONTENDED_S:
             self._is_looking = False
             self._pause_s = min(max(2 * self._pause_s, PAUSE_S_MIN), PAUSE_S_MAX)
             self._paused_until_s = now_s + self._pause_s

@@ -14,7 +14,7 @@ FREEZE_EVERY: Final = 64
 UNFREEZE_SHARE: Final = 4
 
 
-def calm_garbage_collection() -> None:
+def tune_garbage_collection() -> None:
     """Make collections rare, and exclude existing objects from them; called at the end of the start.
 
     Objects of the start (modules, models, schemas) live as long as the process. A full collection that examines them
@@ -30,7 +30,7 @@ class LongLived:
 
     A full collection over 4,096 open partitions blocks the event loop for 250 ms. The collector never examines frozen
     objects, so cycles among them would never be freed; so when a share of the frozen objects was dropped, all are
-    unfrozen. The class does nothing in a process that did not call `calm_garbage_collection`, such as a program that
+    unfrozen. The class does nothing in a process that did not call `tune_garbage_collection`, such as a program that
     embeds a node.
     """
 

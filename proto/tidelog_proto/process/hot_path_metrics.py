@@ -34,7 +34,7 @@ class Tally:
 
 
 class TallyCounter(Collector):
-    """Tallies under one metric name, one per value of a label; without a label, one.
+    """Tallies under one metric name: one for each value of a label, or a single one without a label.
 
     The number of values is limited, since a long-running process would otherwise export every caller and topic it ever
     had.

@@ -160,7 +160,7 @@ class QueuedWriter:
                 self._is_writing = False
                 if not is_written:
                     self.dropped += 1
-                    self._reported += 1  # a report to this stream would fail, too
+                    self._reported += 1  # A report to this stream would fail, too.
                 self._changed.notify_all()
 
     def _take(self) -> bytes | None:
@@ -245,7 +245,7 @@ def _write(descriptor: int, data: bytes) -> bool:
     while rest:
         try:
             rest = rest[os.write(descriptor, rest[: _next_write_bytes(rest)]) :]
-        except BlockingIOError:  # another process set O_NONBLOCK on the shared file
+        except BlockingIOError:  # Another process set O_NONBLOCK on the shared file.
             poll = select.poll()
             poll.register(descriptor, select.POLLOUT)
             poll.poll()

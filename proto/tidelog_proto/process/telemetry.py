@@ -110,7 +110,7 @@ class Telemetry:
             return
         try:
             self._metrics.export(self._data())
-        except Exception:  # an exporter's error must not end the thread
+        except Exception:  # An exporter's error must not end the thread.
             log.exception(
                 "metrics could not be exported to the OpenTelemetry collector; trying again at the next interval"
             )

@@ -75,7 +75,7 @@ def _raw_json(content: bytes | None) -> str | None:
     try:
         return json_text(content)
     except ValueError:
-        return None  # the text begins like JSON but is not JSON
+        return None  # The text begins like JSON but is not JSON.
 
 
 def _put(document: dict[str, Any], field: str, content: bytes | None, *, as_text: bool = True) -> None:
@@ -97,5 +97,5 @@ def _shown(content: bytes | None, *, as_text: bool = True) -> tuple[str | None, 
         try:
             return content.decode(), None
         except UnicodeDecodeError:
-            pass  # bytes that are not UTF-8 are always shown as base64
+            pass  # Bytes that are not UTF-8 are always shown as base64.
     return base64.b64encode(content).decode(), "base64"

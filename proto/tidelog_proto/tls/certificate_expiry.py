@@ -37,7 +37,7 @@ class Ending(NamedTuple):
     ends_s: float
 
 
-class CertificateEnds:
+class CertificateExpiryMonitor:
     """Expiry of the files of one node or gateway.
 
     Args:

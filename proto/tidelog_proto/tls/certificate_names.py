@@ -30,5 +30,5 @@ def names_in(peercert: Mapping[str, Any] | None, kind: str) -> list[str]:
 def _decoded(part: str) -> str | None:
     try:
         return unquote_to_bytes(part).decode()
-    except UnicodeDecodeError:  # decoding with replacement characters would make different names equal
+    except UnicodeDecodeError:  # Decoding with replacement characters would make different names equal.
         return None

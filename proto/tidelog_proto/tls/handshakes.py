@@ -23,7 +23,7 @@ from tidelog_proto.tls.stream import TlsError, TlsStream
 HANDSHAKES_MAX: Final = 512
 
 
-class TlsEntrance:
+class TlsAcceptor:
     """Accepts TLS connections of one port.
 
     Args:
@@ -97,7 +97,7 @@ class TlsEntrance:
         try:
             step()
         except BaseException:
-            stream.abort()  # a protocol's error closes its connection, as on any transport
+            stream.abort()  # A protocol's error closes its connection, as on any transport.
             raise
 
     def close(self) -> None:

@@ -68,7 +68,7 @@ def server_context(files: TlsFiles) -> ssl.SSLContext:
     """
     assert files.cert is not None, "a server needs a certificate"
     context = _hardened(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
-    context.num_tickets = 0  # resumption is off, because a resumed session would not be verified with reloaded files
+    context.num_tickets = 0  # Resumption is off, because a resumed session would not be verified with reloaded files.
     context.options |= ssl.OP_NO_TICKET
     _show(context, files)
     if files.ca is not None:
@@ -76,7 +76,7 @@ def server_context(files: TlsFiles) -> ssl.SSLContext:
         context.verify_mode = ssl.CERT_OPTIONAL
         lists = _refuse_revoked(context, files)
         if lists:
-            _see_that_own_is_in(lists, files)
+            _check_own_ca(lists, files)
     return context
 
 
@@ -122,7 +122,7 @@ def _refuse_revoked(context: ssl.SSLContext, files: TlsFiles) -> bytes:
     content = files.crl_pem.encode("utf-8", "replace") if files.crl is None else read_pem(files.crl, _LISTS)
     where = f"the file {files.crl}" if files.crl else "the given CRL"
     kinds = set(_PEM_KIND.findall(content))
-    if kinds != {b"X509 CRL"}:  # OpenSSL would trust a certificate in the file as a CA
+    if kinds != {b"X509 CRL"}:  # OpenSSL would trust a certificate in the file as a CA.
         other = ", ".join(sorted(kind.decode("ascii", "replace") for kind in kinds - {b"X509 CRL"}))
         raise TlsFilesError(
             f"{where} contains {other or 'nothing in PEM'}; it may only contain certificate revocation "
@@ -140,7 +140,7 @@ def _refuse_revoked(context: ssl.SSLContext, files: TlsFiles) -> bytes:
     return content
 
 
-def _see_that_own_is_in(lists: bytes, files: TlsFiles) -> None:
+def _check_own_ca(lists: bytes, files: TlsFiles) -> None:
     """Refuse lists that would make this side refuse every certificate of its own CA, which would isolate a node."""
     from tidelog_proto.tls.revocation import check_lists  # noqa: PLC0415 # only needed with CRLs
 
@@ -217,13 +217,13 @@ def read_pem(path: Path, what: str, *, is_secret: bool = False) -> bytes:
 
 @dataclass(frozen=True)
 class _Contexts:
-    """Contexts, with the fingerprint of the files they were made from."""
+    """Contexts, with the fingerprint of the files that they were created from."""
 
     fingerprint: bytes
     contexts: list[ssl.SSLContext] = field(compare=False)
 
 
-class FollowedTls:
+class ReloadingTlsContexts:
     """TLS contexts that are created again when their files change.
 
     Args:

@@ -53,7 +53,7 @@ def check_lists(content: bytes, cert: bytes, ca: bytes) -> None:
         )
     authorities = [each for each in x509.load_pem_x509_certificates(ca) if each.subject == own.issuer]
     signers = [each for each in authorities if _has_issued(each, own)] or authorities
-    if signers:  # excludes another CA of the same name, such as its predecessor or successor
+    if signers:  # Excludes another CA of the same name, such as its predecessor or successor.
         own_lists = [each for each in own_lists if any(_has_signed(signer, each) for signer in signers)]
     if not own_lists:
         raise ValueError(
@@ -75,7 +75,7 @@ def _has_issued(authority: x509.Certificate, one: x509.Certificate) -> bool:
         UnsupportedAlgorithm,
         TypeError,
         ValueError,
-    ):  # the list is signed by another key, or with an unsupported kind of key
+    ):  # The list is signed by another key, or with an unsupported kind of key.
         return False
     return True
 

@@ -22,11 +22,11 @@ from tidelog_proto.limits import KIB
 
 CHUNK_BYTES: Final = 128 * KIB
 """Size of the receive buffer and of one write; OpenSSL may keep twice as much for each open connection."""
-BARREN_BYTES_MAX: Final = 32 * KIB
+BYTES_WITHOUT_DATA_MAX: Final = 32 * KIB
 """Maximum number of encrypted bytes that are received in a row without application data; more than a partial TLS
 record. Limits key updates: one of 27 bytes costs as much CPU time as kilobytes of data and is not counted by other
 limits, so an unauthenticated peer could block the event loop with them."""
-_MAKES_UP_FOR: Final = 32
+_BYTES_PER_DATA_BYTE: Final = 32
 """Bytes without application data that one byte of application data permits, so that a peer that sends one byte in each
 record is not disconnected."""
 SNIFFED_BYTES: Final = 3
@@ -65,7 +65,7 @@ class NotTlsError(TlsError):
     """The peer does not speak TLS."""
 
 
-class DisagreedTlsError(TlsError):
+class TlsHandshakeError(TlsError):
     """The TLS handshake failed: one peer refuses the other's certificate, version or ciphers."""
 
 
@@ -160,7 +160,7 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         self._called(str(peer[0]) if isinstance(peer, tuple) else "")
         if not self._is_server:
-            self._shake()
+            self._continue_handshake()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the base class's signature
         """Return the buffer for the next received bytes."""
@@ -179,15 +179,15 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
                 if not begins_tls(first, handshake=self._is_server):
                     self._refuse_plain()
                     return
-                self._shake_in_turn()
+                self._handshake_in_turn()
         else:
             self._incoming.write(received)
             if self._shaken is not None:
-                self._shake_in_turn()
+                self._handshake_in_turn()
             else:
                 self._barren_bytes += nbytes
         if self._is_open:
-            self._hand_up()
+            self._deliver()
 
     def eof_received(self) -> bool:
         """Close the connection: neither frames nor HTTP answers use a half-closed connection."""
@@ -211,15 +211,15 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
             self._above.pause_writing()
 
     def resume_writing(self) -> None:
-        """Resume the protocol above: the write buffer below has room."""
+        """Resume the protocol above: the write buffer below has been drained."""
         if self._is_open:
             self._above.resume_writing()
 
     # --- the handshake ---------------------------------------------------------------------------------
 
-    def _shake_in_turn(self) -> None:
+    def _handshake_in_turn(self) -> None:
         if self._in_turn is None:
-            self._shake()
+            self._continue_handshake()
         elif not self._awaits_turn:
             assert self._raw is not None
             self._awaits_turn = True
@@ -232,11 +232,11 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
         if self._shaken is None or self._raw is None or self._raw.is_closing():
             return
         self._raw.resume_reading()
-        self._shake()
+        self._continue_handshake()
         if self._is_open:
-            self._hand_up()
+            self._deliver()
 
-    def _shake(self) -> None:
+    def _continue_handshake(self) -> None:
         try:
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
@@ -244,7 +244,7 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
             return
         except ssl.SSLError as error:
             self._flush()  # sends the TLS alert with the reason
-            self._fail(DisagreedTlsError(why(error)))
+            self._fail(TlsHandshakeError(why(error)))
             return
         self._flush()
         self._is_open = True
@@ -279,13 +279,13 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
 
     # --- receiving -------------------------------------------------------------------------------------
 
-    def _hand_up(self) -> None:
+    def _deliver(self) -> None:
         """Decrypt received bytes into the buffer of the protocol above."""
         try:
-            while self._may_hand_up() and (self._incoming.pending or self._tls.pending()):
-                if not self._hand_up_once():
+            while self._may_deliver() and (self._incoming.pending or self._tls.pending()):
+                if not self._deliver_once():
                     break
-            if self._barren_bytes > BARREN_BYTES_MAX and self._may_hand_up():
+            if self._barren_bytes > BYTES_WITHOUT_DATA_MAX and self._may_deliver():
                 self._error = TlsError("the peer sends TLS key updates without data")
                 self.abort()
         except ssl.SSLError as error:
@@ -293,13 +293,13 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
             self._error = TlsError(why(error))
             self._end()
         except BaseException:
-            self.abort()  # a protocol's error closes its connection, as on any transport
+            self.abort()  # A protocol's error closes its connection, as on any transport.
             raise
 
-    def _may_hand_up(self) -> bool:
+    def _may_deliver(self) -> bool:
         return self._is_open and not self._is_paused and not self.is_closing()
 
-    def _hand_up_once(self) -> bool:
+    def _deliver_once(self) -> bool:
         """Fill the buffer of the protocol above once; return False if no more bytes can be decrypted."""
         buffered = self._buffered
         room = memoryview(bytearray(CHUNK_BYTES)) if buffered is None else memoryview(buffered.get_buffer(-1))
@@ -312,14 +312,14 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
             except ssl.SSLError:
                 if not filled:
                     raise
-                break  # deliver the bytes before the error; the next read raises it again
+                break  # Deliver the bytes before the error; the next read raises it again.
             else:
                 filled += count
                 is_more = bool(count) and bool(self._incoming.pending or self._tls.pending())
                 if not count:  # close_notify
                     self._loop.call_soon(self.close)
         if filled:
-            self._barren_bytes = max(0, self._barren_bytes - _MAKES_UP_FOR * filled)
+            self._barren_bytes = max(0, self._barren_bytes - _BYTES_PER_DATA_BYTE * filled)
             if buffered is None:
                 cast("asyncio.Protocol", self._above).data_received(bytes(room[:filled]))
             else:
@@ -362,7 +362,7 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
         if self._is_paused and self._raw is not None:
             self._is_paused = False
             self._raw.resume_reading()
-            self._loop.call_soon(self._hand_up)
+            self._loop.call_soon(self._deliver)
 
     def write(self, data: Any) -> None:
         """Encrypt and send bytes."""
@@ -431,7 +431,7 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
             if self._is_open:
                 self._tls.unwrap()
         except ssl.SSLError:
-            pass  # a clean shutdown would wait for the peer's close_notify
+            pass  # A clean shutdown would wait for the peer's close_notify.
         self._flush()
         if self._raw is not None:
             self._raw.close()

@@ -39,7 +39,7 @@ _made: Final = tuple.__new__
 """Creates a frame; the named tuple's own constructor is a slower wrapper of this."""
 
 DECLINED: Final = Frame(pb.Envelope(), memoryview(b""))
-"""Yielded instead of a declined frame, so that the caller can stop after it as after any frame."""
+"""Yielded instead of a declined frame, so that the caller can stop after it as after any other frame."""
 
 
 def _gather_any(size_bytes: int) -> None:
@@ -79,7 +79,7 @@ class FrameReceiver:
         return self._filled if self.incomplete is None else self._attachment_filled
 
     @property
-    def is_amid(self) -> bool:
+    def is_inside_frame(self) -> bool:
         """Whether a frame is partly received and its attachment's memory is allocated."""
         return self.incomplete is not None
 
@@ -203,7 +203,7 @@ class FrameReceiver:
         is_new = at > 0 or size_bytes != len(self._scratch)
         if needed_bytes > SCRATCH_BYTES and is_new:
             self._gather(needed_bytes)
-        if size_bytes != len(self._scratch):  # grow for this envelope, or shrink after the previous one
+        if size_bytes != len(self._scratch):  # Grow for this envelope, or shrink after the previous one.
             buffer = memoryview(bytearray(size_bytes))
             buffer[:left] = self._scratch[at : self._filled]
             self._scratch = buffer

@@ -166,7 +166,7 @@ def _resolve(
         result = error
     try:
         loop.call_soon_threadsafe(_set_result, result_future, result)
-    except RuntimeError:  # the loop is closed, and its pending lookups would keep it in memory
+    except RuntimeError:  # The loop is closed, and its pending lookups would keep it in memory.
         _lookups.pop(loop, None)
 
 

@@ -9,7 +9,7 @@ from tidelog_broker.base.node_gauges import (
     GroupPosition,
     NodeFigures,
     NodeGauges,
-    read_beside_loop,
+    read_with_retries,
 )
 
 FIGURES = NodeFigures(
@@ -26,7 +26,7 @@ def test_disturbed_read_is_repeated() -> None:
             raise RuntimeError("dictionary changed size during iteration")
         return 7
 
-    assert read_beside_loop(read) == 7
+    assert read_with_retries(read) == 7
     assert len(tries) == 3
 
 
@@ -38,7 +38,7 @@ def test_read_gives_up_after_repeated_disturbance() -> None:
         raise RuntimeError("dictionary changed size during iteration")
 
     with pytest.raises(RuntimeError):
-        read_beside_loop(read)
+        read_with_retries(read)
     assert len(tries) == 5
 
 

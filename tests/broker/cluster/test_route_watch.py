@@ -11,12 +11,12 @@ from tidelog_broker.cluster import route_watch
 from tidelog_broker.cluster.route_watch import (
     LOOKS_PER_TURN,
     HeldRequest,
-    RouteNews,
+    RouteWatch,
     TopicView,
+    changed_partitions,
     check_known,
     described,
-    is_news,
-    news_of,
+    has_newer_metadata,
     view_of,
 )
 from tidelog_broker.cluster.routes import Route
@@ -37,7 +37,7 @@ def topic(partitions: int = 1) -> pb.TopicRecord:
     return pb.TopicRecord(name="t", topic_id=ID, config=pb.TopicConfig(partitions=partitions))
 
 
-async def all_looked(news: RouteNews, held: Sequence[HeldRequest]) -> None:
+async def all_looked(news: RouteWatch, held: Sequence[HeldRequest]) -> None:
     """Execute the next turn of every waiter, and forget it."""
     async with asyncio.timeout(20):
         await asyncio.gather(*(one.woken.wait() for one in held))
@@ -48,7 +48,7 @@ async def all_looked(news: RouteNews, held: Sequence[HeldRequest]) -> None:
 
 
 async def test_change_of_a_topic_wakes_only_its_waiting_requests() -> None:
-    news = RouteNews()
+    news = RouteWatch()
     with (
         news.listening(known(ID, OTHER), wait_s=LONG_S) as both,
         news.listening(known(ID), wait_s=LONG_S) as one,
@@ -64,7 +64,7 @@ async def test_change_of_a_topic_wakes_only_its_waiting_requests() -> None:
 
 
 async def test_ended_hold_is_forgotten() -> None:
-    news = RouteNews()
+    news = RouteWatch()
     before = entries_of(news)
     with news.listening(known(ID, ID), wait_s=LONG_S), news.listening(known(ID), wait_s=LONG_S) as held:
         pass
@@ -76,7 +76,7 @@ async def test_ended_hold_is_forgotten() -> None:
 
 @pytest.mark.parametrize("why", ["news", "the time is over"])
 async def test_held_requests_are_checked_a_few_at_a_time(why: str) -> None:
-    news = RouteNews()
+    news = RouteWatch()
     with contextlib.ExitStack() as stack:
         held = [stack.enter_context(news.listening(known(ID), wait_s=LONG_S)) for _ in range(3 * LOOKS_PER_TURN)]
         await all_looked(news, held)
@@ -92,7 +92,7 @@ async def test_held_requests_are_checked_a_few_at_a_time(why: str) -> None:
 
 
 async def test_held_requests_are_checked_in_order_under_constant_changes() -> None:
-    news, turns = RouteNews(), list[int]()
+    news, turns = RouteWatch(), list[int]()
 
     async def looking(number: int) -> None:
         with news.listening(known(ID), wait_s=LONG_S) as held:
@@ -112,7 +112,7 @@ async def test_held_requests_are_checked_in_order_under_constant_changes() -> No
 
 
 async def test_held_requests_share_a_view_until_a_change() -> None:
-    news, record, asked = RouteNews(), topic(), list[PartitionKey]()
+    news, record, asked = RouteWatch(), topic(), list[PartitionKey]()
 
     def route(key: PartitionKey) -> Route:
         asked.append(key)
@@ -131,7 +131,7 @@ async def test_held_requests_share_a_view_until_a_change() -> None:
 
 async def test_view_expires_without_a_reported_change(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(route_watch, "VIEW_S", 0.0)
-    news, record = RouteNews(), topic()
+    news, record = RouteWatch(), topic()
     with news.listening(known(ID), wait_s=LONG_S):
         assert news.view(record, lambda _: None).owned == [-1]
         assert news.view(record, lambda _: Route(0, "a", ("a",))).owned == [0]
@@ -139,7 +139,7 @@ async def test_view_expires_without_a_reported_change(monkeypatch: pytest.Monkey
 
 async def test_held_requests_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(route_watch, "HELD_BYTES_MAX", 8192)
-    news, small, large = RouteNews(), known(ID), [pb.KnownEpochs(topic_id=ID, news_from=[0] * 1000)]
+    news, small, large = RouteWatch(), known(ID), [pb.KnownEpochs(topic_id=ID, news_from=[0] * 1000)]
     assert not news.may_hold(large)
     assert news.may_hold(small)
     with news.listening(small, wait_s=LONG_S):
@@ -148,7 +148,7 @@ async def test_held_requests_are_limited(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_request_with_many_topics_is_not_held() -> None:
-    news = RouteNews()
+    news = RouteWatch()
     assert news.may_hold(known(ID) * 256)
     assert not news.may_hold(known(ID) * 257)
     assert not news.may_hold([])
@@ -178,15 +178,15 @@ def test_too_many_known_partitions_are_refused() -> None:
 )
 def test_newer_epoch_is_news(news_from: list[int], route: Route | None, *, told: bool) -> None:
     view = view_of(topic(), {(ID, 0): route}.get)
-    assert is_news(pb.KnownEpochs(topic_id=ID, news_from=news_from), view) == told
+    assert has_newer_metadata(pb.KnownEpochs(topic_id=ID, news_from=news_from), view) == told
 
 
 def test_deleted_topic_is_news() -> None:
-    assert is_news(pb.KnownEpochs(topic_id=ID, news_from=[9]), None)
+    assert has_newer_metadata(pb.KnownEpochs(topic_id=ID, news_from=[9]), None)
 
 
 async def test_only_changed_partitions_of_a_view_are_looked_up() -> None:
-    news, record, asked = RouteNews(), topic(3), list[PartitionKey]()
+    news, record, asked = RouteWatch(), topic(3), list[PartitionKey]()
     routes = {(ID, index): Route(3, "a", ("a",)) for index in range(3)}
 
     def route(key: PartitionKey) -> Route:
@@ -212,7 +212,7 @@ async def test_only_changed_partitions_of_a_view_are_looked_up() -> None:
 def test_news_lists_changed_partitions(news_from: list[int], told: list[int]) -> None:
     routes = {(ID, 0): Route(5, "a", ("a",)), (ID, 1): Route(5, "a", ("a",)), (ID, 2): Route(5, "", ("a",))}
     view = view_of(topic(3), routes.get)
-    assert news_of(pb.KnownEpochs(topic_id=ID, news_from=news_from), view) == told
+    assert changed_partitions(pb.KnownEpochs(topic_id=ID, news_from=news_from), view) == told
 
 
 def test_described_topic_omits_unknown_routes() -> None:

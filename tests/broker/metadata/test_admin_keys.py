@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tidelog_broker.metadata.admin_keys import IN_FILE, AdminKeys, read_admin_keys
+from tidelog_broker.metadata.admin_keys import FILE_IDENTITY_PREFIX, AdminKeys, read_admin_keys
 from tidelog_proto.process.settings import SettingsError
 
 KEY = "tlk_abcdefghij234567_" + "s" * 43
@@ -44,11 +44,11 @@ def test_changed_file_is_reloaded_and_an_invalid_one_ignored(tmp_path: Path, cap
         caplog.clear()
         assert [keys.look(), keys.look()] == [False, False]
         assert len(caplog.messages) == 1, "the fault is logged once"
-        assert not keys.has_ended(IN_FILE + "abcdefghij234567")
+        assert not keys.has_ended(FILE_IDENTITY_PREFIX + "abcdefghij234567")
     written(path, KEY.replace("abc", "bcd"))
     assert keys.look()
     assert keys.secret_of("abcdefghij234567") is None
-    assert keys.has_ended(IN_FILE + "abcdefghij234567")
-    assert not keys.has_ended(IN_FILE + "bcddefghij234567")
+    assert keys.has_ended(FILE_IDENTITY_PREFIX + "abcdefghij234567")
+    assert not keys.has_ended(FILE_IDENTITY_PREFIX + "bcddefghij234567")
     assert not keys.has_ended("key/abcdefghij234567"), "that is one of the cluster's"
     assert KEY not in caplog.text

@@ -12,7 +12,7 @@ from tests.broker.issuer import Issuer, Publisher, as_answer
 from tests.broker.stand import settled
 
 from tidelog_broker.base.offload import Offload
-from tidelog_broker.metadata.jwks import BY_JWT, WAITING_MAX, Jwks
+from tidelog_broker.metadata.jwks import JWT_IDENTITY_PREFIX, WAITING_MAX, Jwks
 from tidelog_broker.storage.io.workers import IoWorkers
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -67,7 +67,7 @@ async def test_unknown_key_causes_a_load_and_valid_keys_stay() -> None:
             there.answer = garbage
             assert await one.code("three") == pb.EPOCH_CHANGING, "it may be a new one"
             assert await one.code("one") == 0
-        ended = BY_JWT + (await one.jwks.key("one")).fingerprint
+        ended = JWT_IDENTITY_PREFIX + (await one.jwks.key("one")).fingerprint
         assert not one.jwks.has_ended(ended)
         del issuer.keys["one"]
         there.answer = as_answer(issuer.document)
@@ -122,7 +122,7 @@ async def test_changed_key_file_is_reloaded(tmp_path: Path) -> None:
     issuer = Issuer()
     path = issuer.save(tmp_path / "jwks.json")
     async with followed(str(path), every_s=0.01) as one:
-        first = BY_JWT + (await one.jwks.key("one")).fingerprint
+        first = JWT_IDENTITY_PREFIX + (await one.jwks.key("one")).fingerprint
         issuer.add("one")
         path.write_bytes(b"half of a fi")
         assert await one.code("two") == pb.EPOCH_CHANGING

@@ -142,7 +142,7 @@ async def outdated_copy(stand: ClusterStand, monkeypatch: pytest.MonkeyPatch) ->
 async def test_copy_is_not_replaced_while_producer_state_is_requested(
     cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compacted_versions, "WHOLE_S", 0.05)
+    monkeypatch.setattr(compacted_versions, "COMPLETE_COPY_TIMEOUT_S", 0.05)
     copy, versions = await outdated_copy(cluster, monkeypatch)
     with monkeypatch.context() as asking:
         asking.setattr(type(copy.replica.backfill.producers), "is_asking", property(lambda _: True))

@@ -333,7 +333,7 @@ async def test_owner_that_cannot_write_yet_names_the_awaited_copies(
 async def test_hanging_pass_times_out_and_continues_later(
     cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compaction_module, "STILL_S", 0.3)
+    monkeypatch.setattr(compaction_module, "NO_PROGRESS_S", 0.3)
     monkeypatch.setattr(compaction_module, "LOOK_S", 0.05)
     go_on, run = threading.Event(), CompactionPass.run
 
@@ -358,7 +358,7 @@ async def test_hanging_pass_times_out_and_continues_later(
 
 
 async def test_slow_pass_with_progress_is_awaited(cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compaction_module, "STILL_S", 0.3)
+    monkeypatch.setattr(compaction_module, "NO_PROGRESS_S", 0.3)
     monkeypatch.setattr(compaction_module, "LOOK_S", 0.05)
     await publish(cluster, *((b"k%d" % number, b"v" * 1000) for number in range(20)))
     owner = await cluster.owner()

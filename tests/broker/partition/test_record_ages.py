@@ -122,21 +122,21 @@ async def test_nothing_expires_without_a_retention_time(
     monkeypatch.setattr(AppendTimes, "look", lambda *_: pytest.fail("the log was looked at"))
     passing.passed_s = 1000 * DAY_S
     await ages.update_expired()
-    assert (ages.expired_below, ages.long_expired_below, ages.is_to_roll) == (0, 0, False)
+    assert (ages.expired_below, ages.long_expired_below, ages.must_roll) == (0, 0, False)
 
 
 async def test_segment_rolls_after_a_fraction_of_the_time_unless_on_hold(stand: Stand) -> None:
     passing, partition = Passing(), await filled(stand, retention_ms=DAY_MS)
     ages = passing.ages(partition)
     passing.passed_s = DAY_S // ROLLS + 60
-    told = [ages.is_to_roll]
+    told = [ages.must_roll]
     await ages.update_expired()
-    told.append(ages.is_to_roll)
+    told.append(ages.must_roll)
     passing.passed_s = DAY_S // ROLLS - 60
-    told.append(ages.is_to_roll)
+    told.append(ages.must_roll)
     passing.passed_s = DAY_S
     partition.state.topic.config.hold = True
-    told.append(ages.is_to_roll)
+    told.append(ages.must_roll)
     assert told == [False, True, False, False], "before a look, after it, too early, and held"
 
 

@@ -12,7 +12,7 @@ from tests.broker.peer import batch
 from tests.broker.stand import Stand, settled
 
 from tidelog_broker.partition.partition import Partition
-from tidelog_broker.partition.retention import ENDS_MAX, PATIENCE
+from tidelog_broker.partition.retention import ENDS_MAX, LAGGARD_GROWTH_FACTOR
 from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_broker.storage.partition.log_start import NAME, load_log_start, raise_log_start
 from tidelog_broker.storage.partition.snapshots import ProducerSnapshot
@@ -123,7 +123,7 @@ async def test_records_that_a_live_replica_lacks_are_kept_up_to_twice_the_bound(
         await publish(cluster, owner, sequence)
     await settled(lambda: partition.log.start_offset > late.log.end_offset, "a copy that never comes is waited for")
     assert partition.replica.state.active.epoch > epoch, "records of the open epoch that a copy lacks were deleted"
-    assert partition.log.size_bytes <= PATIENCE * BOUND_BYTES + SEGMENT_BYTES
+    assert partition.log.size_bytes <= LAGGARD_GROWTH_FACTOR * BOUND_BYTES + SEGMENT_BYTES
 
 
 async def test_epoch_ends_before_deleting_records_that_a_down_replica_lacks(cluster: ClusterStand) -> None:

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from tidelog_broker.core.replication.ownership import Ownership
-from tidelog_broker.replication.push_windows import WINDOW_BYTES_MAX, WINDOW_BYTES_MIN, share_out
+from tidelog_broker.replication.push_windows import WINDOW_BYTES_MAX, WINDOW_BYTES_MIN, divide_window_memory
 from tidelog_proto.limits import MIB
 
 
@@ -26,5 +26,5 @@ class Window:
 )
 def test_few_busy_partitions_get_large_windows(busy: int, idle: int, each_bytes: int) -> None:
     windows = [Window(1)] * busy + [Window(0)] * idle
-    assert share_out(cast(list[Ownership], windows), 256 * MIB) == each_bytes
+    assert divide_window_memory(cast(list[Ownership], windows), 256 * MIB) == each_bytes
     assert {window.bound_bytes for window in windows} <= {each_bytes}, "also who keeps nothing yet"

@@ -222,7 +222,7 @@ async def test_owner_that_gossip_briefly_reports_dead_still_answers(
     monkeypatch.setattr(forwarding, "GRACE_S", 60.0)
     monkeypatch.setattr(node.broker.cluster, "request", request)
     monkeypatch.setattr(node.broker.routes, "owner", lambda _: owner)
-    monkeypatch.setattr(forwarding, "_is_well", is_well)
+    monkeypatch.setattr(forwarding, "_is_live_owner", is_well)
     peer = await three.peer(via)
     published = peer.post_publish(topic_id, batch(b"v"))
     committed = peer.post(commit=pb.Commit(group="g", entries=[pb.CommitEntry(topic_id=topic_id)]))

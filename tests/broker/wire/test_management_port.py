@@ -296,7 +296,7 @@ def test_failed_metrics_page_does_not_affect_the_next_one(caplog: pytest.LogCapt
         broken = port.metrics.connections
         broken.set_function(lambda: 1 / 0)
         assert get(port.port, "/metrics")[0] == 500
-        assert "making the metrics page failed" in caplog.text
+        assert "rendering the metrics page failed" in caplog.text
         broken.set_function(lambda: 1)
         assert get(port.port, "/metrics")[0] == 200
 

@@ -172,7 +172,7 @@ async def test_stalled_client_is_closed_and_slow_one_is_not(meanwhile: str) -> N
 async def test_largest_stalled_clients_are_closed_when_others_find_no_room(
     monkeypatch: pytest.MonkeyPatch, *, somebody_waits: bool
 ) -> None:
-    monkeypatch.setattr(outgoing_module, "PRESSED_STALL_S", 0.1)
+    monkeypatch.setattr(outgoing_module, "OVER_BUDGET_STALL_S", 0.1)
     outgoing = budget()
     sinks = [FakeSink(outgoing, name=str(size)) for size in (10, 20, 30, 19)]
     for sink in sinks:

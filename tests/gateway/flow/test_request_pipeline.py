@@ -34,7 +34,7 @@ async def test_every_answer_has_an_id_and_browser_headers(open_api: OpenApi, log
             assert answer.json()["request_id"] == answer.headers["x-request-id"]
 
 
-async def test_pages_of_allowed_origins_read_the_answers_of_lanes(open_api: OpenApi, log: FakeLog) -> None:
+async def test_pages_of_allowed_origins_read_the_answers_of_fast_paths(open_api: OpenApi, log: FakeLog) -> None:
     log.logs["t"] = [[]]
     origin = {"origin": "https://page.example"}
     async with open_api(allowed_origins=["https://page.example"]) as client:
@@ -48,7 +48,7 @@ async def test_pages_of_allowed_origins_read_the_answers_of_lanes(open_api: Open
     assert has_all_headers(answer)
 
 
-async def test_a_lane_answers_errors_of_the_log_like_the_route(open_api: OpenApi, log: FakeLog) -> None:
+async def test_a_fast_path_answers_errors_of_the_log_like_the_route(open_api: OpenApi, log: FakeLog) -> None:
     log.logs["t"] = [[]]
     log.fault = OverloadedError("busy")
     async with open_api() as client:

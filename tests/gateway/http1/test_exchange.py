@@ -108,11 +108,11 @@ async def test_pipelined_bytes_wait_unread(serve: Serve, log: FakeLog) -> None:
             log.appended.notify_all()
 
 
-async def test_a_lane_writes_the_same_head_as_the_route(serve: Serve, log: FakeLog) -> None:
+async def test_a_fast_path_writes_the_same_head_as_the_route(serve: Serve, log: FakeLog) -> None:
     log.logs["t"] = [[]]
     path = b"GET /v1/topics/t/partitions/0/records?offset=0 HTTP/1.1\r\nHost: x\r\n"
     async with serve() as served:
-        lane = await talk(served, path + b"Connection: close\r\n\r\n")
+        fast_path = await talk(served, path + b"Connection: close\r\n\r\n")
         route = await talk(served, path + b"Connection: close\r\nX-A: 1\r\nX-A: 2\r\n\r\n")
 
     def lines(answer: bytes) -> list[bytes]:
@@ -120,9 +120,9 @@ async def test_a_lane_writes_the_same_head_as_the_route(serve: Serve, log: FakeL
         own = b"x-request-id", b"date"
         return sorted(line for line in head.split(b"\r\n") if line.partition(b":")[0] not in own)
 
-    assert lines(lane) == lines(route)
-    assert lane.count(b"x-request-id: ") == route.count(b"x-request-id: ") == 1
-    assert lane.partition(b"\r\n\r\n")[2] == route.partition(b"\r\n\r\n")[2]
+    assert lines(fast_path) == lines(route)
+    assert fast_path.count(b"x-request-id: ") == route.count(b"x-request-id: ") == 1
+    assert fast_path.partition(b"\r\n\r\n")[2] == route.partition(b"\r\n\r\n")[2]
 
 
 async def test_a_connection_stays_open_after_an_answered_fault(serve: Serve, log: FakeLog) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tidelog_proto.auth.secret_permissions import complaint_about_file, is_open_to_all
+from tidelog_proto.auth.secret_permissions import file_permission_fault, is_accessible_to_all_users
 
 ETC, RUN = Path("/etc/tidelog/key"), Path("/run/secrets/key")
 
@@ -29,8 +29,8 @@ ETC, RUN = Path("/etc/tidelog/key"), Path("/run/secrets/key")
     ],
 )
 def test_modes_of_secret_files(mode: int, owner: int, path: Path, is_read_only: bool, expected: bool) -> None:
-    assert is_open_to_all(stat.S_IFREG | mode, owner, path, is_read_only=is_read_only) is expected
-    assert not is_open_to_all(stat.S_IFIFO | mode, owner, path, is_read_only=is_read_only), (
+    assert is_accessible_to_all_users(stat.S_IFREG | mode, owner, path, is_read_only=is_read_only) is expected
+    assert not is_accessible_to_all_users(stat.S_IFIFO | mode, owner, path, is_read_only=is_read_only), (
         "other users cannot open a pipe"
     )
 
@@ -38,16 +38,16 @@ def test_modes_of_secret_files(mode: int, owner: int, path: Path, is_read_only: 
 def test_the_complaint_names_the_file_its_mode_and_what_mends_it(tmp_path: Path) -> None:
     key = tmp_path / "my key"
     key.touch(mode=0o600)
-    assert complaint_about_file(key, "the API key") == ""
+    assert file_permission_fault(key, "the API key") == ""
     key.chmod(0o644)
-    assert complaint_about_file(key, "the API key") == (
+    assert file_permission_fault(key, "the API key") == (
         f"every user of this machine may read the API key in {key} (mode 644): chmod 600 '{key}'"
     )
-    assert complaint_about_file(tmp_path / "none", "the API key") == ""
+    assert file_permission_fault(tmp_path / "none", "the API key") == ""
 
 
 @pytest.mark.timeout(20)
 def test_a_pipe_is_not_opened_to_be_judged(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe", 0o666)
-    assert complaint_about_file(tmp_path / "pipe", "it") == ""
-    assert complaint_about_file(tmp_path / "none", "it") == ""
+    assert file_permission_fault(tmp_path / "pipe", "it") == ""
+    assert file_permission_fault(tmp_path / "none", "it") == ""

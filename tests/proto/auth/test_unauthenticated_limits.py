@@ -33,5 +33,5 @@ def test_authenticated_connection_is_not_counted() -> None:
     strangers.left(first)
     assert strangers.came(second, "a") == 0
     assert not first.gave_way
-    assert strangers.make_way() == 0, "the last to come is never sent away for itself"
+    assert strangers.close_oldest() == 0, "the last to come is never sent away for itself"
     assert len(strangers) == 1

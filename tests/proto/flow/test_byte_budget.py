@@ -31,18 +31,18 @@ def cut(*holders: FakeHolder) -> list[bool]:
 def test_holders_are_cut_largest_first_until_half_is_free() -> None:
     budget = ByteBudget(100)
     holders = small, large, larger = [FakeHolder(budget, size_bytes) for size_bytes in (20, 30, 50)]
-    budget.cut_largest(holders)
+    budget.close_largest(holders)
     assert cut(small, large, larger) == [False, False, True]
-    budget.cut_largest(holders)
+    budget.close_largest(holders)
     assert budget.used_bytes == 50, "half is free already"
 
 
 def test_holders_are_cut_until_the_wanted_bytes_are_free() -> None:
     budget = ByteBudget(100)
     holders = small, large, larger = [FakeHolder(budget, size_bytes) for size_bytes in (10, 30, 60)]
-    budget.cut_largest(holders, budget.used_bytes - 61)
+    budget.close_largest(holders, budget.used_bytes - 61)
     assert cut(small, large, larger) == [False, True, True]
-    budget.cut_largest(holders, -1)
+    budget.close_largest(holders, -1)
     assert (small.was_cut, budget.used_bytes) == (True, 0)
 
 
@@ -54,7 +54,7 @@ def test_bytes_that_are_released_later_count_as_free() -> None:
             self.was_cut = True
 
     first, second = Late(budget, 60), Late(budget, 40)
-    budget.cut_largest([first, second])
+    budget.close_largest([first, second])
     assert cut(first, second) == [True, False]
 
 

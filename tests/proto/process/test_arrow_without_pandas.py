@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from tidelog_proto.process.arrow_without_pandas import leave_pandas_out
+from tidelog_proto.process.arrow_without_pandas import disable_pandas_import
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def printed(code: str, directory: Path) -> str:
 def test_arrow_loads_pandas_unless_told_otherwise(with_pandas: Path) -> None:
     assert "pandas is loaded" in printed("", with_pandas)
     assert not printed(
-        "from tidelog_proto.process.arrow_without_pandas import leave_pandas_out; leave_pandas_out()\n"
+        "from tidelog_proto.process.arrow_without_pandas import disable_pandas_import; disable_pandas_import()\n"
         "assert 'pandas' not in sys.modules",
         with_pandas,
     )
@@ -36,7 +36,7 @@ def test_arrow_loads_pandas_unless_told_otherwise(with_pandas: Path) -> None:
 def test_imported_pandas_stays_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = ModuleType("pandas")
     monkeypatch.setitem(sys.modules, "pandas", loaded)
-    leave_pandas_out()
+    disable_pandas_import()
     assert sys.modules["pandas"] is loaded
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tidelog_proto.process.busy_poll import CROWDED_S, PAUSE_S_MAX, PAUSE_S_MIN, POLLED_BYTES_MAX, IdlePoll
+from tidelog_proto.process.busy_poll import PAUSE_S_MAX, PAUSE_S_MIN, POLLED_BYTES_MAX, PROCESSOR_CONTENDED_S, IdlePoll
 
 
 class Turns:
@@ -116,7 +116,7 @@ def test_polling_ends_when_another_task_used_the_processor(turns: Turns) -> None
     turns.exchange(poll)
     poll.waits(100)
     assert turns.turn()
-    assert not turns.turn(CROWDED_S * 1.1)
+    assert not turns.turn(PROCESSOR_CONTENDED_S * 1.1)
     assert turns.offered == 1
 
 
@@ -129,7 +129,7 @@ def test_where_others_want_the_processor_it_is_tried_more_and_more_rarely(turns:
         if turns.due:
             tried += 1
             turns.turn()
-            turns.turn(CROWDED_S * 1.1)
+            turns.turn(PROCESSOR_CONTENDED_S * 1.1)
         turns.now_s += 20e-6
         poll.came()
     assert 5 <= tried <= 12, "2 + 4 + ... ms"
@@ -139,7 +139,7 @@ def test_where_others_want_the_processor_it_is_tried_more_and_more_rarely(turns:
         turns.turn()
     poll.waits(100)
     turns.turn()
-    turns.turn(CROWDED_S * 1.1)
+    turns.turn(PROCESSOR_CONTENDED_S * 1.1)
     poll.came()
     turns.now_s += PAUSE_S_MIN * 1.1
     assert turns.exchange(poll), "a single event does not pause polling"

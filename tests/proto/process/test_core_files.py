@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tidelog_proto.process.core_files import NOT_WORTH_IT
+from tidelog_proto.process.core_files import CORE_LIMIT_BYTES
 
 NODE = ("node", "--data", "data", "--port", "0", "--management-port", "0")
 GATEWAY = ("gateway", "--bootstrap", "127.0.0.1:1", "--http-port", "0")
@@ -25,4 +25,4 @@ def test_a_server_leaves_no_core_file(tmp_path: Path, command: tuple[str, ...]) 
             (cores,) = [line.split()[-3:-1] for line in limits if line.startswith("Max core file size")]
         finally:
             process.terminate()
-    assert all(int(bound) <= NOT_WORTH_IT for bound in cores)
+    assert all(int(bound) <= CORE_LIMIT_BYTES for bound in cores)

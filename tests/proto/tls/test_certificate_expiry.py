@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.authority import Authority
 
-from tidelog_proto.tls.certificate_expiry import DAY_S, CertificateEnds
+from tidelog_proto.tls.certificate_expiry import DAY_S, CertificateExpiryMonitor
 from tidelog_proto.tls.reloaded_files import TlsFiles
 
 
@@ -23,7 +23,7 @@ def test_expiry_is_reported_and_warned_of_once_a_day(tmp_path: Path, caplog: pyt
     caplog.set_level(logging.WARNING)
     authority, clock, told = Authority(tmp_path), Clock(), dict[str, float]()
     files = authority.files("node", "n", days=1)
-    ends = CertificateEnds(files, clock, told.__setitem__)
+    ends = CertificateExpiryMonitor(files, clock, told.__setitem__)
     ends.read()
     began_s = clock.now_s
     assert told == {
@@ -54,7 +54,7 @@ def test_expiry_is_reported_and_warned_of_once_a_day(tmp_path: Path, caplog: pyt
 def test_unreadable_file_keeps_its_expiry(tmp_path: Path) -> None:
     told = dict[str, float]()
     files = Authority(tmp_path).files("node", "n")
-    ends = CertificateEnds(files, time.time, told.__setitem__)
+    ends = CertificateExpiryMonitor(files, time.time, told.__setitem__)
     ends.read()
     before = dict(told)
     assert files.cert is not None
@@ -64,7 +64,7 @@ def test_unreadable_file_keeps_its_expiry(tmp_path: Path) -> None:
     ends.read()
     ends.look()
     assert told == before
-    nothing = CertificateEnds(TlsFiles(), time.time, told.__setitem__)
+    nothing = CertificateExpiryMonitor(TlsFiles(), time.time, told.__setitem__)
     nothing.read()
     nothing.look()
 
@@ -76,5 +76,5 @@ def test_of_several_cas_the_last_one_counts_and_of_a_chain_the_first(tmp_path: P
     assert own.cert is not None
     chain = tmp_path / "both.pem"
     chain.write_bytes(authority.ca.read_bytes() + own.cert.read_bytes())
-    CertificateEnds(TlsFiles(cert=chain, ca=chain), time.time, told.__setitem__).read()
+    CertificateExpiryMonitor(TlsFiles(cert=chain, ca=chain), time.time, told.__setitem__).read()
     assert told["ca"] - told["certificate"] == pytest.approx(DAY_S, abs=60)

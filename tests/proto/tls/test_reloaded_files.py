@@ -8,7 +8,13 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from tests.authority import Authority
 
-from tidelog_proto.tls.reloaded_files import FollowedTls, TlsFiles, TlsFilesError, client_context, server_context
+from tidelog_proto.tls.reloaded_files import (
+    ReloadingTlsContexts,
+    TlsFiles,
+    TlsFilesError,
+    client_context,
+    server_context,
+)
 
 
 @pytest.fixture
@@ -91,7 +97,7 @@ def test_files_that_change_are_followed_and_a_broken_one_changes_nothing(
     files = authority.files("node", "a")
     assert files.cert is not None
     assert files.key is not None
-    followed = FollowedTls(files, server_context, client_context)
+    followed = ReloadingTlsContexts(files, server_context, client_context)
     first = list(followed.contexts)
     assert not followed.look()
     old_key = files.key.read_bytes()

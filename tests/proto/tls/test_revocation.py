@@ -13,7 +13,13 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from tests.authority import Authority
 
-from tidelog_proto.tls.reloaded_files import FollowedTls, TlsFiles, TlsFilesError, client_context, server_context
+from tidelog_proto.tls.reloaded_files import (
+    ReloadingTlsContexts,
+    TlsFiles,
+    TlsFilesError,
+    client_context,
+    server_context,
+)
 from tidelog_proto.tls.revocation import lists_in, revoked_of
 from tidelog_proto.tls.stream import why
 
@@ -105,7 +111,7 @@ def test_a_list_of_an_authority_with_the_same_name_is_not_taken_for_the_right_on
 
 def test_ca_with_an_unsupported_key_does_not_stop_reloading(authority: Authority) -> None:
     node = dataclasses.replace(authority.files("node", "a"), crl=authority.revoke())
-    followed = FollowedTls(node, server_context)
+    followed = ReloadingTlsContexts(node, server_context)
     assert node.ca is not None
     node.ca.write_bytes(authority.made.cert + _of_a_foreign_curve())
     assert followed.look()
@@ -151,7 +157,7 @@ def test_a_list_is_followed_and_one_that_is_wrong_changes_nothing(
 ) -> None:
     ann = authority.files("client", "ann")
     crl = authority.revoke()
-    followed = FollowedTls(dataclasses.replace(authority.files("node", "a"), crl=crl), server_context)
+    followed = ReloadingTlsContexts(dataclasses.replace(authority.files("node", "a"), crl=crl), server_context)
     shake(followed.contexts[0], client_context(ann))
     authority.revoke(ann)
     assert followed.look()

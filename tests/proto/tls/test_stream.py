@@ -16,10 +16,10 @@ from tests.authority import Authority
 from tests.proto.key_changes import KeyChanger
 
 from tidelog_proto.limits import MIB
-from tidelog_proto.tls.handshakes import TlsEntrance
+from tidelog_proto.tls.handshakes import TlsAcceptor
 from tidelog_proto.tls.reloaded_files import TlsFiles, client_context, server_context
 from tidelog_proto.tls.stream import (
-    BARREN_BYTES_MAX,
+    BYTES_WITHOUT_DATA_MAX,
     CHUNK_BYTES,
     NotTlsError,
     TlsError,
@@ -83,7 +83,7 @@ class Pair:
         self.ends: list[End] = []
         self.context = server_context(server)
         named: dict[str, Any] = {"timeout_s": 10.0} | entrance
-        self.entrance = TlsEntrance(lambda: self.context, failed=self.failed.append, **named)
+        self.entrance = TlsAcceptor(lambda: self.context, failed=self.failed.append, **named)
         self.listener: asyncio.Server | None = None
 
     async def __aenter__(self) -> Self:
@@ -405,7 +405,7 @@ def test_key_updates_without_data_close_the_connection(
                 client.change_keys(1000, both=both)  # 27 bytes each
                 client.send(b"still here")
                 assert await pair.ends[0].until(15) == b"hellostill here"
-                client.change_keys(2 * BARREN_BYTES_MAX // 27, both=both)
+                client.change_keys(2 * BYTES_WITHOUT_DATA_MAX // 27, both=both)
                 error = await asyncio.wait_for(pair.ends[0].lost, 10)
                 assert isinstance(error, TlsError)
                 assert "key updates" in str(error)

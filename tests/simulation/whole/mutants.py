@@ -87,7 +87,7 @@ def admitted_unasked() -> Replacements:
 
     async def be_bound(self: DirectoryAdmission) -> None: ...
 
-    return [(DirectoryAdmission, "_be_bound", be_bound)]
+    return [(DirectoryAdmission, "_wait_until_bound", be_bound)]
 
 
 def joins_unasked() -> Replacements:
@@ -95,7 +95,7 @@ def joins_unasked() -> Replacements:
 
     async def be_registered(self: DirectoryAdmission) -> None: ...
 
-    return [(DirectoryAdmission, "_be_registered", be_registered)]
+    return [(DirectoryAdmission, "_wait_until_registered", be_registered)]
 
 
 def named_before_durable() -> Replacements:

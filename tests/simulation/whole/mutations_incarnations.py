@@ -51,7 +51,7 @@ def tick_kept_by_the_node_alone() -> list[Replacement]:
     async def send_news(self: IncarnationRegistry, neighbours: Any) -> None:
         self._unsent.clear()
 
-    return [(IncarnationRegistry, "_send_news", send_news)]
+    return [(IncarnationRegistry, "_send_changes", send_news)]
 
 
 def takes_part_unregistered() -> list[Replacement]:
@@ -71,7 +71,7 @@ def noted_in_memory() -> list[Replacement]:
                 raise self.refuted(peer_id, known, in_use=False)
         self._known.learn((peer_id, offered.directory_id), IncarnationTick(incarnation, offered.tick))
 
-    return [(IncarnationRegistry, "register", register), (IncarnationRegistry, "_keep_news", forget_news)]
+    return [(IncarnationRegistry, "register", register), (IncarnationRegistry, "_store_changes", forget_news)]
 
 
 async def forget_news(self: IncarnationRegistry) -> list[Directory]:

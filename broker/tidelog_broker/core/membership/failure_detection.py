@@ -310,7 +310,7 @@ class Swim:
         if member is not None and member.incarnation == probe.incarnation:
             self._suspect(probe.target, now_ms)
         if not probe.nacks:
-            self.slowness.worse()  # no helper answered either: this node may be the slow one
+            self.slowness.worse()  # no helper answered either, so this node may be slow
 
     def _suspect(self, node_id: str, now_ms: int, *, refused: bool = False) -> None:
         if self._roster.suspect(node_id, now_ms, refused=refused):
@@ -351,7 +351,7 @@ class Swim:
             for member in self._random_members(self.settings.gossip_fanout):
                 self._send(member.gossip, member.node_id, None)
 
-    # ------------------------------------------------------------------------------------------ time
+    # ---------------------------------------------------------------------------------------- timers
 
     def _note_time(self, now_ms: int) -> bool:
         """Restart every timer if this process was paused. Return whether it was."""
@@ -424,7 +424,8 @@ class Swim:
         theirs = self._digests.get(peer.node_id) if peer is not None else None
         differs = theirs != self.members.digest
         if theirs is None or (differs and self._chooser.randrange(2)):
-            writer.add(self.me)  # only half the time: with maximum-length names no other record fits beside it
+            # Only in half of the datagrams: if names have maximum length, no other record fits beside it.
+            writer.add(self.me)
         self._roster.news.take(self.members.live_count, lambda node_id: writer.add(self.members[node_id]))
         if differs:
             live = self.members.live()

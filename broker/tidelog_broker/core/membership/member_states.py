@@ -141,13 +141,13 @@ class MemberStates:
         member = self.members.get(node_id)
         if member is None or node_id == self._my_id:
             return False
-        is_news = member.state is MemberState.ALIVE
-        if is_news:
+        has_newer_metadata = member.state is MemberState.ALIVE
+        if has_newer_metadata:
             self.hear(replace(member, state=MemberState.SUSPECT), now_ms)
         if refused and node_id in self._suspicions:
             until_ms = now_ms + self._stretched(self._settings.refused_suspicion_ms)
             self._suspicions[node_id] = min(self._suspicions[node_id], until_ms)
-        return is_news
+        return has_newer_metadata
 
     def declare_dead(self, now_ms: int) -> None:
         """Declare the members dead that did not refute their suspicion in time."""

@@ -128,7 +128,7 @@ class Members(Mapping[str, Member]):
         if known is not None:
             self._count(known, -1)
             if known.is_live != member.is_live:
-                del self._table[member.node_id]  # keeps members that left or died in the order in which they did
+                del self._table[member.node_id]  # Keep the members that left or died in the order in which they did.
         self._table[member.node_id] = member
         self._count(member, +1)
         self.version += 1
@@ -136,7 +136,7 @@ class Members(Mapping[str, Member]):
 
     def _make_room_for(self, member: Member) -> bool:
         if not member.is_live:
-            return False  # an unknown member that left or died need not be stored
+            return False  # An unknown member that left or died is not stored.
         for state in (MemberState.LEFT, MemberState.DEAD):
             for node_id, other in self._table.items():
                 if other.state is state:

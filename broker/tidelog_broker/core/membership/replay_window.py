@@ -21,7 +21,7 @@ _MASK: Final = (1 << WINDOW) - 1
 class _Window:
     incarnation: int
     highest: int = 0
-    seen: int = 0  # bit i: the datagram numbered highest - i was received
+    seen: int = 0  # Bit i: the datagram numbered highest - i was received.
 
 
 class ReplayWindows:

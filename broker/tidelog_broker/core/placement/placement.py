@@ -105,7 +105,7 @@ def partition_key(topic_id: bytes, partition: int) -> bytes:
 
 
 def majority(nodes: int) -> int:
-    """Return the size of the smallest sets of `nodes` of which any two intersect."""
+    """Return the size of a majority of `nodes`."""
     assert nodes >= 1
     return nodes // 2 + 1
 

@@ -3,8 +3,8 @@
 Pure functions of the registry and of liveness, so nodes with the same information make the same plan. A *takeover*
 plans the epoch that this node opens after a failure; this node owns it if possible, because another owner would first
 have to receive the decision. A *move* (draining, rebalancing) plans what placement computes. A *hand-over* names the
-replica that follows a node that stops, a *spare* replaces a lagging replica, and *relief* moves ownership from a node
-that merely stores copies to a replica with INGESTION.
+replica that follows a node that stops, a *spare* replaces a lagging replica, and *relief* transfers ownership from a
+node that merely stores copies to a replica with INGESTION.
 
 The number of copies depends on the topic and the registered nodes, never on the live ones: a quorum that shrank with
 every failure would guarantee nothing. If too few nodes of the computed placement are alive for a quorum, and enough of
@@ -71,7 +71,7 @@ def takeover_plan(
         placed = place(
             hashed, nodes, replication_factor=settings.replication_factor, alive=alive, ack_quorum=settings.ack_quorum
         )
-    except NoPersistenceError:  # no node with the role is registered: keep the placement
+    except NoPersistenceError:  # No node with the role is registered, so the placement is kept.
         placement = tuple(active.placement) or (node_id,)
         owner = node_id if node_id in placement else placement[0]
         return Plan(owner, placement, min(max(active.ack_quorum, 1), len(placement)), settings.flush)

@@ -134,11 +134,14 @@ class Acceptor:
 
         def held(_ok: bool, _now_ms: int) -> None:
             if state.tail is not tail or not fence.may_accept(ask.ballot, ask.value):
-                return  # decided, or promised to another candidate: the sender learns of it when it asks again
-            if tail.durable.offset >= end_offset:  # otherwise an append failed; the next OPEN_EPOCH fetches its records
+                # The epoch was decided, or another candidate has a promise: the sender learns of it when it asks again.
+                return
+            # Otherwise an append failed; the next OPEN_EPOCH fetches its records.
+            if tail.durable.offset >= end_offset:
                 state.write(WriteFences([fence.accept(ask.ballot, ask.value)]), accepted)
 
-        promise = fence.promise(ask.ballot)  # written together with the accept, and not announced before
+        # The delete offset is written together with the accept, and not announced before.
+        promise = fence.promise(ask.ballot)
         assert promise is not None
         is_synced = state.syncs_appends or tail.queued.offset == tail.start_offset
         if is_synced and tail.durable.offset >= end_offset:

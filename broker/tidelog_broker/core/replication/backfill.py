@@ -148,7 +148,7 @@ class Backfill:
             if is_where_it_was and self._state.is_member:
                 self._ask(fetch, now_ms)
             else:
-                self._fetch = None  # the copy cannot be continued, or the partition has moved to other nodes
+                self._fetch = None  # The copy cannot be continued, or the partition has moved to other nodes.
                 self.go_on(now_ms)
 
     def go_on(self, now_ms: int) -> None:
@@ -279,7 +279,7 @@ class Backfill:
         if fetch.digest_unknown:
             self._start = base
         more_bytes = sum(len(batch.data) for batch in batches) - fetch.range_bytes
-        if more_bytes > 0:  # a source sends at least one batch, which may exceed the range
+        if more_bytes > 0:  # A source sends at least one batch, which may exceed the range.
             state.cluster_hints.backfill_wait_ms(more_bytes)
         fetch.answered()
 
@@ -342,7 +342,7 @@ class Backfill:
             self._ask(fetch, now_ms)
 
     def _is_preempted(self, fetch: PeerFetch) -> bool:
-        """Return whether a newer epoch is missing by now, such as one that was sealed before its last records arrived.
+        """Return whether an epoch newer than the fetched one is missing, so that it should be fetched first.
 
         An older epoch may take hours. Its copy continues once the newer one is complete.
         """

@@ -151,7 +151,7 @@ class Candidate:
         """Number of promises that seal the epoch."""
         return seal_quorum(self.replicas, self._state.active.ack_quorum)
 
-    # --- beginning -------------------------------------------------------------------------------------
+    # --- start -----------------------------------------------------------------------------------------
 
     def consider(self, now_ms: int) -> None:
         """Start an attempt if the owner is missing; abort or repeat a pre-vote if the evidence has changed.
@@ -252,10 +252,10 @@ class Candidate:
         self._open(now_ms)
 
     def wait_for_all(self) -> None:
-        """Prefer accepts of all replicas for a short time, because a publish with acks=all waits for them."""
+        """Wait briefly for accepts of all replicas, because a publish with acks=all waits for them."""
         self._wants_all = True
 
-    # --- time ------------------------------------------------------------------------------------------
+    # --- timers ----------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
         """Continue after a timeout."""
@@ -293,7 +293,7 @@ class Candidate:
             and len(self._agreeing_nodes) >= self.seal_quorum
             and self._host.suspects_owner(now_ms)
         ):
-            self._seal(now_ms)  # the owner, which was only silent, did not answer in time
+            self._seal(now_ms)  # The owner did not answer the pre-vote in time; only silence was reported about it.
         else:
             self._was_undecided |= self._unsafe_until_ms is not None and self.phase == "opening"
             self._back_off(now_ms)

@@ -81,7 +81,7 @@ class CatchUp:
         state, opening = self._state, self._opening
         promised = state.fence.promised if state.fence is not None else None
         if promised is not None and (opening is None or promised != opening.message.ballot):
-            self.stop()  # promised to another candidate: no record may be appended
+            self.stop()  # A ballot is promised to another candidate, so no record may be appended.
             return
         state.note_commit(reply.commit_offset)
         end = fetch.end or NO_END
@@ -136,7 +136,7 @@ class CatchUp:
             else:
                 self._take(fetch, reply, batches, now_ms)
         except BrokenRunError:
-            fetch.declined(now_ms)  # either the source or this copy is wrong
+            fetch.declined(now_ms)  # The log of the source or this copy is wrong.
         return True
 
     def _ask(self, fetch: PeerFetch, now_ms: int) -> None:

@@ -32,7 +32,7 @@ class ChainLearner:
         self._backfill = backfill
         self._entered = entered
 
-    # --- beginning -------------------------------------------------------------------------------------
+    # --- start -----------------------------------------------------------------------------------------
 
     def load(self, stored: pb.FenceEntry | None, now_ms: int) -> None:
         """Load the chain, completing the steps that a crash has interrupted, and fence the active epoch.

@@ -52,7 +52,7 @@ class Fence:
         return self._copy()
 
     def may_accept(self, ballot: pb.Ballot, value: bytes) -> bool:
-        """Return whether promises allow to accept a value under this ballot."""
+        """Return whether this replica may accept a value under this ballot: no higher ballot is promised."""
         promised = self.promised
         if ballot.round == RESERVED_ROUND:
             owner = (self.descriptor.owner, self.descriptor.owner_incarnation)

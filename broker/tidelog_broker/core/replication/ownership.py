@@ -238,7 +238,7 @@ class Ownership:
         best.last_append_timestamp_us = last_us
 
     def _open_partial_if_refused(self, now_ms: int) -> None:
-        """Open the epoch with the most complete state once no other node may know more."""
+        """Open the epoch with the most complete producer state, once no other node can have a more complete one."""
         fetch, best = self._producers_fetch, self._best_state
         if fetch is None or best is None or self._others_are_asked():
             return
@@ -246,7 +246,7 @@ class Ownership:
             self._forget(best, now_ms)
 
     def _forget(self, best: ProducerTable, now_ms: int) -> None:
-        best.known_from = 0  # unknown producers get an error and have to start again
+        best.known_from = 0  # Unknown producers get an error and must restart.
         self._open(best, best.last_append_timestamp_us, now_ms, is_logged=False)
 
     def _ask_producers(self, now_ms: int) -> None:

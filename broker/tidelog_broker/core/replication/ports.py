@@ -58,11 +58,11 @@ class Timing:
     a sync in each phase, and a candidate that gives up before the answers arrive has to restart. A refusal ends a phase
     at once."""
     fetch_ms: int = 10_000
-    """Maximum wait of OPEN_EPOCH for a replica that fetches missing records."""
+    """How long OPEN_EPOCH waits at most for a replica that fetches missing records."""
     sync_ahead_ms: int = 10_000
-    """Maximum wait of a planned end for logs to be synced ahead."""
+    """How long a planned end waits at most for logs to be synced ahead."""
     all_ms: int = 100
-    """Wait of a planned end for accepts of all live replicas, if a publish with acks=all needs them."""
+    """How long a planned end waits until all live replicas have accepted, if a publish with acks=all needs them."""
     unsafe_ms: int = 9000
     """Time limit of a recovery without a quorum."""
     rank_delay_ms: int = 200

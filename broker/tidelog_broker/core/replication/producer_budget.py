@@ -7,9 +7,9 @@ from typing import Final
 from weakref import ref
 
 NODE_PRODUCERS_MAX: Final = 100_000
-"""About 300 MB with eight batches each, which few producers have in each partition."""
+"""About 300 MB if each producer has eight batches in every partition, which few do."""
 NODE_KEYED_MAX: Final = 500_000
-"""28 MB in full runs; 250 MB if no partition has a full run."""
+"""28 MB in full runs; at most 250 MB if no run is full."""
 
 
 class SharedLimit:

@@ -36,7 +36,7 @@ class ProducerStateFetch:
 
     @property
     def is_asking(self) -> bool:
-        """Whether a request is outstanding, so that other nodes may know more than this log."""
+        """Whether a request is outstanding, so that another node may have newer producer state than this log."""
         return self._fetch is not None
 
     @property
@@ -99,5 +99,5 @@ class ProducerStateFetch:
 
     def _ask(self, fetch: PeerFetch, now_ms: int) -> None:
         ask = fetch.ask(self._end(fetch), now_ms)
-        ask.producers_or_later = True  # a node with later state may no longer have that of the requested offset
+        ask.producers_or_later = True  # A node with later state may no longer have the state of the requested offset.
         self._state.send(fetch.source, ask)

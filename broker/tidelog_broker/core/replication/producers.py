@@ -40,7 +40,7 @@ from tidelog_proto.limits import SEQUENCE_WINDOW_BATCHES
 
 PRODUCERS_MAX: Final = 10_000
 PRODUCERS_MIN: Final = 16
-"""Producers whose newest batches a partition always remembers, even if the node's limit is reached or they are idle,
+"""Producers whose newest batches each partition remembers regardless of the node's limit and of their idle time,
 because the clock of an owner may jump by days."""
 PRODUCER_IDLE_S: Final = 7 * 24 * 3600
 """Much longer than any client retries a batch."""
@@ -52,7 +52,7 @@ _CONTROL: Final = int(Flags.CONTROL)
 
 
 class StoredBatch(NamedTuple):
-    """Offsets of a stored batch of a producer.
+    """The offsets of one stored batch of a producer.
 
     `duplicates` is the number of its records dropped as duplicates. `dropped` is a bitmap of them; empty if none was
     dropped, or if it is no longer known. `fingerprint` is that of the sent content, see `fingerprint_of`; None if

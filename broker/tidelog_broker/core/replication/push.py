@@ -37,11 +37,11 @@ class SentGroup(NamedTuple):
 
 @dataclass(slots=True)
 class Follower:
-    """The progress of a follower, as known to the owner."""
+    """The progress of a follower, as the owner knows it."""
 
     node_id: str
     held_offset: int
-    """Durable end that the follower has acknowledged last."""
+    """The end offset that the follower last acknowledged as durable."""
     streaming: bool = True
     answered: bool = False
     """Whether the follower has acknowledged anything in this epoch, and since the last heartbeat."""
@@ -59,7 +59,7 @@ class Follower:
     """EWMA of the time from sending a group to its acknowledgement."""
     goal_offset: int = 0
     goal_ms: int = 0
-    """An earlier end of the log that the replica has not reached yet, and its time."""
+    """A past log end that the replica has not reached yet, and when the owner recorded it."""
 
     def lag_ms(self, now_ms: int) -> int:
         """Return the age of the oldest known log end that this replica has not reached; 0 if it keeps up."""
@@ -73,7 +73,7 @@ class Follower:
         return self.streaming and self.answered and self.lag_ms(now_ms) < KEEPS_UP_MS
 
     def aim(self, end_offset: int, now_ms: int) -> None:
-        """Set the current log end as the new goal, if the replica has reached the previous one."""
+        """Record the current log end as the next one to reach, if the replica has reached the previous one."""
         if self.held_offset >= self.goal_offset:
             self.goal_offset, self.goal_ms = end_offset, now_ms
 
@@ -170,7 +170,7 @@ class PushWindow:
     def heartbeats(
         self, end: Position, *, commit: int, log_start: int, alive: Iterable[str], now_ms: int
     ) -> list[Send]:
-        """Return the heartbeats that are due: for followers that are silent or lack offsets that all should know."""
+        """Return the due heartbeats: to followers that are silent or lack offsets that every replica should know."""
         living = set(alive)
         sends: list[Send] = []
         for follower in self.followers.values():

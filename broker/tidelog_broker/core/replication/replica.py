@@ -188,7 +188,7 @@ class Replica:
         return effects
 
     def suspects_owner(self, now_ms: int) -> bool:
-        """Return whether the owner seems to have failed: a reason to attempt a takeover, never a permission."""
+        """Return whether the owner seems to have failed, which justifies a takeover attempt but does not permit it."""
         state = self.state
         active = state.active
         if not state.is_member or state.halted is not None:
@@ -363,13 +363,13 @@ class Replica:
     # --- the follower ----------------------------------------------------------------------------------
 
     def _on_append(self, sender: str, append: pb.AppendBatch, batches: Sequence[Batch], now_ms: int) -> bool:
-        """Append the owner's batches to the local log; return whether nothing with a deadline was started."""
+        """Append the owner's batches to the local log; return whether no new deadline was set."""
         state = self.state
         if not state.is_current(sender, append.epoch, now_ms):
             return False
         active = state.active
         if (sender, append.owner_incarnation) != (active.owner, active.owner_incarnation):
-            state.request_chain(sender, now_ms)  # an epoch has one owner, so the sender has another chain
+            state.request_chain(sender, now_ms)  # An epoch has one owner, so the sender has another chain.
             return False
         if state.fence is None:
             return False
@@ -383,7 +383,7 @@ class Replica:
             self.raise_log_start(append.log_start_offset, now_ms)
         state.note_commit(append.commit_offset)
         if append.acknowledged_offset > state.tail.durable.offset and not state.doubt:
-            state.doubt = "damaged"  # the disk was rolled back, so promises may be lost, too
+            state.doubt = "damaged"  # The disk was rolled back, so promises may be lost, too.
         held = state.tail.queued
         if append.base_offset > held.offset or (state.doubt and state.doubt_ends is None):
             self.catch_up.begin(now_ms)

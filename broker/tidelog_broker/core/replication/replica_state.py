@@ -228,7 +228,7 @@ class ReplicaState:
 
         def wrote(ok: bool, now_ms: int) -> None:
             if not ok:
-                if rewinds == tail.rewinds:  # otherwise an earlier failed append has rewound the tail already
+                if rewinds == tail.rewinds:  # Otherwise an earlier failed append has rewound the tail already.
                     # Batches queued after it no longer continue the log.
                     tail.rewind()
                     self._no_space(tail)
@@ -327,7 +327,7 @@ class ReplicaState:
             self.forks(sender, epoch, reason)
             return
         if here.unsafe or not other.unsafe:
-            self.send_chain(sender, epoch)  # the other node has to evaluate the fork, too
+            self.send_chain(sender, epoch)  # The other node has to evaluate the fork, too.
         if here.unsafe and not other.unsafe:
             return
         how = ""
@@ -341,7 +341,7 @@ class ReplicaState:
     # --- commit ----------------------------------------------------------------------------------------
 
     def note_commit(self, offset: int) -> None:
-        """Raise the commit offset of the active epoch; records that are not durable here yet are committed later."""
+        """Raise the commit offset of the active epoch; records that are not durable here are committed later."""
         known = self.commit_known
         if offset > known:
             known = self.commit_known = offset

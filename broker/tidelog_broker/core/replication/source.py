@@ -36,7 +36,7 @@ class Source:
         is_open = status == pb.HELD and ask.epoch == state.tail.epoch
         resumed = is_open and self._resume(sender, ask.from_offset, now_ms)
         if resumed:
-            end = ask.from_offset  # the owner pushes the later records as appends
+            end = ask.from_offset  # The owner pushes the later records as appends.
         if status == pb.HELD and ask.epoch != state.tail.epoch:
             end = state.decision(ask.epoch).end_offset
         if status == pb.HELD and ask.from_offset < end:
@@ -46,7 +46,7 @@ class Source:
             state.emit(ReadLog(sender, ask.epoch, ask.from_offset, limit, bytes_max))
             return False
         at = Position(ask.from_offset, ask.from_digest)
-        if status == pb.DIVERGED and ask.digest_unknown:  # a compacted batch on this node may start before the offset
+        if status == pb.DIVERGED and ask.digest_unknown:  # A compacted batch on this node may start before the offset.
             start = state.log.batch_start(ask.epoch, ask.from_offset)
             at = Position(ask.from_offset if start is None else start, 0)
         self.reply(ReadLog(sender, ask.epoch, ask.from_offset, end, 0), (), at, at, status)
@@ -61,7 +61,8 @@ class Source:
         if ask.epoch < state.chain.genesis.epoch or (ask.epoch == state.tail.epoch and not state.is_member):
             return pb.NOT_HELD
         if ask.producers and ask.epoch < state.active.epoch and ask.from_offset == state.decision(ask.epoch).end_offset:
-            return pb.HELD  # the log or its snapshots may contain the state of deleted and missing epochs, too
+            # The log or its snapshots may also contain the producer state of deleted and missing epochs.
+            return pb.HELD
         # Another node may need an outdated version as input for the newest one.
         if ask.epoch in self._incomplete() and state.log.epoch_end(ask.epoch) not in state.ends_of(ask.epoch):
             return pb.NOT_HELD

@@ -34,7 +34,7 @@ ADMIN_BY_RECORD: Final = (
     "an API key or user in the cluster's records cannot act as the administrator of the settings: use a key of the "
     "node's admin_key_file (tidelog key new creates one), or set `admin` to another name"
 )
-"""Refuses sessions of such a record, which a caller with the permission `cluster` could create."""
+"""Sessions of this record are refused: a caller with the permission `cluster` could create one."""
 
 
 class SecurityRegistry:

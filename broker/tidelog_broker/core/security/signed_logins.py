@@ -48,7 +48,7 @@ class SignedLogins:
             return None
         try:
             state = pb.SealedLogin.FromString(text)
-        except DecodeError:  # a node with another version has signed it
+        except DecodeError:  # A node with another version has signed it.
             return None
         is_holders = hmac.compare_digest(state.holder.encode(), holder.encode())
         ends_in_us = state.ends_us - now_us

@@ -68,8 +68,8 @@ class Tickets:
             raise ticket_refused("it is not signed by a node of this cluster")
         try:
             content = pb.Ticket.FromString(text)
-        except DecodeError:  # a node with another version has signed it
-            raise ticket_refused("it cannot be decoded by this version") from None
+        except DecodeError:  # A node with another version has signed it.
+            raise ticket_refused("its content cannot be decoded by this version of the node") from None
         if not hmac.compare_digest(content.holder.encode(), holder.encode()):
             raise ticket_refused("it was issued to another principal")
         ends_us = content.ends_us + SKEW_MS * _US
@@ -77,7 +77,7 @@ class Tickets:
             raise ticket_refused("it has expired")
         if (
             ends_us > now_us + (TICKET_MS + 2 * SKEW_MS) * _US
-        ):  # limits the damage of a leaked secret after its rotation
+        ):  # Limits the damage of a leaked secret after its rotation.
             raise ticket_refused("its validity exceeds the maximum")
         return VerifiedTicket(content.caller, ends_us)
 

@@ -60,7 +60,7 @@ async def cluster_status(broker: Broker, request: Request) -> None:
         if query.nodes_only:
             pass
         elif cursor is None and len(broker.nodes.live()) > _NODES_WITH_TOPICS:
-            reply.next.SetInParent()  # the list of nodes may fill the page
+            reply.next.SetInParent()  # The list of nodes may fill the page.
         else:
             page = partition_descriptions.page_of(
                 broker, all_items(broker.topics, cursor, internal=True, session=request.session), cursor
@@ -207,7 +207,7 @@ async def node_announce(broker: Broker, request: Request) -> None:
             if announce.node.node_id != request.connection.peer_id:
                 raise ProtocolError(
                     pb.FORBIDDEN,
-                    f"node {request.connection.peer_id!r} may bind only its own id to a directory, "
+                    f"node {request.connection.peer_id!r} may register a directory only under its own id, "
                     f"got {announce.node.node_id!r}",
                 )
             reply.bound_directory_id = await _bind(broker, announce, reply)
@@ -225,7 +225,7 @@ async def node_announce(broker: Broker, request: Request) -> None:
 
 
 async def _bind(broker: Broker, announce: pb.NodeAnnounce, reply: pb.NodeAnnounceReply) -> bytes:
-    """Return the directory id to which this node has durably bound a founder; empty for another node's directory."""
+    """Return the directory id that this node has durably recorded for a founder; empty for another node's directory."""
     founder = announce.node
     if len(founder.directory_id) != DIRECTORY_ID_BYTES:
         raise ProtocolError(
@@ -258,7 +258,7 @@ def known(broker: Broker, asker: str, after: str = "") -> pb.NodeAnnounceReply:
     for record in sorted(broker.nodes.records(), key=lambda each: each.node_id):
         if record.node_id <= after or record.node_id == asker:
             continue
-        if size_bytes >= PAGE_BYTES:  # the number of removed nodes is not limited
+        if size_bytes >= PAGE_BYTES:  # The number of removed nodes is not limited.
             reply.last = reply.nodes[-1].node_id
             break
         reply.nodes.append(record)

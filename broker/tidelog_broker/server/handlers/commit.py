@@ -102,7 +102,7 @@ async def _commit(broker: Broker, shard: GroupShard, message: pb.Commit, committ
     if is_large:
         await broker.bounds.turns.next_slice(request.connection, request.payer)
         check_wanted(broker, request)
-    for entry, result in checked:  # no await from here to the write, see `check_commit`
+    for entry, result in checked:  # No await from here to the write, see `check_commit`.
         place = (entry.topic_id, entry.partition)
         try:
             coordinator.check_commit(message.group, message.member_id, message.generation, place)
@@ -134,7 +134,7 @@ async def _commit(broker: Broker, shard: GroupShard, message: pb.Commit, committ
         stored = positions.get(key)
         if stored is None or broker.topics.is_deleted(
             key.topic_id
-        ):  # the positions of a deleted topic are being removed
+        ):  # The positions of a deleted topic are being removed.
             result.error.CopyFrom(ProtocolError(pb.UNKNOWN_TOPIC, "the topic was deleted").to_message())
         else:
             _fill(result, stored)
@@ -186,10 +186,10 @@ def _check_entry(broker: Broker, entry: pb.CommitEntry) -> None:
             f"topic {record.name!r} has partitions 0 to {record.config.partitions - 1}, got {entry.partition}",
         )
     if broker.routes.owner((entry.topic_id, entry.partition)) != broker.node_id:
-        return  # only the owner knows the end of the log
+        return  # Only the owner knows the end of the log.
     partition = broker.partitions.find((entry.topic_id, entry.partition))
     if partition is None:
-        return  # the topic was just created, and its log is being opened
+        return  # The topic was just created, and its log is being opened.
     state = partition.state
     is_known = state.writer is not None or state.replica.state.halted is not None
     # With several copies a new owner may have more records; the end of a single copy is unknown until its epoch begins.
@@ -224,7 +224,7 @@ async def _committed(broker: Broker, message: pb.Committed, request: Request) ->
     session = request.session
     if message.topic_id:
         await broker.meta_freshness.refresh_for([(message.topic_id, 0)])
-        broker.topics.with_id(message.topic_id)  # a deleted topic is an error, not "never committed"
+        broker.topics.with_id(message.topic_id)  # A deleted topic is an error; it does not mean "never committed".
     shard = broker.groups.of(message.group)
     await shard.coordinator.ready(confirmed=True)
     after = (message.after.topic_id, message.after.partition) if message.HasField("after") else None

@@ -20,8 +20,7 @@ COMPACT_TIMEOUT_S: Final = 3600.0
 much earlier, see `Compaction.run_now`."""
 
 OWNER_TIMEOUT_S: Final = 10.0
-"""Limit of waiting for an owner that can write. The owner's answer is final and this node does not retry, because a
-client that waited for an hour would not learn that copies are missing."""
+"""Limit of waiting for an owner that can write. Its answer is not retried, or a client would wait for an hour."""
 
 
 async def compact(broker: Broker, request: Request) -> None:

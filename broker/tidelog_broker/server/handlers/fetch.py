@@ -45,7 +45,7 @@ class _Gathered:
     size_bytes: int = 0
     failed: bool = False
     bytes_max: int = 0
-    """The size limit that applied to the last read."""
+    """The size limit that the last read used."""
     is_behind: bool = False
     """Whether no record has matched yet and more records have to be scanned."""
 
@@ -110,7 +110,7 @@ async def fetch(broker: Broker, request: Request) -> None:
                     return
             if gathered.is_behind:
                 continue
-            with contextlib.suppress(TimeoutError):  # the loop answers with the available records then
+            with contextlib.suppress(TimeoutError):  # The loop then answers with the available records.
                 async with asyncio.timeout(left_s):
                     await woken.wait()
     finally:

@@ -17,7 +17,7 @@ from tidelog_broker.groups.descriptions import Descriptions
 from tidelog_broker.groups.subscriptions import check_wish
 from tidelog_broker.server.coordination import at_coordinator, founded
 from tidelog_broker.server.forwarding import ask_owner, at_owner
-from tidelog_broker.server.group_quota import group_made, made_here
+from tidelog_broker.server.group_quota import created_here_count, group_made
 from tidelog_broker.wire.caller_forwarding import with_caller
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
@@ -120,7 +120,7 @@ async def _count(broker: Broker, request: Request) -> None:
         raise ProtocolError(pb.INVALID_REQUEST, "the number of groups of a principal is reported only to nodes")
 
     async def local(_: pb.Envelope) -> pb.Envelope:
-        made = await made_here(broker, message.partition, message.made_by)
+        made = await created_here_count(broker, message.partition, message.made_by)
         return pb.Envelope(group_list_reply=pb.GroupListReply(made=made))
 
     request.reply(await at_owner(broker, broker.groups.at(message.partition).key, request, local))

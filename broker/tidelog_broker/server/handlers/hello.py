@@ -10,7 +10,7 @@ from tidelog_broker.broker import Broker
 from tidelog_broker.core.security.login import Login
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.metadata.authenticator import Authenticator
-from tidelog_broker.server.audited_requests import came_from
+from tidelog_broker.server.audited_requests import request_origin
 from tidelog_broker.wire.connection import Connection, Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.auth.client_address import counted_address
@@ -67,7 +67,7 @@ async def _authenticated(broker: Broker, request: Request, authenticator: Authen
     except ProtocolError as error:
         if error.code in {pb.UNAUTHENTICATED, pb.CREDENTIALS_EXPIRED}:
             broker.metrics.unauthenticated.inc()
-            broker.audit.unknown(error.message, request.envelope.hello.client_id, came_from(connection))
+            broker.audit.unknown(error.message, request.envelope.hello.client_id, request_origin(connection))
         request.fail(error)
         connection.close()
         return
@@ -102,7 +102,7 @@ async def session_of(broker: Broker, authenticator: Authenticator, credentials: 
             raise _yet_to_hear() from error
         if (
             broker.security.registry.changes == heard
-        ):  # nothing has changed: avoid a second slow hash for a wrong secret
+        ):  # `__meta` has not changed, so a wrong secret is not hashed a second time.
             raise
     return await authenticator.session_of(credentials, address=address)
 

@@ -12,7 +12,7 @@ from tidelog_broker.broker import Broker
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.core.security.tickets import TICKET_MS
 from tidelog_broker.metadata.authenticator import Authenticator
-from tidelog_broker.server.audited_requests import came_from
+from tidelog_broker.server.audited_requests import request_origin
 from tidelog_broker.server.handlers.hello import logged_in, session_of
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
@@ -25,7 +25,8 @@ async def identify(broker: Broker, request: Request) -> None:
     """Handle IDENTIFY. An error of the caller's credentials is part of the answer.
 
     Raises:
-        ProtocolError: INVALID_REQUEST without authentication; or why the credentials cannot be checked now.
+        ProtocolError: INVALID_REQUEST if this node does not authenticate callers; another error if it cannot check the
+            credentials now.
     """
     authenticator, gateway = broker.security.authenticator, request.connection.session
     if authenticator is None or gateway is None:
@@ -51,7 +52,7 @@ async def identify(broker: Broker, request: Request) -> None:
         if error.code not in _OF_CREDENTIALS:
             raise
         broker.metrics.unauthenticated.inc()
-        about = came_from(request.connection)._replace(through=gateway.principal)
+        about = request_origin(request.connection)._replace(through=gateway.principal)
         broker.audit.unknown(error.message, f"{request.connection.client_id} of {gateway.principal}", about)
         request.reply(pb.Envelope(identify_reply=pb.IdentifyReply(error=error.to_message())))
         return

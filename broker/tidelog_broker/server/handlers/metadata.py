@@ -13,10 +13,10 @@ from tidelog_broker.broker import Broker
 from tidelog_broker.cluster.route_watch import (
     WAIT_MS_MAX,
     TopicView,
+    changed_partitions,
     check_known,
     described,
-    is_news,
-    news_of,
+    has_newer_metadata,
 )
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.core.topics import unknown_topic
@@ -43,7 +43,7 @@ async def metadata(broker: Broker, request: Request) -> None:
     check_known(message.known)
     holds = message.wait_ms > 0 and broker.route_news.may_hold(message.known)
     if holds:
-        await _until_news(broker, request)
+        await _until_changed(broker, request)
         if not request.connection.is_open:
             request.drop()
             return
@@ -70,7 +70,7 @@ async def metadata(broker: Broker, request: Request) -> None:
 
 
 def _news(broker: Broker, request: Request, names: list[str]) -> pb.Envelope | None:
-    """Answer a held request: only the partitions that differ from what the client knows.
+    """Answer a held request: only the partitions that differ from the client's metadata.
 
     Changes that exceed a page are sent after the client's next request.
 
@@ -89,7 +89,7 @@ def _news(broker: Broker, request: Request, names: list[str]) -> pb.Envelope | N
         if record is None or record.topic_id not in known or (session is not None and not _may_see(session, name)):
             return None
         view = broker.route_news.view(record, broker.routes.get)
-        news = news_of(known[record.topic_id], view)[:room]
+        news = changed_partitions(known[record.topic_id], view)[:room]
         room -= len(news)
         infos.append(described(record, ((index, view.routes[index]) for index in news)))
     reply = pb.MetadataReply(cluster_id=broker.cluster_id, topics=infos, nodes=broker.cluster.nodes())
@@ -137,8 +137,8 @@ def _first_unknown(broker: Broker, names: list[str], cursor: pb.TopicCursor | No
     return next((name for name, record in page if record is None), None)
 
 
-async def _until_news(broker: Broker, request: Request) -> None:
-    """Hold a request until something differs from what the client knows, or the wait is over."""
+async def _until_changed(broker: Broker, request: Request) -> None:
+    """Hold a request until this node's metadata differs from the client's, or the wait is over."""
     message = request.envelope.metadata
     wait_s = min(message.wait_ms, WAIT_MS_MAX) / 1000
     with broker.route_news.listening(message.known, wait_s=wait_s) as held:
@@ -149,7 +149,7 @@ async def _until_news(broker: Broker, request: Request) -> None:
                 held.woken.clear()
                 if held.is_over or broker.lifecycle.stopping or not request.connection.is_open:
                     return
-                if any(is_news(known, _view(broker, known.topic_id)) for known in message.known):
+                if any(has_newer_metadata(known, _view(broker, known.topic_id)) for known in message.known):
                     return
         finally:
             request.connection.closed_listeners.discard(held.woken.set)

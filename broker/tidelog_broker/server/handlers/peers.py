@@ -23,7 +23,7 @@ from tidelog_proto.limits import FRAME_BYTES_MAX, PEER_NONCE_BYTES, PROTOCOL_VER
 log = logging.getLogger(__name__)
 
 IN_USE_TIMEOUT_S: Final = 1.0
-"""How long an earlier incarnation of a starting node has to prove that it is still running."""
+"""How long to wait for the earlier incarnation of a starting node to prove that it is still running."""
 
 
 def hello(broker: Broker, request: Request) -> None:
@@ -86,7 +86,8 @@ async def proof(broker: Broker, request: Request) -> None:
             connection.close()
             return
         await broker.incarnations.register(challenge.node_id, challenge.incarnation, offered)
-        if not connection.is_open:  # its loss was handled before, so nothing would remove it from the peers
+        # The loss of its link was handled before, so nothing would remove it from the peers later.
+        if not connection.is_open:
             request.drop()
             return
         peers.welcome(connection, challenge, secret)

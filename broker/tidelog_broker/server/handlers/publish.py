@@ -167,7 +167,7 @@ class Submission:
     def next_slice(self) -> bool:
         """Verify and queue some batches; return whether they were the last."""
         first, stop = self._done, min(self._done + BATCHES_PER_PIECE, len(self._batches))
-        if first:  # the first slice was charged before it began
+        if first:  # The first slice was charged before it began.
             if self._broker.lifecycle.stopping:
                 self._refuse(ProtocolError(pb.SHUTTING_DOWN, "the node is stopping; retry at another node"))
                 return True
@@ -258,7 +258,7 @@ def _other_owner(broker: Broker, entry: pb.PublishEntry) -> str:
         return ""
     record = broker.topics.with_id(entry.topic_id)
     if record.name.startswith(INTERNAL_PREFIX) or entry.partition >= record.config.partitions:
-        return ""  # refused by this node with the correct error
+        return ""  # This node refuses the batch with the correct error.
     return owner
 
 

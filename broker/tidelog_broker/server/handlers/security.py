@@ -21,7 +21,7 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
 _USAGES_MAX: Final = 1_000
-"""Callers reported per node, those throttled the longest first. All nodes together report at most twice as many."""
+"""Callers reported per node, longest throttled first. All nodes together report at most twice as many."""
 _USAGE_TIMEOUT_S: Final = 1.5
 """Limit of waiting for the usage at all other nodes; later answers are omitted."""
 _PREFIXES: Final = {
@@ -154,6 +154,6 @@ async def _usage_at(broker: Broker, request: Request, peer: str) -> list[pb.Quot
     envelope = with_caller(request, pb.Envelope(security_list=request.envelope.security_list))
     try:
         frame = await broker.cluster.request(peer, envelope, timeout_s=_USAGE_TIMEOUT_S)
-    except ProtocolError:  # the node is unreachable, slow, or of a release without quotas
+    except ProtocolError:  # The node is unreachable, slow, or of a release without quotas.
         return []
     return list(frame.envelope.security_list_reply.usages)

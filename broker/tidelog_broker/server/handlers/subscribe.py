@@ -82,7 +82,7 @@ class Pump:
         self.stopped = False
 
     def check(self, session: Session) -> None:
-        """Check that the subscription is still allowed for its caller, or for `session`, its connection's.
+        """Check that the caller of the subscription, or of its connection (`session`), still has the permission.
 
         Raises:
             ProtocolError: it is the connection's own and no longer allowed.
@@ -298,7 +298,7 @@ class Pump:
                         )
                         heads = batches
                         if next_offset == offset:
-                            return  # the records cannot be read yet; the next wake-up continues
+                            return  # The records cannot be read yet; the next wake-up continues.
                     if self.stopped or key not in self._partitions:
                         pass
                     elif batches and self._fits(sum(map(len, batches))):
@@ -306,7 +306,7 @@ class Pump:
                     elif filtered is not None and not batches:
                         self._skip(key, next_offset, filtered)
         except ProtocolError as error:
-            if not self.stopped and key in self._partitions:  # otherwise the end of the partition was reported before
+            if not self.stopped and key in self._partitions:  # Otherwise the end of the partition was reported before.
                 self._end(key, error)
         finally:
             self._reading = False
@@ -420,7 +420,8 @@ async def subscribe(broker: Broker, request: Request) -> None:
         except ProtocolError as error:
             result.error.CopyFrom(denial(error, current=current).to_message())
     if pump.stopped or not connection.is_open:
-        pump.stop()  # unsubscribed or disconnected meanwhile: stop following the partitions that were added since
+        # The client has unsubscribed or disconnected meanwhile, so unfollow the partitions that were added since.
+        pump.stop()
     elif not subscription.positions:
         pump.stop()
         del connection.pumps[message.subscription_id]

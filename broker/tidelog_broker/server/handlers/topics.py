@@ -34,7 +34,7 @@ async def create(broker: Broker, request: Request) -> None:
 
     async def local(envelope: pb.Envelope) -> pb.Envelope:
         if envelope.topic_create.name == AUDIT_TOPIC and request.is_of_node:
-            await broker.controller.found_audit(envelope.topic_create.config)
+            await broker.controller.create_audit_topic(envelope.topic_create.config)
             return pb.Envelope(topic_reply=pb.TopicReply())
         return _reply(broker, await broker.controller.create_topic(envelope.topic_create, envelope.caller))
 
@@ -128,7 +128,7 @@ async def list_some(broker: Broker, request: Request) -> None:
     cursor = cursor_of(message)
     begins = (
         cursor is None or not cursor.topic_id
-    )  # the cursor of a following page has a topic id; one with a name only starts a list
+    )  # The cursor of a following page has a topic id; one with a name only starts a list.
     if begins and request.connection.peer_id is None:
         await is_current(broker)
     async with broker.bounds.turns.turn(request.connection, request.payer):

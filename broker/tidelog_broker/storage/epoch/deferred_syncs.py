@@ -29,8 +29,7 @@ from typing import Final, NamedTuple
 from tidelog_broker.storage.segment.disk import Disk, OpenSegment
 
 UNSYNCED_SEGMENTS_MAX: Final = 4
-"""Bound on the rolled segments that the end of an epoch has to sync besides the newest; beyond it an append syncs the
-oldest.
+"""Limit of rolled, unsynced segments, which the end of an epoch must sync; beyond it an append syncs the oldest.
 """
 
 
@@ -119,7 +118,7 @@ class DeferredSyncs:
         self.error: OSError | None = None
 
     def __bool__(self) -> bool:
-        """Whether a sync is pending."""
+        """Return whether a sync is pending."""
         return bool(self._rolled) or (self._names is not None and not self._names.is_done)
 
     @property
@@ -193,7 +192,7 @@ class DeferredSyncs:
         while len(self._rolled) > count and self._rolled[0].sync.try_cancel():
             self._disk.open_segments.release(self._rolled.pop(0).opened)
 
-    # ------------------------------------------------------------------------------------ inside
+    # --------------------------------------------------------------------------------- internals
 
     def _sync_oldest(self) -> None:
         self._rolled[0].sync.finish()

@@ -63,7 +63,7 @@ def make_epoch_dir(
         if is_newest:
             mark_newest(fs, partition, start.epoch)
         fs.sync_dir(partition)
-    except OSError as error:  # not DiskFullError, which promises that nothing has changed
+    except OSError as error:  # A DiskFullError would promise that nothing has changed.
         raise StorageFailedError(
             f"epoch {start.epoch} was created in {directory}, but not durably: {error}; check the disk"
         ) from error

@@ -146,7 +146,7 @@ class EpochLog:
             log._resume_repair(decided=sealed_end_offset is not None)
         return log
 
-    # ------------------------------------------------------------------------------------ what it is
+    # ----------------------------------------------------------------------------------------- state
 
     @property
     def state(self) -> State:
@@ -205,7 +205,7 @@ class EpochLog:
     # ------------------------------------------------------------------------------------ appending
 
     def has_room(self, needed_bytes: int) -> bool:
-        """Whether `ensure_space` would succeed for this many bytes without touching the disk."""
+        """Return whether `ensure_space` would succeed for this many bytes without touching the disk."""
         active = self._active
         if active is None or self._failure or self._held.damage is not None:
             return False
@@ -414,7 +414,7 @@ class EpochLog:
         assert len(self._held.segments) > 1, "the newest segment stays"
         oldest = self._held.segments[0]
         try:
-            # One at a time: a crash must not bring back an older segment with a gap after it.
+            # Remove one at a time, so that a crash cannot bring back an older segment with a gap after it.
             self._deferred.sync_names()
             with self._held.beside:
                 self._held.segments = self._held.segments[1:]
@@ -440,7 +440,7 @@ class EpochLog:
         except OSError as error:
             raise StorageFailedError(f"{self.directory} could not be synced: {error}; check the disk") from error
 
-    # ------------------------------------------------------------------------------------ inside
+    # --------------------------------------------------------------------------------- internals
 
     def _resume_repair(self, *, decided: bool) -> None:
         """Resume a repair, or remove its marker if the log reaches the decided end of the epoch."""
@@ -521,7 +521,7 @@ class EpochLog:
         return self._active
 
     def _must_roll(self, active: ActiveSegment, needed_bytes: int) -> bool:
-        """Whether the group needs a new segment. A group never spans two; one larger than a segment gets its own."""
+        """Return whether the group needs a new segment. A group never spans two; a larger one gets its own."""
         return active.end.position + needed_bytes > self.segment_bytes and active.has_batches
 
     def _fail(self, what: str, error: OSError) -> StorageFailedError:

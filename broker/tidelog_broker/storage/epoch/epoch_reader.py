@@ -94,7 +94,7 @@ class EpochReader:
             except DamagedError:
                 if self._held.end.offset >= end_offset:
                     raise
-                # The log was truncated meanwhile: the removed records were never decided.
+                # The log was truncated meanwhile; the removed records were never decided.
                 raise self._out_of_range(position) from None
             except OSError as error:
                 raise unreadable(f"{segment.path} cannot be read", error) from error
@@ -197,7 +197,7 @@ class EpochReader:
             except ProtocolError:
                 continue  # The segment was deleted meanwhile, or the log is closed.
 
-    # ------------------------------------------------------------------------------------ inside
+    # --------------------------------------------------------------------------------- internals
 
     def _segments_from(self, offset: int, end_offset: int) -> tuple[Segment, ...]:
         """Return the segments from the one that holds `offset` on; `end_offset` was loaded before.

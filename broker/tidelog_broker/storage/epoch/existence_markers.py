@@ -36,7 +36,7 @@ def mark_directory(fs: FileSystem, directory: Path) -> None:
 
 
 def has_directory_marker(fs: FileSystem, directory: Path) -> bool:
-    """Whether the marker of a partition's directory exists."""
+    """Return whether the marker of a partition's directory exists."""
     return fs.exists(_marker_path(directory))
 
 

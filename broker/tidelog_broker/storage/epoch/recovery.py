@@ -118,7 +118,7 @@ def _remove_unfinished(fs: FileSystem, directory: Path) -> None:
 def _name_begun(fs: FileSystem, directory: Path) -> None:
     """Rename segments that have a temporary name; delete those without a valid header, which were never synced.
 
-    Such a header was never written, or only to the page cache; another segment's header means that the file was reused.
+    An invalid header was never synced; the header of another segment means that the file was reused.
     """
     begun = [directory / name for name in fs.list_dir(directory) if name.endswith(BEGUN_SUFFIX)]
     for path in begun:

@@ -25,7 +25,7 @@ _SHORT_NOTE: Final = re.compile(r"short-\d{8,20}")
 
 
 def has_marker(fs: FileSystem, directory: Path) -> bool:
-    """Whether an epoch's log lacks records that it once held."""
+    """Return whether an epoch's log lacks records that it once held."""
     return fs.exists(directory / REPAIR_MARKER)
 
 
@@ -55,7 +55,7 @@ def remove_marker(fs: FileSystem, directory: Path) -> None:
 
 
 def is_marked_short(fs: FileSystem, directory: Path, epoch: int) -> bool:
-    """Whether the machine crashed during an unsynced epoch whose log has not caught up since."""
+    """Return whether the machine crashed during an unsynced epoch whose log has not caught up since."""
     return fs.exists(directory / f"short-{epoch:08d}")
 
 

@@ -98,7 +98,7 @@ class NodeDirLockedError(NodeDirError):
 
 
 def is_shortage(error: OSError) -> bool:
-    """Whether an error means that space, quota or descriptors are exhausted; nothing has changed."""
+    """Return whether an error means that space, quota or descriptors are exhausted; nothing has changed."""
     return error.errno in {errno.ENOSPC, errno.EDQUOT} or is_out_of_descriptors(error)
 
 

@@ -79,7 +79,7 @@ class File(Protocol):
         ...
 
     def finish_writing(self) -> None:
-        """Release the resources for writing: this object writes no more, and others may truncate the file."""
+        """Release the resources for writing: this object writes no further bytes, and others may truncate the file."""
         ...
 
     def read_ahead(self, at: int, length_bytes: int) -> None:
@@ -131,11 +131,11 @@ class FileSystem(Protocol):
         ...
 
     def is_dir(self, path: Path) -> bool:
-        """Whether `path` is a directory."""
+        """Return whether `path` is a directory."""
         ...
 
     def exists(self, path: Path) -> bool:
-        """Whether the path exists."""
+        """Return whether the path exists."""
         ...
 
     def sync_dir(self, path: Path) -> None:
@@ -298,7 +298,7 @@ class RealFileSystem:
 
 
 class _SpareDescriptor:
-    """A reserved descriptor for directory syncs: a failed one would stop its log permanently."""
+    """A descriptor reserved for directory syncs: a failed sync would stop its log permanently."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

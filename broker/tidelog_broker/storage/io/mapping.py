@@ -145,7 +145,7 @@ class _Part(ctypes.Structure):
 
 @functools.cache
 def can_populate() -> bool:
-    """Whether this kernel has MADV_POPULATE_READ."""
+    """Return whether this kernel has MADV_POPULATE_READ."""
     with mmap.mmap(-1, PAGE_BYTES) as page:
         try:
             _advise(address_of(page), PAGE_BYTES, _POPULATE_READ)
@@ -156,7 +156,7 @@ def can_populate() -> bool:
 
 @functools.cache
 def can_copy() -> bool:
-    """Whether the kernel permits `process_vm_readv` within this process."""
+    """Return whether the kernel permits `process_vm_readv` within this process."""
     content = b"copied"
     with mmap.mmap(-1, PAGE_BYTES) as page:
         try:

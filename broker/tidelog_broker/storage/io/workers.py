@@ -20,10 +20,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 PENDING_MAX: Final = 65_536
-"""Per thread. The node's limits on bytes and batches in flight apply long before; this one guards against bugs."""
+"""Limit of queued tasks per thread, against bugs: the node's limits on bytes and batches in flight are lower."""
 
-HEAD_STARTS_MAX: Final = 16
-"""Queue length from which a thread declines offers."""
+OPTIONAL_QUEUE_MAX: Final = 16
+"""Length of a thread's queue from which `offer` declines optional work."""
 
 
 class WorkersFullError(Exception):
@@ -85,7 +85,7 @@ class IoWorkers:
 
     def offer(self, run: Callable[[], None], *, key: int = 0) -> bool:
         """Submit optional work; return False if it was declined."""
-        if self._queues[key % len(self._queues)].qsize() >= HEAD_STARTS_MAX:
+        if self._queues[key % len(self._queues)].qsize() >= OPTIONAL_QUEUE_MAX:
             return False
         try:
             self.post(key, run)

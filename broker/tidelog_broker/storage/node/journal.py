@@ -239,7 +239,7 @@ class Journal:
             self._file.close()
 
     def _take_space(self, length_bytes: int) -> None:
-        """Keep the reserve allocated after the end; on a full disk, use it up."""
+        """Keep the reserve allocated after the end; if the disk is full, use the reserve."""
         needed = self._end_position + length_bytes
         if needed + RESERVE_BYTES // 2 <= self._allocated_bytes:
             return

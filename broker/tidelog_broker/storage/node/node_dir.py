@@ -63,7 +63,7 @@ _FIRST_WITH_INCARNATIONS: Final = 3
 _VERSIONS_READ: Final = (1, 2, FORMAT_VERSION)
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _NODE_JSON_BYTES_MAX: Final = 1024 * 1024
-"""Enough for the bindings of the largest number of founders, with ids of at most 128 bytes."""
+"""Size limit of node.json: the bindings of the largest number of founders fit, with ids of at most 128 bytes."""
 _NODE_JSON: Final = "node.json"
 _LOCK: Final = "lock"
 _META: Final = "meta"
@@ -73,7 +73,7 @@ _INCARNATIONS: Final = "lives"
 _STATE: Final = "state"
 _PARTITIONS: Final = "partitions"
 _OURS_WHILE_NEW: Final = {_NODE_JSON + NEW_SUFFIX, _LOCK, _META, _PARTITIONS, "lost+found"}
-"""Names allowed in a directory without a node.json: those of an unfinished creation, or of a file system."""
+"""Names allowed in a directory without a node.json: those of an interrupted creation, or of the file system."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class NodeDir:
         return self._record.admitted
 
     def mark_admitted(self) -> None:
-        """Record that the cluster knows this node's id as that of this directory; then the node may vote.
+        """Record that the cluster has assigned this node's id to this directory; then the node may vote.
 
         Raises:
             NodeDirError: it could not be written; the node must not take part.
@@ -165,7 +165,7 @@ class NodeDir:
         return bytes.fromhex(self._record.bound.get(node_id, ""))
 
     def bind(self, node_id: str, directory_id: bytes) -> bytes:
-        """Bind another founder to its directory, once and for all; return the directory to which it is bound now.
+        """Bind another founder permanently to its directory; return the directory to which it is bound now.
 
         Thread-safe.
 
@@ -327,7 +327,7 @@ def _move_nodes(fs: FileSystem, state: Path, nodes: Collection[pb.NodeRecord]) -
 
 
 def is_new_dir(path: Path, *, fs: FileSystem | None = None) -> bool:
-    """Whether no node has used the directory yet, so that `open_node_dir` would create one."""
+    """Return whether no node has used the directory yet, so that `open_node_dir` would create one."""
     return not (fs or RealFileSystem()).exists(path / _NODE_JSON)
 
 
@@ -426,7 +426,7 @@ def _begin(fs: FileSystem, path: Path, lock: File, expected: _ExpectedIds) -> No
             raise NodeDirError(f"{path} has no {missing[0]!r} directory, which was created with it; restore it")
         if old.format_version < _FIRST_WITH_INCARNATIONS:
             _make_incarnation_journal(fs, path)
-        # The mark survives starts that end before the logs are opened.
+        # The mark persists when a start ends before the logs are opened.
         rebooted = old.unnoted_reboot or (old.boot_id != boot_id and not old.stopped_cleanly)
         record = replace(
             old,

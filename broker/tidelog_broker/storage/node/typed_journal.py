@@ -98,7 +98,7 @@ class TypedJournal(Generic[E]):
             DiskFullError: no space, and the reserve is used up; nothing has changed.
             StorageFailedError: the disk failed; the outcome is unknown until the next open.
         """
-        # An entry is also checked against previous entries of the same group.
+        # An entry is also checked against earlier entries of the same group.
         group: dict[Hashable, E] = {}
         for entry in entries:
             key = self.kind.key(entry)

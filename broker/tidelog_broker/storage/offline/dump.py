@@ -16,7 +16,7 @@ from tidelog_proto.batch.record_batch import RecordBatch
 
 @dataclass(frozen=True, slots=True)
 class DumpedBatch:
-    """A batch of records and its segment; `topic` is empty if no directory name tells it."""
+    """A batch of records and its segment; `topic` is empty if no directory name contains it."""
 
     path: Path
     topic: str

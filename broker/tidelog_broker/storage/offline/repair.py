@@ -118,7 +118,8 @@ def _look_at(log: PartitionLog, rot: str, others: Sequence[str], *, open_epoch: 
         return found
     is_first = newest.damage is not None and rot.startswith(f"{newest.damage.path} ")
     if not is_first and not newest.is_repairing:
-        return found  # a full segment is damaged, which a start does not scan, so that the damage would stay
+        # A full segment is damaged, which a start does not scan, so truncation would not remove the damage.
+        return found
     end = log.repair.repairable_end(newest.epoch)
     return found if end is None else _at(found, newest.epoch, end.offset)
 

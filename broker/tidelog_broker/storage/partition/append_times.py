@@ -56,7 +56,7 @@ class AppendTimes:
         self._known_times: dict[Path, SegmentTimes] = {}
 
     def look(self, before_us: int | None) -> Ages:
-        """Return how old the segments are; with None no segment is expired.
+        """Return the ages of the segments; without a limit (None) no segment is expired.
 
         Raises:
             ProtocolError: a segment was deleted meanwhile, or is damaged.

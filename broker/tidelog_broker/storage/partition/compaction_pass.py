@@ -42,7 +42,7 @@ READ_BYTES: Final = 4 * MIB
 OFFSET_BYTES: Final = 8
 SLICES_MAX: Final = 1 << 16
 MERGE_ROWS: Final = 1 << 16
-"""Rows gathered before they are merged into the table; its memory is checked only then."""
+"""Rows collected before they are merged into the table; the memory limit is checked only at each merge."""
 _KEY: Final = "key"
 _OFFSET: Final = "offset"
 
@@ -198,7 +198,7 @@ class CompactionPass:
         gone = _is_null(columns.column("value")) & (offsets < self._terms.tombstones_below)
         return kept & ~gone & (offsets >= self._terms.floor)
 
-    # --- which records are the newest of their keys ----------------------------------------------------
+    # --- search for the newest record of each key ---------------------------------------------------
 
     def _look(self, start: int) -> _SurvivorRange:
         """Find the newest records of all keys from `start` on, for as many offsets as fit in memory."""

@@ -223,7 +223,7 @@ class EpochCopies:
             raise StorageFailedError(f"epoch {epoch} of {self._held.directory} cannot be set aside: {error}") from error
 
     def is_overtaken(self, offset: int) -> bool:
-        """Whether only records below `offset` are missing between the end of the log and a complete copy.
+        """Return whether only records below `offset` are missing between the end of the log and a complete copy.
 
         These cannot be fetched any more, so the log never reaches the copy.
 
@@ -271,7 +271,7 @@ class EpochCopies:
             if self._held.epochs and epoch < self._held.epochs[0].epoch and bound <= offset:
                 self.abandon_copy(epoch)
 
-    # ------------------------------------------------------------------------------------ inside
+    # --------------------------------------------------------------------------------- internals
 
     def _copy_of(self, epoch: int) -> PartialCopy:
         copy = self._copies.get(epoch)
@@ -297,7 +297,7 @@ class EpochCopies:
         self._copies[log.epoch] = None
 
     def _fits(self, copy: PartialCopy) -> bool:
-        """Whether a copy is complete and continues the log at its start or end."""
+        """Return whether a copy is complete and continues the log at its start or end."""
         if copy.log.state != "sealed":
             return False
         if not self._held.epochs:
@@ -311,7 +311,7 @@ class EpochCopies:
         epoch, end_offset = copy.target.epoch, copy.target.end.offset
         newest = self._held.active
         if newest is not None and newest.epoch < epoch and newest.state != "sealed":
-            # The epoch was opened as the newest one after a restart; it ends at its decided end.
+            # After a restart the epoch was opened as the newest one, and without its decided end.
             newest.seal()
         del self._copies[epoch]
         copy.log.close()

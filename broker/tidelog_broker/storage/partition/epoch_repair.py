@@ -38,7 +38,7 @@ class EpochRepair:
             raise space_or_failure(f"{self._held.directory}: epoch {epoch} cannot be marked as short", error) from error
 
     def is_marked_short(self, epoch: int) -> bool:
-        """Whether an epoch was marked as short and has not caught up since."""
+        """Return whether an epoch was marked as short and has not caught up since."""
         return is_marked_short(self._held.disk.fs, self._held.directory, epoch)
 
     def clear_short(self) -> None:
@@ -124,7 +124,7 @@ class EpochRepair:
         """
         self._repairing(epoch).finish_repair()
 
-    # ------------------------------------------------------------------------------------ inside
+    # --------------------------------------------------------------------------------- internals
 
     def _repairing(self, epoch: int) -> EpochLog:
         log = self._held.active

@@ -28,7 +28,7 @@ from tidelog_broker.storage.segment.layout import NEW_SUFFIX
 
 
 class LostEpoch(NamedTuple):
-    """An epoch that puts the whole partition into LIMBO: unreadable, or set aside while it was the newest."""
+    """An epoch that puts the whole partition into LIMBO: it is unreadable, or was set aside while it was the newest."""
 
     epoch: int
     message: str
@@ -132,7 +132,7 @@ class HeldEpochs:
         """Replace the log of an epoch by a finished version of it; on the partition's appending thread.
 
         Args:
-            old: a log of the same length; its files wait for `remove_replaced`.
+            old: a log of the same length, whose files `remove_replaced` removes later.
             made: the directory of the new version, durable. It is renamed.
             decided: the epoch at whose end this version was decided.
 

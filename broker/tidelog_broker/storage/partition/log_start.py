@@ -24,7 +24,7 @@ from tidelog_broker.storage.segment.layout import NEW_SUFFIX
 
 NAME: Final = "log-start"
 LINES_AT: Final = (0, 4096)
-"""In separate blocks: a torn write may destroy the whole block."""
+"""Each line has its own block, because a torn write may destroy a whole block."""
 _LINE_BYTES: Final = 29
 
 
@@ -82,7 +82,7 @@ def raise_log_start(fs: FileSystem, directory: Path, offset: int) -> None:
 
 
 def _write(file: File, offset: int, at: int) -> None:
-    """Overwrite a line. If a full disk has no space for a second line, overwrite the only one."""
+    """Overwrite a line; if the disk has no space for a second line, overwrite the only one."""
     try:
         file.pwritev_durably([_line(offset)], at)
     except OSError as error:

@@ -36,7 +36,7 @@ from tidelog_proto.limits import FETCH_BYTES_MAX, KIB, MIB
 WORK_BYTES: Final = 8 * MIB
 """Maximum stored bytes of the log that one read examines; the last batch may exceed it."""
 PROBE_BYTES: Final = 16 * KIB
-"""The cost of a lookup in one segment's index."""
+"""Cost of a lookup in one segment's index, in bytes of the read's budget."""
 _NAMED_MAX: Final = 256
 """Maximum number of batches that one index lookup returns."""
 
@@ -137,7 +137,7 @@ class MatchingReader:
         """
         return retry_if_replaced(self._held, lambda: self._newest(limit_offset, record_filter, work_bytes))
 
-    # ------------------------------------------------------------------------------------ inside
+    # --------------------------------------------------------------------------------- internals
 
     def _read(
         self, offset: int, max_bytes: int, limit_offset: int, record_filter: RecordFilter, work_bytes: int

@@ -137,7 +137,7 @@ def older_dirs(fs: FileSystem, directory: Path) -> list[Path]:
 
 
 def is_aside(name: str) -> bool:
-    """Whether a directory's name marks a copy that was set aside."""
+    """Return whether a directory's name marks a copy that was set aside."""
     return _BAD_DIR.fullmatch(name) is not None
 
 

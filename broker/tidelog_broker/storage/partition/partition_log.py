@@ -87,9 +87,7 @@ class PartitionLog:
         opened, lost, copies = OpenedEpochs([], None), None, list[int]()
         try:
             if disk.fs.exists(directory):
-                mark_newest_dir(
-                    disk.fs, directory
-                )  # A process that was killed may not have created the existence markers.
+                mark_newest_dir(disk.fs, directory)  # A killed process may not have created the existence markers.
                 opened = open_epochs(disk, directory, segment_bytes=segment_bytes)
                 lost = find_lost_epoch(disk, directory, opened)
                 copies = list(partial_copy_dirs(disk.fs, directory))
@@ -97,7 +95,7 @@ class PartitionLog:
             raise unreadable(f"{directory} cannot be opened", error) from error
         return cls(HeldEpochs(disk, directory, name, opened.logs, segment_bytes=segment_bytes, lost=lost), copies)
 
-    # ------------------------------------------------------------------------------------ what it is
+    # ----------------------------------------------------------------------------------------- state
 
     @property
     def segment_bytes(self) -> int:
@@ -175,7 +173,7 @@ class PartitionLog:
         log.ensure_space(needed_bytes)
 
     def has_space(self, epoch: int, needed_bytes: int) -> bool:
-        """Whether a group can be appended to an epoch without allocating space, rolling, or creating the epoch."""
+        """Return whether a group fits an epoch without allocating space, rolling a segment, or creating the epoch."""
         epochs = self._held.epochs
         return bool(epochs) and epochs[-1].epoch == epoch and epochs[-1].has_room(needed_bytes)
 
@@ -268,7 +266,7 @@ class PartitionLog:
             raise
         self._held.epochs = (*self._held.epochs, new)
         self._held.lost = None
-        # Complete copies that did not continue the older epochs, which have left the log.
+        # The older epochs have left the log, so complete copies beside it may continue the log now.
         self.copies.add_complete_copies()
         return new
 
@@ -391,7 +389,7 @@ class PartitionLog:
         snapshot = ProducerSnapshot(epoch, offset, digest, payload)
         save_snapshot(self._held.disk.fs, self.directory, snapshot, committed=committed)
 
-    # ------------------------------------------------------------------------------------ inside
+    # --------------------------------------------------------------------------------- internals
 
     def _writable(self) -> EpochLog:
         held = self._held

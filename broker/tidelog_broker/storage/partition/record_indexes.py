@@ -101,7 +101,7 @@ class RecordIndexes:
                 self.request()
 
     def appended(self) -> None:
-        """Request indexing if enough was appended. For the appending thread, if there are `columns`."""
+        """Request indexing if enough bytes were appended. Called by the appending thread if `columns` is not empty."""
         segment = self._held.epochs[-1].segments[-1]
         size_bytes = segment.size_bytes
         if segment is not self._seen_segment:
@@ -113,7 +113,7 @@ class RecordIndexes:
             self.request()
 
     def request(self) -> None:
-        """Request a task on the thread that indexes what is missing."""
+        """Request a task on the thread that indexes the unindexed parts."""
         indexer = self._held.disk.indexer
         if indexer is None:
             return
@@ -168,7 +168,7 @@ class RecordIndexes:
         self._may_lack = True
         self._marks = {mark: state for mark, state in marks if state != "failed" and mark[0] in nonces}
 
-    # ------------------------------------------------------------------------------------ on the thread
+    # --------------------------------------------------------------------------- on the indexing thread
 
     def _work(self) -> None:
         self._is_requested = False
@@ -196,7 +196,7 @@ class RecordIndexes:
         return False
 
     def _is_done(self, segment: Segment, column: TextColumn) -> bool:
-        """Whether a segment has its index file, which is checked only when read, or cannot get it now."""
+        """Return whether a segment has its index file, which is checked only when read, or cannot get it now."""
         mark = (segment.header.nonce, column)
         if isinstance(segment, ActiveSegment):
             return self._marks.get(mark) == "failed"
@@ -217,7 +217,7 @@ class RecordIndexes:
                 memory = self._held.disk.hash_memory
                 memory.holds(
                     self, opened.hashes.size_bytes
-                )  # The count may be lower than before if this segment has just begun.
+                )  # The count may be lower than before if this segment was just started.
                 if memory.is_full:
                     return False  # A lookup scans this segment until it is full and gets its file.
                 is_there = opened.hashes.catch_up(columns, stop, windows_max=_STEP_WINDOWS)

@@ -46,7 +46,7 @@ def parts_of(store: PartitionLog) -> list[Part]:
 
 
 def is_held(store: PartitionLog, part: Part) -> bool:
-    """Whether a log still has a segment unchanged, despite retention, compaction and the end of its epoch."""
+    """Return whether a log still has a segment unchanged, despite retention, compaction and the end of its epoch."""
     return part in parts_of(store)
 
 

@@ -1,6 +1,6 @@
 """A bound on the files that logs keep open for appends.
 
-Each log that is appended to rarely would hold a descriptor forever, ten thousand logs ten thousand. So only the most
+Otherwise each rarely written log would hold a descriptor forever. So only the most
 recently used ones keep their files open, up to a bound; the others close theirs and reopen it for the next append. A
 file with unsynced writes is synced before it is closed, because the kernel reports a failed writeback only to open
 descriptors. A file that cannot be closed at the moment stays open, so files being written may exceed the bound.

@@ -37,7 +37,7 @@ from tidelog_proto.limits import BATCH_ALIGNMENT_BYTES
 from tidelog_proto.process.file_descriptors import is_out_of_descriptors
 
 _PARKED_BYTES: Final = 1 << 62
-"""More than any file can have: an appender first calls `ensure_space`, which reopens the file."""
+"""Larger than any file: an appender first calls `ensure_space`, which reopens the file."""
 _PADDING: Final = [bytes(length) for length in range(BATCH_ALIGNMENT_BYTES)]
 
 
@@ -169,7 +169,7 @@ class ActiveSegment:
         return len(self.opened.index) > 0
 
     def has_space(self, length_bytes: int) -> bool:
-        """Whether this much fits into the allocated space, and no preallocation is due."""
+        """Return whether this much fits into the allocated space, and no preallocation is due."""
         return self._allocated_bytes - self.end.position - length_bytes >= self._left_bytes_min
 
     def ensure_space(self, length_bytes: int) -> None:
@@ -291,7 +291,7 @@ class ActiveSegment:
             was_parked = self.is_parked
             if was_parked:
                 self._unpark()
-            self._written_bytes = end_position  # Before the end is published: until then the file is not parked.
+            self._written_bytes = end_position  # Set before the end is published: until then the file is not parked.
             self.opened.file.pwritev(buffers, position)
         self.was_used = True
         if was_parked:
@@ -326,7 +326,7 @@ class ActiveSegment:
         for (at, length), batch_fields in zip(places, fields, strict=True):
             index.append(batch_fields.base_offset, at, length, batch_fields.max_timestamp_us)
         last = fields[-1]
-        # Published last and atomically: readers load the end first and look only below it.
+        # The end is published last and atomically: readers load it first and read only below it.
         self.end = SegmentEnd(last.base_offset + last.last_offset_delta + 1, position, last.digest)
 
     def write_mark(self, synced_offset: int) -> None:
@@ -401,7 +401,8 @@ class ActiveSegment:
             missing = size_bytes - self._allocated_bytes
             if missing <= 0:
                 return
-            rest = max(0, self._segment_bytes - size_bytes)  # A group larger than a segment takes what it needs.
+            # A group larger than a segment allocates exactly the space that it needs.
+            rest = max(0, self._segment_bytes - size_bytes)
             try:
                 self._allocate(missing + min(next_chunk_bytes(size_bytes), rest))
             except OSError as error:

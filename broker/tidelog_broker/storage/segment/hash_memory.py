@@ -14,7 +14,7 @@ class HashMemory:
     """Sums and bounds the memory. Thread-safe.
 
     Args:
-        bytes_max: from here on no in-memory index grows until others have been written to files. One step of one
+        bytes_max: above this sum no in-memory index grows until others have been written to files. One step of one
             index may exceed it.
     """
 

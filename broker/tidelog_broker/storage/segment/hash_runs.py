@@ -77,7 +77,7 @@ class HashRuns:
 
 def _merged(runs: list[Entries] | tuple[Entries, ...]) -> Entries:
     merged = np.concatenate([NO_ENTRIES, *runs])
-    merged.sort(kind="stable")  # Stable sort detects the sorted runs and merges them.
+    merged.sort(kind="stable")  # A stable sort detects the sorted runs and merges them.
     return merged
 
 

@@ -131,7 +131,7 @@ def pack_index(index: Index, *, nonce: int, end: SegmentEnd) -> bytes:
     """Return the bytes of an index file."""
     count = len(index)
     entries = array("q", bytes(ENTRY_BYTES * count))
-    # Slices, because a loaded index is a strided view, which array() would copy element by element.
+    # Copied by slices, because a loaded index is a strided view, which array() would copy element by element.
     entries[0::3] = array("q", index.offsets)
     entries[1::3] = array("q", index.places)
     entries[2::3] = array("q", index.times_us)

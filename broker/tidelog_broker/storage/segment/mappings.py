@@ -64,7 +64,7 @@ class Mappings:
         try:
             mapping.populate(at, length_bytes)
         except OSError:
-            return None  # The caller reads the file instead and gets the error.
+            return None  # The caller reads the file instead and gets the error there.
         return data
 
     def drop(self, file: File) -> bool:

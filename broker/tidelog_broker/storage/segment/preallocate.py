@@ -24,6 +24,6 @@ def next_chunk_bytes(allocated_bytes: int) -> int:
 
 
 def ahead_bytes(allocated_bytes: int) -> int:
-    """Return the remaining space at which the next chunk is requested; 0: when the space has run out."""
+    """Return the remaining space at which the next chunk is requested; 0 to request it only when no space is left."""
     chunk = next_chunk_bytes(allocated_bytes)
     return chunk // 2 if chunk > SMALL_CHUNK_BYTES_MAX else 0

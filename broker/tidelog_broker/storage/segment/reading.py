@@ -23,7 +23,7 @@ from tidelog_proto.wire.gathered_write import JOIN_BYTES_MAX
 MAPPED_BYTES_MIN: Final = 64 * KIB
 """Smaller reads copy: that is cheaper than mapping, and the sender may join small parts, which reads them."""
 MAPPED_BATCH_BYTES_MIN: Final = 8 * KIB
-"""Smallest average batch size for a mapping, beside which each header is read separately."""
+"""Smallest average batch size for which a mapping pays, because each header is read separately."""
 AHEAD: Final = 2
 """Read-ahead as a multiple of the read, so that the disk works while the batches are sent."""
 

@@ -23,7 +23,7 @@ from tidelog_proto.batch.header import Buffer
 
 
 class CandidateBatches(NamedTuple):
-    """Batches that may match: all of them from slot `first` to below `stop`, ascending."""
+    """The batches that may match: the listed ones, and all batches from slot `first` to below `stop`."""
 
     slots: list[int]
     first: int
@@ -54,7 +54,7 @@ class SegmentHashes:
         return sum(runs.size_bytes for runs in list(self._runs.values()))
 
     def has_file(self, column: TextColumn) -> bool:
-        """Whether a column has an open index file."""
+        """Return whether a column has an open index file."""
         return column in self._files
 
     def covered(self, column: TextColumn) -> int:
@@ -75,7 +75,7 @@ class SegmentHashes:
             return column in self._files
 
     def look_again(self, column: TextColumn) -> None:
-        """Make the next `load` try again, after the file was written."""
+        """Let the next `load` try again, because the file was written."""
         self._looked_for.discard(column)
 
     def catch_up(self, columns: Iterable[TextColumn], stop: int, *, windows_max: int) -> bool:

@@ -71,9 +71,9 @@ class Spare:
         self._size_bytes = 0
 
     def keep(self, segment: Path, size_bytes: int) -> bool:
-        """Rename a segment's file to be the spare; return False, and do nothing, if there is one or no budget.
+        """Rename a segment's file to be the spare; return False if a spare exists or the budget does not allow one.
 
-        The caller then calls `discard` if the file is still being read, and makes the names durable before `use`.
+        The caller then calls `discard` if the file is still being read, and syncs the directory before `use`.
         """
         if self._size_bytes or not self._budget.take(size_bytes):
             return False

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from tidelog_broker.storage.io.workers import HEAD_STARTS_MAX, IoWorkers, WorkersFullError
+from tidelog_broker.storage.io.workers import OPTIONAL_QUEUE_MAX, IoWorkers, WorkersFullError
 
 
 def test_work_of_one_key_runs_in_order_on_one_thread() -> None:
@@ -84,13 +84,13 @@ def test_threads_start_with_the_first_work() -> None:
 def test_offers_run_in_order_and_are_declined_after_close() -> None:
     workers = IoWorkers(1)
     seen: list[int] = []
-    for number in range(HEAD_STARTS_MAX):
+    for number in range(OPTIONAL_QUEUE_MAX):
         assert workers.offer(partial(seen.append, number))
     workers.close()
-    assert seen == list(range(HEAD_STARTS_MAX))
+    assert seen == list(range(OPTIONAL_QUEUE_MAX))
     assert not workers.offer(partial(seen.append, -1))
     workers.close()
-    assert seen == list(range(HEAD_STARTS_MAX))
+    assert seen == list(range(OPTIONAL_QUEUE_MAX))
 
 
 def test_offer_is_declined_on_a_long_queue_but_work_is_not() -> None:
@@ -100,8 +100,8 @@ def test_offer_is_declined_on_a_long_queue_but_work_is_not() -> None:
     def wait() -> None:
         gate.wait()
 
-    taken = sum(workers.offer(wait) for _ in range(2 * HEAD_STARTS_MAX))
-    assert HEAD_STARTS_MAX <= taken <= HEAD_STARTS_MAX + 1, "one is being done, the others wait"
+    taken = sum(workers.offer(wait) for _ in range(2 * OPTIONAL_QUEUE_MAX))
+    assert OPTIONAL_QUEUE_MAX <= taken <= OPTIONAL_QUEUE_MAX + 1, "one is being done, the others wait"
     after = workers.submit(0, lambda: "done")
     gate.set()
     assert after.result(10) == "done"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tidelog.errors import InvalidRequestError
-from tidelog.produce.custom_partitioners import chooser_of
+from tidelog.produce.partitioners import chooser_of
 
 KEYS = [b"", b"a", b"ab", b"abc", b"abcd", b"key-0000017", "grün".encode(), b"\xff\x80\x00"]
 

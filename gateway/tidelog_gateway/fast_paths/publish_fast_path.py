@@ -12,7 +12,7 @@ from tidelog_gateway.bodies.json_body import AT_ONCE_BYTES
 from tidelog_gateway.bodies.plain_records import plain_records
 from tidelog_gateway.budget.request_budget import Body
 from tidelog_gateway.context import Gateway, json_response, now_us
-from tidelog_gateway.fast_paths.lanes import Handling, JsonAnswer, is_plain_json
+from tidelog_gateway.fast_paths.fast_path import AcceptedRequest, JsonAnswer, is_plain_json
 from tidelog_gateway.publishing.publish import answer_of, publish, publish_at_once
 from tidelog_gateway.publishing.trace_context import TraceHeaders, add_trace
 from tidelog_gateway.records.json_decoding import parse_body
@@ -21,15 +21,15 @@ ROUTE: Final = "/v1/topics/{topic}/records"
 _PATH: Final = re.compile(r"/v1/topics/([^/]+)/records")
 
 
-def publish_lane(scope: Scope, body: Body) -> Handling | None:
-    """Return how to answer a publish of few records as JSON; None for other requests."""
+def publish_fast_path(scope: Scope, body: Body) -> AcceptedRequest | None:
+    """Accept a publish of few records as JSON; return None for other requests."""
     if scope["method"] != "POST" or scope["query_string"] or len(body) > AT_ONCE_BYTES:
         return None
     match = _PATH.fullmatch(scope["path"])
     if match is None or not is_plain_json(scope):
         return None
     trace = scope.get("state", {}).get("trace")
-    return Handling(ROUTE, partial(_published, topic=match[1], body=bytes(body), trace=trace))
+    return AcceptedRequest(ROUTE, partial(_published, topic=match[1], body=bytes(body), trace=trace))
 
 
 async def _published(gateway: Gateway, *, topic: str, body: bytes, trace: TraceHeaders | None) -> JsonAnswer:

@@ -1,6 +1,6 @@
-"""Partitioners: the choice of a record's partition, by name or by the user's function.
+"""Partitioners other than the default: the choice of a record's partition, by name or by the user's function.
 
-The default is not a partitioner: keys are hashed as a column (`tidelog_proto.batch.key_partitions`), and records
+The default is elsewhere: keys are hashed as a column (`tidelog_proto.batch.key_partitions`), and records
 without a key go to the partition with the fewest unacknowledged bytes. Partitioners are called once for each record, so
 they cost more.
 

@@ -13,8 +13,8 @@ from tidelog_gateway.bodies.content_type import ARROW
 from tidelog_gateway.bodies.json_body import AT_ONCE_BYTES
 from tidelog_gateway.budget.request_budget import Body
 from tidelog_gateway.context import Gateway
-from tidelog_gateway.fast_paths.lanes import Handling, JsonAnswer, is_plain
-from tidelog_gateway.fast_paths.publish_lane import ROUTE
+from tidelog_gateway.fast_paths.fast_path import AcceptedRequest, JsonAnswer, is_plain
+from tidelog_gateway.fast_paths.publish_fast_path import ROUTE
 from tidelog_gateway.publishing.admission import check_may_publish, topic_published_to
 from tidelog_gateway.publishing.column_publish import publish_columns
 
@@ -22,15 +22,15 @@ _TYPES: Final[frozenset[bytes | None]] = frozenset({ARROW.encode()})
 
 
 class _TakesTurnsError(Exception):
-    """The stream is too large to be read without yielding to the event loop."""
+    """Raised if the stream is too large to be read without yielding to the event loop."""
 
 
-def arrow_lane(scope: Scope, body: Body) -> Handling | None:
-    """Return how to answer a publish of Arrow columns; None for other requests."""
+def arrow_fast_path(scope: Scope, body: Body) -> AcceptedRequest | None:
+    """Accept a publish of Arrow columns; return None for other requests."""
     topic = topic_published_to(scope)
     if topic is None or scope["query_string"] or not is_plain(scope, _TYPES):
         return None
-    return Handling(ROUTE, partial(_published, scope=scope, topic=topic, body=body))
+    return AcceptedRequest(ROUTE, partial(_published, scope=scope, topic=topic, body=body))
 
 
 async def _published(gateway: Gateway, *, scope: Scope, topic: str, body: Body) -> JsonAnswer | None:

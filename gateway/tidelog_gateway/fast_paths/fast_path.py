@@ -1,8 +1,8 @@
-"""Lanes: fast paths that answer a request without the framework.
+"""Fast paths that answer a request without the framework.
 
-A lane accepts a request by its head, and only in the form that most clients send: nothing to refuse, and no parameter
-that needs validation. The framework's route handles all other forms. For requests that both accept it gives the same
-answers, and only it refuses requests.
+A fast path accepts a request by its head, and only in the form that most clients send: nothing to refuse, and no
+parameter that needs validation. The framework's route handles all other forms. For requests that both accept it gives
+the same answers, and only it refuses requests.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class JsonAnswer(NamedTuple):
     varies: bool = False
 
 
-class Handling(NamedTuple):
-    """A request that a lane has accepted.
+class AcceptedRequest(NamedTuple):
+    """A request that a fast path has accepted.
 
     Attributes:
         route: the template of its path.
@@ -43,17 +43,17 @@ class Handling(NamedTuple):
     run: Callable[[Gateway], Awaitable[JsonAnswer | None]]
 
 
-Lane = Callable[[Scope, Body], Handling | None]
+FastPath = Callable[[Scope, Body], AcceptedRequest | None]
 
 
 def accepts_json(fields: dict[bytes, bytes]) -> bool:
-    """Whether an answer in JSON is accepted; repeated headers are left to the framework's route."""
+    """Return whether the client accepts JSON; requests with repeated headers are left to the framework's route."""
     accept = fields.get(b"accept", b"")
     return accept in _ANY_ACCEPT or takes(accept.decode("latin-1"))
 
 
 def prefers_json(fields: dict[bytes, bytes]) -> bool:
-    """Whether JSON is the preferred form of an answer with records."""
+    """Return whether JSON is the preferred form of an answer with records."""
     accept = fields.get(b"accept", b"")
     return accept in _ANY_ACCEPT or preferred(accept.decode("latin-1"), RECORD_TYPES) == JSON
 
@@ -62,12 +62,12 @@ _JSON_TYPES: Final[frozenset[bytes | None]] = frozenset({b"application/json", b"
 
 
 def is_plain_json(scope: Scope) -> bool:
-    """Whether a request has a plain JSON body, accepts JSON, and has no repeated or meaning-changing header."""
+    """Return whether a request has a plain JSON body, accepts JSON, and has no repeated or meaning-changing header."""
     return is_plain(scope, _JSON_TYPES)
 
 
 def is_plain(scope: Scope, media_types: Container[bytes | None]) -> bool:
-    """Whether a request has a plain body of such a type, accepts JSON, and no repeated or meaning-changing header."""
+    """Return whether a request has a body of this type, accepts JSON, and has no header that changes its meaning."""
     fields: dict[bytes, bytes] = dict(scope["headers"])
     return (
         len(fields) == len(scope["headers"])

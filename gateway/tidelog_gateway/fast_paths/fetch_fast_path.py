@@ -11,7 +11,7 @@ from starlette.types import Scope
 from tidelog_gateway.budget.request_budget import Body
 from tidelog_gateway.budget.response_reservation import ResponseReservation
 from tidelog_gateway.context import Gateway
-from tidelog_gateway.fast_paths.lanes import Handling, JsonAnswer, prefers_json
+from tidelog_gateway.fast_paths.fast_path import AcceptedRequest, JsonAnswer, prefers_json
 from tidelog_gateway.reading.partition_route import NO_FILTER, fetch_json
 from tidelog_proto.limits import PARTITIONS_MAX
 from tidelog_proto.names import check_topic_name
@@ -22,8 +22,8 @@ _NUMBERS: Final = re.compile(rb"(?:(?:offset|max_records|max_bytes|wait_ms)=(?:0
 _AT_LEAST_ONE: Final = frozenset({b"max_records", b"max_bytes"})
 
 
-def fetch_lane(scope: Scope, body: Body) -> Handling | None:
-    """Return how to answer a fetch from an offset; None for other requests."""
+def fetch_fast_path(scope: Scope, body: Body) -> AcceptedRequest | None:
+    """Accept a fetch from an offset; return None for other requests."""
     query: bytes = scope["query_string"]
     if scope["method"] != "GET" or body or not query or query.endswith(b"&") or not _NUMBERS.fullmatch(query):
         return None
@@ -43,7 +43,9 @@ def fetch_lane(scope: Scope, body: Body) -> Handling | None:
     )
     if not plain:
         return None
-    return Handling(ROUTE, partial(_fetched, scope=scope, topic=match[1], partition=int(match[2]), numbers=numbers))
+    return AcceptedRequest(
+        ROUTE, partial(_fetched, scope=scope, topic=match[1], partition=int(match[2]), numbers=numbers)
+    )
 
 
 async def _fetched(

@@ -13,7 +13,7 @@ from starlette.types import Scope
 from tidelog_gateway.bodies.json_body import AT_ONCE_BYTES
 from tidelog_gateway.budget.request_budget import Body
 from tidelog_gateway.context import Gateway
-from tidelog_gateway.fast_paths.lanes import Handling, JsonAnswer, is_plain_json
+from tidelog_gateway.fast_paths.fast_path import AcceptedRequest, JsonAnswer, is_plain_json
 from tidelog_gateway.offsets import commit_positions, committed_view
 from tidelog_gateway.requests.repeated_members import may_repeat
 from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX, NOTE_BYTES_MAX, PARTITIONS_MAX
@@ -37,14 +37,14 @@ class _PlainPositions(msgspec.Struct, gc=False, forbid_unknown_fields=True):
 _BODIES: Final = msgspec.json.Decoder(_PlainPositions)
 
 
-def commit_lane(scope: Scope, body: Body) -> Handling | None:
-    """Return how to answer a commit of few offsets; None for other requests."""
+def commit_fast_path(scope: Scope, body: Body) -> AcceptedRequest | None:
+    """Accept a commit of few offsets; return None for other requests."""
     if scope["method"] != "PUT" or scope["query_string"] or len(body) > AT_ONCE_BYTES:
         return None
     match = _PATH.fullmatch(scope["path"])
     if match is None or not is_plain_json(scope):
         return None
-    return Handling(ROUTE, partial(_committed, group=match[1], body=bytes(body)))
+    return AcceptedRequest(ROUTE, partial(_committed, group=match[1], body=bytes(body)))
 
 
 async def _committed(gateway: Gateway, *, group: str, body: bytes) -> JsonAnswer | None:

@@ -10,9 +10,9 @@ from tests.gateway.conftest import OpenApi
 from tests.gateway.fake_log import FakeLog
 
 from tidelog_gateway.bodies.json_body import AT_ONCE_BYTES
-from tidelog_gateway.fast_paths.commit_lane import commit_lane
-from tidelog_gateway.fast_paths.fetch_lane import fetch_lane
-from tidelog_gateway.fast_paths.publish_lane import publish_lane
+from tidelog_gateway.fast_paths.commit_fast_path import commit_fast_path
+from tidelog_gateway.fast_paths.fetch_fast_path import fetch_fast_path
+from tidelog_gateway.fast_paths.publish_fast_path import publish_fast_path
 
 JSON = (b"content-type", b"application/json")
 BODY = b'{"records":[{"value":"a"}]}'
@@ -26,7 +26,7 @@ def scope_of(method: str, path: str, *headers: tuple[bytes, bytes], query: bytes
 def test_a_plain_publish_is_taken() -> None:
     for path in ("/v1/topics/t/records", "/v1/topics/__meta/records"):
         for accept in ((), ((b"accept", b"*/*"),), ((b"accept", b"text/html, application/json;q=0.5"),)):
-            assert publish_lane(scope_of("POST", path, JSON, *accept), BODY) is not None
+            assert publish_fast_path(scope_of("POST", path, JSON, *accept), BODY) is not None
 
 
 @pytest.mark.parametrize(
@@ -48,23 +48,23 @@ def test_a_plain_publish_is_taken() -> None:
     ],
 )
 def test_another_publish_is_left_to_the_route(scope: dict[str, Any], size: int) -> None:
-    assert publish_lane(scope, b" " * size) is None
+    assert publish_fast_path(scope, b" " * size) is None
 
 
 def test_a_plain_commit_is_taken() -> None:
-    assert commit_lane(scope_of("PUT", "/v1/groups/g/offsets", JSON), BODY) is not None
+    assert commit_fast_path(scope_of("PUT", "/v1/groups/g/offsets", JSON), BODY) is not None
     for scope in (
         scope_of("GET", "/v1/groups/g/offsets"),
         scope_of("PUT", "/v1/groups/g/offsets"),
         scope_of("PUT", "/v1/groups/g/offsets", JSON, query=b"a=b"),
         scope_of("PUT", "/v1/groups/g/offsets:reset", JSON),
     ):
-        assert commit_lane(scope, BODY) is None
+        assert commit_fast_path(scope, BODY) is None
 
 
 def test_a_fetch_from_an_offset_is_taken() -> None:
     for query in (b"offset=0", b"max_records=5&offset=12&max_bytes=1&wait_ms=0"):
-        assert fetch_lane(scope_of("GET", RECORDS, query=query), b"") is not None
+        assert fetch_fast_path(scope_of("GET", RECORDS, query=query), b"") is not None
 
 
 @pytest.mark.parametrize(
@@ -88,22 +88,22 @@ def test_a_fetch_from_an_offset_is_taken() -> None:
     ],
 )
 def test_another_fetch_is_left_to_the_route(query: bytes) -> None:
-    assert fetch_lane(scope_of("GET", RECORDS, query=query), b"") is None
+    assert fetch_fast_path(scope_of("GET", RECORDS, query=query), b"") is None
 
 
 def test_a_partition_above_the_limit_is_left_to_the_route() -> None:
     for number in ("16384", "01", "-1", "x"):
         scope = scope_of("GET", f"/v1/topics/t/partitions/{number}/records", query=b"offset=0")
-        assert fetch_lane(scope, b"") is None
+        assert fetch_fast_path(scope, b"") is None
 
 
 async def ask(client: httpx.AsyncClient, *, by_route: bool, offset: int = 0, topic: str = "t") -> httpx.Response:
-    """Fetch by the lane, or with a header that leaves the request to the framework's route."""
+    """Fetch by the fast path, or with a header that leaves the request to the framework's route."""
     headers = [("accept", "*/*"), ("x-twice", "1"), ("x-twice", "2")] if by_route else [("accept", "*/*")]
     return await client.get(f"/v1/topics/{topic}/partitions/0/records", params={"offset": offset}, headers=headers)
 
 
-async def test_lane_and_route_answer_the_same(open_api: OpenApi, log: FakeLog) -> None:
+async def test_fast_path_and_route_answer_the_same(open_api: OpenApi, log: FakeLog) -> None:
     log.logs["t"] = [[]]
     async with open_api(body_bytes_max=2048) as client:
         for path, content in (
@@ -146,7 +146,7 @@ async def test_lane_and_route_answer_the_same(open_api: OpenApi, log: FakeLog) -
     ],
 )
 @pytest.mark.parametrize("group", ["g", "a%20b", "%0a"])
-async def test_commits_by_lane_and_route_are_answered_the_same(
+async def test_commits_by_fast_path_and_route_are_answered_the_same(
     open_api: OpenApi, log: FakeLog, offsets: Any, group: str
 ) -> None:
     log.logs["t"] = [[]]
@@ -162,14 +162,14 @@ async def test_commits_by_lane_and_route_are_answered_the_same(
     compare(*answers)
 
 
-def compare(lane: httpx.Response, route: httpx.Response) -> None:
+def compare(fast_path: httpx.Response, route: httpx.Response) -> None:
     """Compare answers except for the request id and the offset, which differ in each."""
-    assert lane.status_code == route.status_code
+    assert fast_path.status_code == route.status_code
     own = {"x-request-id", "content-length"}
-    assert {name: value for name, value in lane.headers.items() if name not in own} == {
+    assert {name: value for name, value in fast_path.headers.items() if name not in own} == {
         name: value for name, value in route.headers.items() if name not in own
     }
-    first, second = lane.json(), route.json()
+    first, second = fast_path.json(), route.json()
     for each in (first, second):
         each.pop("request_id", None)
         for result in each.get("results", ()):
@@ -177,7 +177,9 @@ def compare(lane: httpx.Response, route: httpx.Response) -> None:
     assert first == second
 
 
-async def test_requests_of_a_lane_are_counted_with_the_template_of_the_route(open_api: OpenApi, log: FakeLog) -> None:
+async def test_requests_of_a_fast_path_are_counted_with_the_template_of_the_route(
+    open_api: OpenApi, log: FakeLog
+) -> None:
     log.logs["t"] = [[]]
     async with open_api() as client:
         await ask(client, by_route=False)
@@ -187,7 +189,7 @@ async def test_requests_of_a_lane_are_counted_with_the_template_of_the_route(ope
     assert counted in page
 
 
-async def test_an_exception_in_a_lane_is_a_problem(open_api: OpenApi, log: FakeLog) -> None:
+async def test_an_exception_in_a_fast_path_is_a_problem(open_api: OpenApi, log: FakeLog) -> None:
     log.logs["t"] = [[]]
 
     def broken(_: bytes | None) -> None:
@@ -204,7 +206,7 @@ def arrow(*values: bytes, count: int = 1) -> bytes:
     return stream(*[batch(value=pa.array(values, pa.binary()))] * count)
 
 
-async def test_lane_and_route_publish_columns_alike(open_api: OpenApi, log: FakeLog) -> None:
+async def test_fast_path_and_route_publish_columns_alike(open_api: OpenApi, log: FakeLog) -> None:
     log.logs["t"] = [[]]
     async with open_api(records_per_request_max=200) as client:
         for topic, content in (
