@@ -18,7 +18,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo up docs generate test testall check faults soak abuse bench loadtest clean simulate mutants pipeline kills image lock audit sbom release upgrade sparkbench sparktest sparkcluster check-ruff check-mypy check-basedpyright
+.PHONY: help demo up docs generate test testall check faults freeze soak abuse bench loadtest clean simulate mutants pipeline kills image lock audit sbom release upgrade sparkbench sparktest sparkcluster check-ruff check-mypy check-basedpyright
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -91,6 +91,9 @@ check-basedpyright: $(STAMP)
 
 faults: $(STAMP) ## kill, stop, cut off and fill up real nodes under load, and judge it (MINUTES=10 SEED=n NODES=3 SECURE=1)
 	@$(BIN)/python -m tests.faults.run --minutes $(or $(MINUTES),10) --nodes $(or $(NODES),3) $(SEED:%=--seed %) $(SECURE:%=--secure)
+
+freeze: $(STAMP) ## freeze processes at random while tests run, and list the tests that fail (FOLDER="tests/clients" MINUTES=5 SEED=n)
+	@$(BIN)/python -m tests.freeze.run --minutes $(or $(MINUTES),5) $(SEED:%=--seed %) $(or $(FOLDER),tests/clients)
 
 soak: $(STAMP) ## a day in the life: segments roll, expire and are compacted while nodes die (MINUTES=20 SEED=n, soak.svg)
 	@$(BIN)/python -m tests.soak.run --minutes $(or $(MINUTES),20) $(SEED:%=--seed %)

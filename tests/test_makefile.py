@@ -24,6 +24,7 @@ TARGETS = {
     "testall",
     "check",
     "faults",
+    "freeze",
     "soak",
     "abuse",
     "bench",

@@ -183,7 +183,7 @@ async def test_lag_is_per_partition_and_removed_after_unassign(
     await client.producer("wide").send_many([b"v"] * 5, partition=3)
     left = TopicPartition("wide", 3)
     async with client.consumer("t", "wide") as consumer:
-        assert len(await consumer.poll(15)) == 15
+        assert len(await consumer.poll(15, timeout_s=60.0)) == 15
         consumed = counted.of("consumed")
         assert sorted(call[:3] for call in consumed) == [("t", 0, 10), ("wide", 3, 5)]
         last = {call[:2]: call[2] for call in counted.of("lag")}
@@ -191,7 +191,7 @@ async def test_lag_is_per_partition_and_removed_after_unassign(
         await consumer.unassign([left])
         assert counted.of("lag")[-1] == ("wide", 3, None)
         await consumer.assign({left: 2})
-        assert len(await consumer.poll(15)) == 3
+        assert len(await consumer.poll(15, timeout_s=60.0)) == 3
         assert counted.of("consumed")[-1][:3] == ("wide", 3, 3)
         assert counted.of("lag")[-1] == ("wide", 3, 0)
     assert sorted(counted.of("lag")[-2:], key=str) == [("t", 0, None), ("wide", 3, None)]
@@ -202,7 +202,7 @@ async def test_batch_put_back_by_a_pause_is_counted_once(node: FakeNode, client:
     await client.producer("t").send_many([b"v"] * 10)
     where = TopicPartition("t", 0)
     async with client.consumer("t") as consumer:
-        assert len(await consumer.poll(4)) == 4
+        assert len(await consumer.poll(4, timeout_s=60.0)) == 4
         consumer.pause(where)
         consumer.resume(where)
         rest: list[int] = []
@@ -211,5 +211,5 @@ async def test_batch_put_back_by_a_pause_is_counted_once(node: FakeNode, client:
         assert rest == list(range(4, 20))
         assert [call[2] for call in counted.of("consumed")] == [10, 10]
         await consumer.seek(where, 5)
-        assert len(await consumer.poll(5)) == 5
+        assert len(await consumer.poll(5, timeout_s=60.0)) == 5
         assert counted.of("consumed")[2][:3] == ("t", 0, 5), "records sought again are counted again"

@@ -31,11 +31,11 @@ async def count_topics(consumer: Consumer, seen: Counter[str]) -> None:
 async def test_poll_returns_available_records_up_to_a_limit(node: FakeNode, client: Client) -> None:
     await publish(node, *numbered(50), batch=5)
     async with client.consumer("t") as consumer:
-        assert len(await consumer.poll(3)) == 3
+        assert len(await consumer.poll(3, timeout_s=60.0)) == 3
         assert consumer.position() == {T0: 3}
         taken: list[bytes] = []
         while len(taken) < 47:
-            records = await consumer.poll(20)
+            records = await consumer.poll(20, timeout_s=60.0)
             assert 0 < len(records) <= 20
             taken += [record.value for record in records]
         assert taken == numbered(47, 3)
@@ -52,7 +52,7 @@ async def test_poll_does_not_wait_once_it_has_records(
     """A cancelled caller would lose them: they count as delivered, and are committed."""
     await publish(node, *numbered(50), batch=5)
     async with client.consumer("t") as consumer:
-        assert len(await consumer.poll(1)) == 1
+        assert len(await consumer.poll(1, timeout_s=60.0)) == 1
         while not consumer.has_arrivals:  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0.01)
         waited: list[int] = []
@@ -63,7 +63,7 @@ async def test_poll_does_not_wait_once_it_has_records(
             return await more()
 
         monkeypatch.setattr(consumer, "more", counted)
-        records = await consumer.poll(1000)
+        records = await consumer.poll(1000, timeout_s=60.0)
         assert len(records) > 4, "received records are returned, across batches"
         assert not waited
 

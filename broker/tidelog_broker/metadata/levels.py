@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.topic_settings import TOPIC_SETTINGS
 
-DEDUPLICATE: Final = "topic.deduplicate"
 USERS: Final = "security.users"
 GROUP_QUOTAS: Final = "quota.groups"
 IMPERSONATE: Final = "rule.impersonate"
@@ -33,9 +33,15 @@ class Level:
     features: frozenset[str]
 
 
+def _level(number: int, since: str, *features: str) -> Level:
+    """Return the level of a release: these features, and those of the topic settings that are new in the release."""
+    settings = (setting for setting in TOPIC_SETTINGS.values() if setting.feature and setting.since == since)
+    return Level(number, since, frozenset({*features, *(setting.feature for setting in settings)}))
+
+
 LEVELS: Final = (
-    Level(1, "0.1.0", frozenset()),
-    Level(2, "0.2.0", frozenset({DEDUPLICATE, USERS, GROUP_QUOTAS, IMPERSONATE, LEVELS_KNOWN})),
+    _level(1, "0.1.0"),
+    _level(2, "0.2.0", USERS, GROUP_QUOTAS, IMPERSONATE, LEVELS_KNOWN),
 )
 """Ascending. docs/upgrading.md has the same table."""
 

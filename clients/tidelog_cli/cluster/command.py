@@ -179,10 +179,10 @@ def drain(node: NodeArgument, *, wait: WaitOption = False, bootstrap: BootstrapO
 
     async def work(client: Client) -> None:
         await client.drain_node(node)
-        progress = drain_progress_of(node, await client.cluster_status())
-        sys.stdout.write(f"{progress.text}\n")
         if wait:
-            await watch(client, lambda cluster: drain_progress_of(node, cluster), last=progress.text)
+            await watch(client, lambda cluster: drain_progress_of(node, cluster))
+        else:
+            sys.stdout.write(f"{drain_progress_of(node, await client.cluster_status()).text}\n")
 
     with_client(bootstrap, work)
 
@@ -216,7 +216,8 @@ def rebalance(*, wait: WaitOption = False, bootstrap: BootstrapOption = DEFAULT_
 
     async def work(client: Client) -> None:
         moves = await client.rebalance()
-        sys.stdout.write(f"{counted(moves, 'partition')} to move\n")
+        # While the command waits, standard output gets only the end: a lost confirmation counts as success.
+        (sys.stderr if wait else sys.stdout).write(f"{counted(moves, 'partition')} to move\n")
         if wait:
             while moves:
                 await asyncio.sleep(LOOK_S)

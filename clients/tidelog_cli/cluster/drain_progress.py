@@ -70,11 +70,12 @@ def fetch_progress_of(cluster: ClusterStatus) -> Progress:
     return Progress(", ".join(texts) or "all copies are complete", done=not missing)
 
 
-async def watch(client: Client, tell: Callable[[ClusterStatus], Progress], *, last: str = "") -> None:
+async def watch(client: Client, tell: Callable[[ClusterStatus], Progress]) -> None:
     """Poll the cluster until the operation is complete; print changes to stderr, and the end to stdout.
 
-    `last` is a text that was already printed.
+    Standard output gets nothing before: the command succeeds even if its confirmation cannot be written.
     """
+    last = ""
     while True:
         progress = tell(await client.cluster_status())
         if progress.done:

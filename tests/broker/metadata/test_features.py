@@ -46,7 +46,9 @@ def test_each_setting_is_in_the_base_set_or_has_a_feature() -> None:
         *("ack_quorum", "engine", "retention_ms", "cleanup", "compaction_lag_ms", "tombstone_retention_ms"),
         *("dirty_percent", "index_key", "index_tag", "hold"),
     }, "a new setting needs a feature: nodes of earlier releases ignore it"
-    assert {setting.feature for setting in TOPIC_SETTINGS.values() if setting.feature} <= features.FEATURES
+    assert {setting.feature for setting in TOPIC_SETTINGS.values() if setting.feature} <= features.FEATURES, (
+        "`since` of a setting is the release of a level in metadata/levels.py"
+    )
     assert {field.name for field in pb.Quota.DESCRIPTOR.fields} == {*features.QUOTA_BASE, *features.QUOTA_FEATURES}
     kinds = {field.name for field in pb.SecurityRecord.DESCRIPTOR.oneofs_by_name["what"].fields}
     assert kinds == {*features.SECURITY_BASE, *features.SECURITY_FEATURES}
@@ -99,7 +101,7 @@ def test_unsupported_setting_is_refused_with_the_nodes_name() -> None:
     world.node("b", *FEATURES, revision=2)
     record = topic(deduplicate_s=5)
     world.gate.admit(record)
-    assert [*record.features] == [levels.DEDUPLICATE]
+    assert [*record.features] == ["topic.deduplicate"]
 
 
 def test_node_without_a_version_is_an_older_build_and_removed_nodes_do_not_count() -> None:

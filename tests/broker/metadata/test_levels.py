@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from tidelog_broker.core.placement.registry import NodeRegistry
@@ -41,6 +44,18 @@ def test_each_feature_belongs_to_one_level_and_levels_ascend() -> None:
     assert features_up_to(NEWEST) == FEATURES
     assert LEVELS[0].features == frozenset(), "a build from before features announces none"
     assert tuple(map(int, LEVELS[-1].since.split("."))) <= tuple(map(int, VERSION.split(".")))
+
+
+def test_the_page_lists_the_features_of_each_level() -> None:
+    listed: dict[tuple[int, str], set[str]] = {}
+    level = (0, "")
+    page = (Path(__file__).parents[3] / "docs" / "upgrading.md").read_text()
+    for number, since, feature in re.findall(
+        r"^\| (\d*) *\| ([\d.]*) *\|.*\| (?:`([a-z.]+)`|nothing) \|$", page, re.MULTILINE
+    ):
+        level = (int(number), since) if number else level
+        listed.setdefault(level, set()).update({feature} - {""})
+    assert listed == {(level.number, level.since): level.features for level in LEVELS}
 
 
 def test_a_build_supports_the_highest_level_of_which_it_announces_every_feature() -> None:

@@ -10,14 +10,14 @@ from tests.broker.stand import Stand
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.topics import META_KEY
 from tidelog_broker.metadata.features import FEATURES, FeatureGate
-from tidelog_broker.metadata.levels import DEDUPLICATE, LEVELS
+from tidelog_broker.metadata.levels import LEVELS
 from tidelog_broker.node.directory_admission import IdentityError
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.auth.scram import ITERATIONS
 from tidelog_proto.batch.content_hash import CONTENT_KEY_BYTES
 from tidelog_proto.errors import ProtocolError
 
-OLD = FEATURES - {DEDUPLICATE}
+OLD = FEATURES - {"topic.deduplicate"}
 DEDUPLICATED = pb.TopicConfig(deduplicate_s=3600, replication_factor=3)
 
 

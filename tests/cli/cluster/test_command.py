@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import asyncio
 import json
+import sys
+from collections.abc import Callable
 
 import pytest
 from tests.cli.conftest import Cli
 
-from tidelog import ClusterStatus, Node, Partition, Topic
+from tidelog import ClusterStatus, Node, Partition, Replica, Topic
 from tidelog_broker.metadata.levels import LEVELS
 from tidelog_cli.base import failures
 from tidelog_cli.base.output import ABSENT
+from tidelog_cli.cluster import command, drain_progress
 from tidelog_cli.cluster.command import (
     ending_texts,
     level_text,
@@ -138,3 +142,53 @@ def test_certificates_that_end_soon_are_warned_of() -> None:
     assert told["nodes"][0]["certificate_ends_ms"] == now_s * 1000 + 31 * 24 * 3600 * 1000
     assert told["nodes"][4]["certificate_ends_ms"] is None
     assert isinstance(told["warnings"], list)
+
+
+class _Draining:
+    """A client of a cluster whose node "a" stores a partition in the first two looks."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+        self.moves = [1, 1, 0]
+
+    async def drain_node(self, _: str) -> None:
+        pass
+
+    async def rebalance(self) -> int:
+        return self.moves.pop(0)
+
+    async def cluster_status(self) -> ClusterStatus:
+        self.looks += 1
+        placement = ("a", "b") if self.looks <= 2 else ("b", "c")
+        replicas = (Replica("b", 0, 0, missing_records=1, missing_epochs=1),) if self.looks <= 2 else ()
+        nodes = tuple(Node(name, "h", 1, roles=("persistence",), draining=name == "a") for name in "abc")
+        partition = Partition(0, placement[0], 1, placement, replicas=replicas)
+        return ClusterStatus(b"", nodes, (Topic("t", b"", (partition,), replication_factor=2),))
+
+
+@pytest.mark.parametrize(
+    ("call", "shown"),
+    [
+        (lambda: command.drain("a", wait=True), "a stores no partitions"),
+        (lambda: command.rebalance(wait=True), "all copies are complete"),
+    ],
+)
+def test_command_that_waits_writes_to_standard_output_only_at_the_end(
+    call: Callable[[], None], shown: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A lost confirmation counts as success, so it must not be written before the work is done."""
+    client = _Draining()
+    monkeypatch.setattr(command, "with_client", lambda _, work: asyncio.run(work(client)))
+    monkeypatch.setattr(command, "LOOK_S", 0)
+    monkeypatch.setattr(drain_progress, "LOOK_S", 0)
+    written_at: list[int] = []
+    write = sys.stdout.write
+
+    def note_write(text: str) -> int:
+        written_at.append(client.looks)
+        return write(text)
+
+    monkeypatch.setattr(sys.stdout, "write", note_write)
+    call()
+    assert written_at == [3]
+    assert capsys.readouterr().out.startswith(f"done: {shown}")

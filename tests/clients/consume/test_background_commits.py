@@ -249,7 +249,7 @@ async def test_next_member_begins_at_background_commit_of_revocation(real: Clien
     consumer = real.consumer(
         topic, group=Group(topic, commit="manual", on_revoked=lambda _: consumer.commit_soon(on_commit=told))
     )
-    assert len(await consumer.poll(4)) == 4
+    assert len(await consumer.poll(4, timeout_s=60.0)) == 4
     await consumer.close()
     where = TopicPartition(topic, 0)
     assert told.told == [({where: 4}, None)]

@@ -47,8 +47,8 @@ async def test_list_and_batch_are_in_hand_as_a_whole(real: Client, commit: Commi
     await fill(real, topic, 1, range(10, 20))
     where, wish = TopicPartition(topic, 0), Group(topic, commit=commit)
     consumer = real.consumer(topic, group=wish)
-    assert len(await consumer.poll(3)) == 3
-    assert len(await consumer.poll(3)) == 3
+    assert len(await consumer.poll(3, timeout_s=60.0)) == 3
+    assert len(await consumer.poll(3, timeout_s=60.0)) == 3
     if commit == "processed":
         assert await positions(real, topic) == {where: 3}, "committed when the second list was requested"
     await consumer.abort()
@@ -67,17 +67,17 @@ async def test_list_and_batch_are_in_hand_as_a_whole(real: Client, commit: Commi
 async def test_close_commits_delivered_records(real: Client, commit: CommitWhen) -> None:
     topic = await new_topic(real, partitions=1, records=10)
     async with real.consumer(topic, group=Group(topic, commit=commit)) as consumer:
-        assert len(await consumer.poll(3)) == 3
+        assert len(await consumer.poll(3, timeout_s=60.0)) == 3
     assert await positions(real, topic) == ({} if commit == "manual" else {TopicPartition(topic, 0): 3})
 
 
 async def test_processed_positions_are_committed_periodically(real: Client) -> None:
     topic = await new_topic(real, partitions=1, records=10)
     async with real.consumer(topic, group=Group(topic, commit_interval_s=0.1)) as consumer:
-        assert len(await consumer.poll(3)) == 3
+        assert len(await consumer.poll(3, timeout_s=60.0)) == 3
         await asyncio.sleep(0.3)
         assert await positions(real, topic) == {}, "three records are in hand"
-        assert len(await consumer.poll(3)) == 3
+        assert len(await consumer.poll(3, timeout_s=60.0)) == 3
         await asyncio.sleep(0.5)
         assert await positions(real, topic) == {TopicPartition(topic, 0): 3}
 
@@ -108,7 +108,7 @@ async def test_manual_commit_in_on_revoked_also_runs_on_close(real: Client) -> N
         await consumer.commit()
 
     consumer = real.consumer(topic, group=Group(topic, commit="manual", on_revoked=revoked))
-    assert len(await consumer.poll(4)) == 4
+    assert len(await consumer.poll(4, timeout_s=60.0)) == 4
     await consumer.close()
     assert await positions(real, topic) == {TopicPartition(topic, 0): 4}
 

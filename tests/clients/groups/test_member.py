@@ -189,7 +189,7 @@ async def test_refused_commit_of_processed_records_does_not_end_reading(
     topic = await new_topic(real, partitions=1, records=3)
     wish = Group(topic, session_timeout_s=1800.0, commit="processed", instance_id="one", takeover="at_once")
     async with Client(shared_node) as other, other.consumer(topic, group=wish) as first:
-        assert [record.value for record in await first.poll(1)] == [b"0:0"]
+        assert [record.value for record in await first.poll(1, timeout_s=60.0)] == [b"0:0"]
         silence.for_good = True
         silence.of.add(first.member_id)
         async with reading(real.consumer(topic, group=wish)) as second:
@@ -291,7 +291,7 @@ async def test_idle_members_partitions_move_to_another_and_return(real: Client) 
 
 async def test_waiting_poll_is_not_idle(real: Client) -> None:
     topic = await new_topic(real, partitions=1)
-    wish = Group(topic, poll_timeout_s=0.2, session_timeout_s=0.6)
+    wish = Group(topic, poll_timeout_s=0.2)
     async with real.consumer(topic, group=wish) as consumer:
         polling = asyncio.create_task(consumer.poll(1, timeout_s=60.0))
         await until(lambda: bool(consumer.assignment()))
@@ -374,7 +374,7 @@ async def test_closing_the_client_closes_its_members(shared_node: str, real: Cli
     topic = await new_topic(real, partitions=1, records=10)
     async with Client(shared_node) as client:
         consumer = client.consumer(topic, group=topic)
-        assert [record.value for record in await consumer.poll(4)] == values(1, 4)
+        assert [record.value for record in await consumer.poll(4, timeout_s=60.0)] == values(1, 4)
     assert (await real.groups.describe(topic)).members == ()
     assert await positions(real, topic) == {TopicPartition(topic, 0): 4}
 

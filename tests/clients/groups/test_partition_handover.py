@@ -51,7 +51,7 @@ async def test_polled_list_is_in_hand_as_a_whole(real: Client) -> None:
     async with real.consumer(topic, group=wish(topic, "b")) as first:
         await first.poll(1, timeout_s=0.2)
         await fill(real, topic, 1, range(100))
-        assert len(await first.poll(10)) == 10
+        assert len(await first.poll(10, timeout_s=60.0)) == 10
         async with reading(real.consumer(topic, group=wish(topic, "a"))) as second:
             await until(lambda: where not in first.assignment())
             await asyncio.sleep(0.2)
