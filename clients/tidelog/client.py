@@ -418,7 +418,7 @@ class Client:
 
         Args:
             topic: the topic's name.
-            at: "earliest", "latest", or a time: a datetime with a zone, or µs since 1970.
+            at: "earliest", "latest", or a time: a datetime with a zone, or µs since 1970 (ms and s are refused).
             partitions: 0-based.
 
         Raises:

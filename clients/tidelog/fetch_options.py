@@ -9,6 +9,7 @@ from tidelog.errors import InvalidRequestError
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.columns import schema_of
 from tidelog_proto.batch.header import COLUMN_FLAGS
+from tidelog_proto.process.epoch_units import wrong_unit
 
 FETCH_BYTES_DEFAULT: Final = 8 * 1024 * 1024
 
@@ -45,6 +46,9 @@ def projection_message(
         return None
     if unknown := [name for name in columns or () if name not in _FLAGS]:
         raise InvalidRequestError(f"unknown columns {', '.join(map(repr, unknown))}; known are: {', '.join(_FLAGS)}")
+    for name, bound_us in (("since_us", since_us), ("until_us", until_us)):
+        if bound_us is not None and (reason := wrong_unit(bound_us, "microseconds")):
+            raise InvalidRequestError(f"{name}: {reason}, or omit it, as it only leaves out batches")
     message = pb.Projection(columns=COLUMN_FLAGS if columns is None else sum({_FLAGS[name] for name in columns}))
     if since_us is not None:
         message.from_us = since_us

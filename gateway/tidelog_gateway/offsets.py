@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Annotated, Any, Final, Literal, Protocol
 
@@ -35,7 +35,7 @@ from tidelog_proto.limits import (
     TIMESTAMP_MS_MAX,
 )
 from tidelog_proto.names import check_topic_name
-from tidelog_proto.process.epoch_units import wrong_unit
+from tidelog_proto.process.epoch_units import EPOCH, wrong_unit, zoned_time
 
 TIMESTAMP_DIGITS_MAX: Final = 20
 """Most digits of a time that is parsed; nanoseconds have 19."""
@@ -226,36 +226,31 @@ async def committed_of(gateway: Gateway, group: str, topic: str | None) -> list[
     return sorted(committed, key=_place)
 
 
-def parse_timestamp(text: str, parameter: str = "timestamp") -> int:
-    """Parse a time as us since 1970; `parameter` names it in the error.
+def parse_timestamp(text: str, parameter: str = "timestamp") -> datetime:
+    """Parse a time; `parameter` names it in the error.
 
     Raises:
         Problem: 422 when it is neither milliseconds nor ISO 8601 with a time zone, or out of range; also for a time in
             another unit, such as seconds.
     """
     if text.isascii() and text.isdigit() and len(text) <= TIMESTAMP_DIGITS_MAX:
-        if reason := wrong_unit(int(text), "milliseconds"):
+        if reason := wrong_unit(int(text), "milliseconds", exact="the ISO 8601 text"):
             raise invalid([{"parameter": parameter, "detail": reason}])
         if int(text) <= TIMESTAMP_MS_MAX:
-            return int(text) * 1000
-    try:
-        moment = datetime.fromisoformat(text)
-        # Not converted to UTC first, because some valid times would exceed the year 9999.
-        since_us = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
-    except (ValueError, TypeError, OverflowError):
-        since_us = -1
-    if not 0 <= since_us <= TIMESTAMP_MS_MAX * 1000 + 999:
+            return EPOCH + timedelta(milliseconds=int(text))
+    moment = zoned_time(text)
+    if moment is None:
         detail = (
             f"must be milliseconds since 1970, or ISO 8601 with a time zone such as 2013-01-01T00:00:00Z, got {text!r}"
         )
         raise invalid([{"parameter": parameter, "detail": detail}])
-    return since_us
+    return moment
 
 
 async def _offsets(
     gateway: Gateway, topic: str, timestamp: str | None, partitions: list[int]
 ) -> list[tuple[int, Offset]]:
-    at: Literal["latest"] | int = "latest" if timestamp is None else parse_timestamp(timestamp)
+    at: Literal["latest"] | datetime = "latest" if timestamp is None else parse_timestamp(timestamp)
     offsets = await gateway.client.list_offsets(topic, at, partitions)
     return sorted(offsets.items())
 

@@ -37,7 +37,7 @@ class Auth(_message.Message):
     def __init__(self, token: _Optional[str] = ..., user: _Optional[str] = ..., password: _Optional[str] = ...) -> None: ...
 
 class Sub(_message.Message):
-    __slots__ = ("sid", "topic", "group", "member", "from_timestamp_ms", "resume_token", "resume", "key", "tag", "credit", "on_lag", "max_lag_records", "max_message_bytes")
+    __slots__ = ("sid", "topic", "group", "member", "from_timestamp_ms", "from_timestamp", "resume_token", "resume", "key", "tag", "credit", "on_lag", "max_lag_records", "max_message_bytes")
     class ResumeEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -51,6 +51,7 @@ class Sub(_message.Message):
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     FROM_FIELD_NUMBER: _ClassVar[int]
     FROM_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    FROM_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
     RESUME_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
@@ -64,6 +65,7 @@ class Sub(_message.Message):
     group: str
     member: bool
     from_timestamp_ms: int
+    from_timestamp: str
     resume_token: str
     resume: _containers.ScalarMap[int, int]
     key: bytes
@@ -72,7 +74,7 @@ class Sub(_message.Message):
     on_lag: str
     max_lag_records: int
     max_message_bytes: int
-    def __init__(self, sid: _Optional[int] = ..., topic: _Optional[str] = ..., group: _Optional[str] = ..., member: _Optional[bool] = ..., from_timestamp_ms: _Optional[int] = ..., resume_token: _Optional[str] = ..., resume: _Optional[_Mapping[int, int]] = ..., key: _Optional[bytes] = ..., tag: _Optional[str] = ..., credit: _Optional[_Union[InitialCredit, _Mapping]] = ..., on_lag: _Optional[str] = ..., max_lag_records: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., **kwargs) -> None: ...
+    def __init__(self, sid: _Optional[int] = ..., topic: _Optional[str] = ..., group: _Optional[str] = ..., member: _Optional[bool] = ..., from_timestamp_ms: _Optional[int] = ..., from_timestamp: _Optional[str] = ..., resume_token: _Optional[str] = ..., resume: _Optional[_Mapping[int, int]] = ..., key: _Optional[bytes] = ..., tag: _Optional[str] = ..., credit: _Optional[_Union[InitialCredit, _Mapping]] = ..., on_lag: _Optional[str] = ..., max_lag_records: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., **kwargs) -> None: ...
 
 class InitialCredit(_message.Message):
     __slots__ = ("records", "bytes")

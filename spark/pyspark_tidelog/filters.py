@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from tidelog.fetch_options import FetchOptions
 from tidelog.requests.offset_ranges import OffsetRange
 from tidelog_proto.limits import ENVELOPE_BYTES_MAX, TAG_BYTES_MAX
+from tidelog_proto.process.epoch_units import EPOCH, wrong_unit
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _US: Final = timedelta(microseconds=1)
 _INT64_MAX: Final = 2**63 - 1
 KEY_BYTES_MAX: Final = ENVELOPE_BYTES_MAX // 2
@@ -67,10 +67,16 @@ class Narrowed:
         """
         options: FetchOptions = {**plain}
         if self.since_us is not None or self.until_us is not None:
-            options |= FetchOptions(since_us=self.since_us, until_us=self.until_us, min_bytes=0)
+            since_us, until_us = _unambiguous(self.since_us), _unambiguous(self.until_us)
+            options |= FetchOptions(since_us=since_us, until_us=until_us, min_bytes=0)
         if self.key is not None or self.tag is not None:
             options |= FetchOptions(key=self.key, tag=self.tag, min_bytes=0)
         return options
+
+
+def _unambiguous(bound_us: int | None) -> int | None:
+    """Return a bound that the client accepts as microseconds; None for one of 1970, which Spark applies alone."""
+    return None if bound_us is None or wrong_unit(bound_us, "microseconds") else bound_us
 
 
 def narrowed(filters: Iterable[Any]) -> Narrowed:
@@ -159,4 +165,4 @@ def _time_us(value: Any) -> int | None:
     """Return a time as µs since 1970; None for other values and naive times."""
     if not isinstance(value, datetime) or value.tzinfo is None:
         return None
-    return (value - _EPOCH) // _US
+    return (value - EPOCH) // _US

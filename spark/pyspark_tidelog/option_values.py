@@ -5,11 +5,13 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from datetime import timedelta
 from typing import Final
 
 from pyspark_tidelog.errors import OptionError
-from tidelog_proto.process.epoch_units import wrong_unit
+from tidelog_proto.limits import TIMESTAMP_MS_MAX
+from tidelog_proto.process.epoch_units import EPOCH, wrong_unit, zoned_time
 
 NUMBER_MAX: Final = (2**63 - 1) // 1000
 """Largest number of milliseconds that fits a long in microseconds; larger than all offsets."""
@@ -24,8 +26,31 @@ def did_you_mean(name: str, known: Mapping[str, str]) -> str:
     return f" Did you mean {known[near[0]]!r}?" if near else ""
 
 
-def per_partition(name: str, text: str, example: str, *, lowest: int) -> dict[str, dict[int, int]]:
+def numbers_per_partition(name: str, text: str, example: str, *, lowest: int) -> dict[str, dict[int, int]]:
     """Parse `{"topic": {"partition": number}}` with numbers of at least `lowest`."""
+
+    def checked(number: object, place: str) -> int:
+        if is_int(number) and lowest <= number <= NUMBER_MAX:
+            return number
+        raise OptionError(
+            f"option {name!r}: {number!r} for {place} must be an integer from {lowest} to {NUMBER_MAX}; give {example}."
+        )
+
+    return _per_partition(name, text, example, checked)
+
+
+def times_per_partition(name: str, text: str, example: str) -> dict[str, dict[int, int]]:
+    """Parse `{"topic": {"partition": time}}`, each time as `timestamp_us`, or as an integer; return microseconds."""
+
+    def checked(time: object, place: str) -> int:
+        return timestamp_us(name, time if isinstance(time, str) else repr(time), f" for {place}")
+
+    return _per_partition(name, text, example, checked)
+
+
+def _per_partition(
+    name: str, text: str, example: str, checked: Callable[[object, str], int]
+) -> dict[str, dict[int, int]]:
     result: dict[str, dict[int, int]] = {}
     for topic, partitions in json_object(name, text, example).items():
         if not isinstance(partitions, dict):
@@ -34,12 +59,7 @@ def per_partition(name: str, text: str, example: str, *, lowest: int) -> dict[st
         for partition, number in partitions.items():
             if not partition.isdecimal() or len(partition) > len(str(NUMBER_MAX)):
                 raise OptionError(f"option {name!r}: {partition!r} is not a partition of {topic!r}; give {example}.")
-            if not is_int(number) or not lowest <= number <= NUMBER_MAX:
-                raise OptionError(
-                    f"option {name!r}: {number!r} for {topic!r} partition {partition} must be an "
-                    f"integer from {lowest} to {NUMBER_MAX}; give {example}."
-                )
-            numbers[int(partition)] = number
+            numbers[int(partition)] = checked(number, f"{topic!r} partition {partition}")
         result[topic] = numbers
     return result
 
@@ -55,18 +75,20 @@ def json_object(name: str, text: str, example: str) -> dict[str, object]:
     return parsed
 
 
-def timestamp_us(name: str, text: str) -> int:
-    """Parse milliseconds since 1970; return microseconds."""
-    if not text.isdecimal() or len(text) > len(str(NUMBER_MAX)) or int(text) > NUMBER_MAX:
-        raise OptionError(f"option {name!r} must be milliseconds since 1970, got {text[:60]!r}.")
-    return milliseconds_to_us(name, int(text))
-
-
-def milliseconds_to_us(name: str, value: int) -> int:
-    """Convert milliseconds since 1970 to microseconds; refuse times in another unit."""
-    if reason := wrong_unit(value, "milliseconds"):
-        raise OptionError(f"option {name!r}: {reason}.")
-    return value * 1000
+def timestamp_us(name: str, text: str, place: str = "") -> int:
+    """Parse milliseconds since 1970, or ISO 8601 with a time zone; return microseconds."""
+    if text.isascii() and text.isdecimal() and len(text) <= len(str(NUMBER_MAX)):
+        if reason := wrong_unit(int(text), "milliseconds", exact="the ISO 8601 text"):
+            raise OptionError(f"option {name!r}{place}: {reason}.")
+        if int(text) <= TIMESTAMP_MS_MAX:
+            return int(text) * 1000
+    moment = zoned_time(text)
+    if moment is None:
+        raise OptionError(
+            f"option {name!r}{place} must be milliseconds since 1970, or ISO 8601 with a time zone such as "
+            f"2013-01-01T00:00:00Z, got {text[:60]!r}."
+        )
+    return (moment - EPOCH) // timedelta(microseconds=1)
 
 
 def count(options: Mapping[str, str], name: str, most: int) -> int | None:

@@ -29,8 +29,8 @@ from pyspark_tidelog.option_values import (
     flag,
     is_int,
     json_object,
-    milliseconds_to_us,
-    per_partition,
+    numbers_per_partition,
+    times_per_partition,
     timestamp_us,
 )
 from tidelog_proto.limits import TAG_BYTES_MAX
@@ -347,10 +347,7 @@ def _position(options: Mapping[str, str], side: str, default: Edge, *, one_edge:
     if by_time in options:
         return AtTimestamp(timestamp_us(by_time, options[by_time]))
     if by_times in options:
-        parsed = per_partition(by_times, options[by_times], '{"flights":{"0":1700000000000}}', lowest=0)
-        return AtTimestamps(
-            {topic: {p: milliseconds_to_us(by_times, ms) for p, ms in of.items()} for topic, of in parsed.items()}
-        )
+        return AtTimestamps(times_per_partition(by_times, options[by_times], '{"flights":{"0":1700000000000}}'))
     if by_offset not in options:
         return default
     return _offsets(by_offset, options[by_offset], default, one_edge=one_edge)
@@ -367,7 +364,8 @@ def _offsets(name: str, text: str, default: Edge, *, one_edge: bool) -> Position
         if edge is wrong_edge and one_edge:
             raise OptionError(f"option {name!r} cannot be {lower!r} in a batch read: nothing would be read.")
         return edge
-    parsed = per_partition(name, text, f"{default.value!r} or " + '{"flights":{"0":42}}', lowest=EARLIEST_OFFSET)
+    example = f"{default.value!r} or " + '{"flights":{"0":42}}'
+    parsed = numbers_per_partition(name, text, example, lowest=EARLIEST_OFFSET)
     for topic, of in parsed.items():
         if wrong_offset in of.values() and one_edge:
             raise OptionError(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import Final
 
 from pyspark_tidelog.filters import Narrowed
@@ -26,6 +27,7 @@ from pyspark_tidelog.options import AtTimestamp, Position, ReadOptions
 from pyspark_tidelog.stream_offsets import Losses, PartitionBounds, StreamPosition
 from tidelog.requests.offset_ranges import OffsetRange
 from tidelog.sync import Client
+from tidelog_proto.process.epoch_units import EPOCH
 
 EVERYTHING: Final = Narrowed()
 
@@ -123,8 +125,9 @@ def _look_up(
         by_time.setdefault(timestamp_us, []).append(at)
     lookups: dict[TopicPartition, Lookup] = {}
     for timestamp_us, ats in by_time.items():
+        moment = EPOCH + timedelta(microseconds=timestamp_us)
         for topic, numbers in _by_topic(ats).items():
-            for partition, answer in client.list_offsets(topic, timestamp_us, numbers).items():
+            for partition, answer in client.list_offsets(topic, moment, numbers).items():
                 lookups[TopicPartition(topic, partition)] = Lookup(answer.offset, answer.found)
     return lookups
 

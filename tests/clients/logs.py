@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal, Self, Unpack
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ from tidelog.tls import Tls
 from tidelog_proto.batch.columns import columns_of
 from tidelog_proto.batch.header import Codec, stamp_owner
 from tidelog_proto.batch.record_batch import RecordBatch, encode_batch
+from tidelog_proto.process.epoch_units import EPOCH
 
 NOW_US = 1_700_000_000_000_000
 
@@ -118,6 +119,8 @@ class FakeClient:
         self, topic: str, at: Literal["earliest", "latest"] | datetime | int, partitions: Sequence[int] | None = None
     ) -> dict[int, Offset]:
         numbers = tuple(range(len(self.logs[topic])) if partitions is None else partitions)
+        if isinstance(at, datetime):
+            at = (at - EPOCH) // timedelta(microseconds=1)
         self.asked.append((topic, at, numbers))
         return {number: self._offset(self.logs[topic][number], at) for number in numbers}
 

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import Any, Self, cast
 
 import pyarrow as pa
@@ -41,6 +42,7 @@ from tidelog_proto.batch.derived_batch import filter_batch
 from tidelog_proto.batch.header import stamp_owner
 from tidelog_proto.batch.key_partitions import partition_for_key
 from tidelog_proto.batch.record_batch import RecordBatch, columns_of, encode_batch
+from tidelog_proto.process.epoch_units import EPOCH
 
 
 class FakeLog:
@@ -388,16 +390,17 @@ class FakeClient:
         return Fetched(left, next_offset, start, self._log.end(topic, partition), 0)
 
     async def list_offsets(
-        self, topic: str, at: str | int, partitions: Iterable[int] | None = None
+        self, topic: str, at: str | datetime, partitions: Iterable[int] | None = None
     ) -> dict[int, Offset]:
         self._log.partition(topic, 0)
         numbers = range(len(self._log.logs[topic])) if partitions is None else partitions
         found: dict[int, Offset] = {}
         for number in numbers:
             start, end = self._log.starts.get((topic, number), 0), self._log.end(topic, number)
-            if isinstance(at, int):
+            if isinstance(at, datetime):
+                at_us = (at - EPOCH) // timedelta(microseconds=1)
                 late = [record for batch in self._log.read(topic, number, start) for record in batch]
-                late = [record for record in late if record.timestamp_us >= at]
+                late = [record for record in late if record.timestamp_us >= at_us]
                 first = late[0] if late else None
                 found[number] = Offset(
                     first.offset if first else end, bool(first), first.timestamp_us if first else 0, start, end

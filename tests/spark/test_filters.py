@@ -84,6 +84,10 @@ def test_ranges_are_cut() -> None:
     ("asked", "more"),
     [
         (Narrowed(), {"min_bytes": 1, "wait_ms": 5}),
+        (
+            Narrowed(since_us=10**12, until_us=2 * 10**12),
+            {"since_us": None, "until_us": None, "min_bytes": 0, "wait_ms": 5},
+        ),
         (Narrowed(since_us=1), {"since_us": 1, "until_us": None, "min_bytes": 0, "wait_ms": 5}),
         (Narrowed(key=b"k"), {"key": b"k", "tag": None, "min_bytes": 0, "wait_ms": 5}),
     ],

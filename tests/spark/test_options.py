@@ -119,6 +119,14 @@ def test_a_malformed_assignment_is_refused(text: str) -> None:
     assert "'assign'" in refused({"bootstrap": "a:1", "assign": text})
 
 
+def test_times_are_milliseconds_or_iso_8601() -> None:
+    exact = parsed(startingTimestamp="1970-01-20T01:00:00.000001+01:00", endingTimestamp="1700000000000")
+    assert exact.starting == AtTimestamp(19 * 86_400_000_000 + 1)
+    assert exact.ending == AtTimestamp(1_700_000_000_000_000)
+    by_partition = parsed(startingOffsetsByTimestamp='{"t":{"0":5,"1":"1970-01-20T00:00:00Z"}}')
+    assert by_partition.starting == AtTimestamps({"t": {0: 5_000, 1: 19 * 86_400_000_000}})
+
+
 def test_offsets() -> None:
     result = parsed(startingOffsets='{"flights":{"0":5,"1":-2}}', endingOffsets='{"flights":{"0":-1,"1":9}}')
     assert result.starting == AtOffsets({"flights": {0: 5, 1: -2}})
@@ -144,7 +152,8 @@ def test_offsets() -> None:
         ("startingTimestamp", "1700000000", "2023-11-14T22:13:20Z in seconds, but milliseconds"),
         ("endingTimestamp", "1700000000000000", "in microseconds, but milliseconds since 1970 are expected"),
         ("startingOffsetsByTimestamp", '{"t":{"0":1700000000}}', "pass 1700000000000"),
-        ("startingOffsetsByTimestamp", '{"t":{"0":-1}}', "must be an integer from 0"),
+        ("startingOffsetsByTimestamp", '{"t":{"0":"2023-11-14"}}', "must be milliseconds since 1970, or ISO 8601"),
+        ("startingOffsetsByTimestamp", '{"t":{"0":-1}}', "must be milliseconds since 1970"),
         ("startingOffsetsByTimestampStrategy", "newest", "'error' or 'latest'"),
         ("minPartitions", "0", "from 1"),
         ("minPartitions", "many", "from 1"),

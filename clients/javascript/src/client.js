@@ -241,7 +241,9 @@ function unknownOutcome(error) {
 
 function timeOf(timestamp) {
   if (timestamp === undefined) return undefined;
-  return timestamp instanceof Date ? String(timestamp.getTime()) : String(timestamp);
+  if (!(timestamp instanceof Date)) return String(timestamp);
+  if (Number.isNaN(timestamp.getTime())) throw invalidOption(`timestamp must be a valid Date, got ${timestamp}`);
+  return timestamp.toISOString();
 }
 
 function keyOf(key) {

@@ -204,7 +204,7 @@ function queryOf({ from, group, key, tag }) {
     if (!Number.isSafeInteger(ms) || ms < 0) {
       throw invalidOption(`from must be "earliest", "latest", a Date or milliseconds, got ${from}`);
     }
-    query.timestamp = ms;
+    query.timestamp = from instanceof Date ? from.toISOString() : ms;
   }
   const bytes = bytesOf(key);
   if (bytes) Object.assign(query, { key: toBase64(bytes), key_encoding: "base64" });

@@ -382,7 +382,7 @@ function requestOf(topic, options) {
 
 function startOf(from) {
   if (from === "earliest" || from === "latest") return from;
-  const ms = from instanceof Date ? from.getTime() : from;
-  if (Number.isSafeInteger(ms) && ms >= 0) return { timestamp_ms: ms };
+  if (from instanceof Date && from.getTime() >= 0) return { timestamp: from.toISOString() };
+  if (Number.isSafeInteger(from) && from >= 0) return { timestamp_ms: from };
   throw invalidOption(`from must be "earliest", "latest", a Date or milliseconds, got ${from}`);
 }

@@ -65,6 +65,21 @@ test("reading begins at an offset or a time, is bounded, and waits at the end of
   assert.equal(await client.newest(topic, new Uint8Array([1])), undefined);
 });
 
+test("a Date is exact, also where the same number of milliseconds is refused as seconds", async () => {
+  const client = newClient();
+  const topic = await newTopic(client);
+  const seconds = 1_700_000_000;
+  await client.publishMany(topic, [seconds - 1, seconds].map((n) => ({ value: `${n}`, timestamp: n })));
+  const from = new Date(seconds);
+  assert.deepEqual((await client.read(topic, 0, { timestamp: from })).records.map((record) => record.value), [`${seconds}`]);
+  assert.equal((await collect(client.subscribe(topic, { from }), 1))[0].value, `${seconds}`);
+  assert.equal((await collect(client.stream(topic, { from }), 1))[0].value, `${seconds}`);
+  await assert.rejects(client.read(topic, 0, { timestamp: seconds }), /in seconds/);
+  await assert.rejects(client.read(topic, 0, { timestamp: new Date(NaN) }), /valid Date/);
+  await assert.rejects(collect(client.subscribe(topic, { from: seconds }), 1), /in seconds/);
+  await assert.rejects(collect(client.stream(topic, { from: seconds }), 1), /in seconds/);
+});
+
 test("topics are created, listed, described, altered and deleted", async () => {
   const client = newClient();
   const topic = await newTopic(client, { partitions: 2, retention_bytes: 2n ** 62n });

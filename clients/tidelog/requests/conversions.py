@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final, Literal, NamedTuple
 
 from tidelog.errors import InvalidRequestError, error_of, error_of_local
@@ -16,6 +16,7 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import OFFSET_MAX
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.names import check_group_name, check_topic_name
+from tidelog_proto.process.epoch_units import EPOCH, wrong_unit
 
 At = Literal["earliest", "latest"] | datetime | int
 """A point in a log: its start or end, a time, or a time in µs since 1970."""
@@ -27,7 +28,6 @@ class NewestOf(NamedTuple):
     key: bytes
 
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _PARTITION_MAX: Final = 2**32 - 1
 """The largest partition number of the wire format; nodes check the topic's partition count."""
 
@@ -124,6 +124,8 @@ def list_offsets_entry(topic_id: bytes, partition: int, at: At | NewestOf) -> pb
     if isinstance(at, datetime):
         return pb.ListOffsetsEntry(topic_id=topic_id, partition=partition, timestamp_us=microseconds(at))
     if type(at) is int:
+        if reason := wrong_unit(at, "microseconds", exact="the datetime"):
+            raise InvalidRequestError(f"at: {reason}")
         return pb.ListOffsetsEntry(topic_id=topic_id, partition=partition, timestamp_us=at)
     raise InvalidRequestError(f"a point in a log must be 'earliest', 'latest', a datetime or µs since 1970, got {at!r}")
 
@@ -136,7 +138,7 @@ def microseconds(moment: datetime) -> int:
     """
     if moment.tzinfo is None:
         raise InvalidRequestError(f"{moment} has no time zone; use datetime(..., tzinfo=timezone.utc)")
-    delta = moment - _EPOCH
+    delta = moment - EPOCH
     return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
 
 

@@ -109,8 +109,8 @@ def _ranges(
     if len(set(numbers)) != len(numbers):
         raise InvalidRequestError(f"partitions must be distinct, got {numbers}")
     for name, point in (("since", since), ("until", until)):
-        if isinstance(point, int) and (reason := wrong_unit(point, "microseconds")):
-            raise InvalidRequestError(f"{name}: {reason}, or a datetime with a time zone")
+        if isinstance(point, int) and (reason := wrong_unit(point, "microseconds", exact="the datetime")):
+            raise InvalidRequestError(f"{name}: {reason}")
     starts, ends = (_offsets(client, topic, point, numbers) for point in (since, until))
     if isinstance(since, Mapping):
         _check_starts(topic, starts, client.list_offsets(topic, "latest", numbers))

@@ -6,9 +6,9 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
 
 from tidelog_proto.limits import TIMESTAMP_MS_MAX
+from tidelog_proto.process.epoch_units import EPOCH, wrong_unit
 from tidelog_proto.process.units import parse_duration_ms
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _US: Final = timedelta(microseconds=1)
 _UNITS_END: Final = frozenset("smhdw")
 
@@ -35,7 +35,7 @@ def ago(text: str, now: datetime) -> datetime:
         ValueError: the text is not a duration, or the duration is too long.
     """
     try:
-        return max(now - timedelta(milliseconds=parse_duration_ms(text)), _EPOCH)
+        return max(now - timedelta(milliseconds=parse_duration_ms(text)), EPOCH)
     except OverflowError as error:
         raise ValueError(f"the duration {text!r} is too long; give a time in ISO 8601") from error
 
@@ -47,16 +47,18 @@ def timestamp_us_of(stamp: Any) -> int:
         stamp: ISO 8601 text, ms since 1970, or a date or datetime.
 
     Raises:
-        ValueError: the value has another type, or is not between 1970 and 9999.
+        ValueError: the value has another type or unit, such as seconds, or is not between 1970 and 9999.
     """
     if isinstance(stamp, str):
         stamp = moment_of(stamp)
     if isinstance(stamp, datetime):
         moment = stamp if stamp.tzinfo else stamp.replace(tzinfo=UTC)
-        stamp_us = (moment - _EPOCH) // _US
+        stamp_us = (moment - EPOCH) // _US
     elif isinstance(stamp, date):
-        stamp_us = (datetime(stamp.year, stamp.month, stamp.day, tzinfo=UTC) - _EPOCH) // _US
+        stamp_us = (datetime(stamp.year, stamp.month, stamp.day, tzinfo=UTC) - EPOCH) // _US
     elif isinstance(stamp, int) and not isinstance(stamp, bool):
+        if reason := wrong_unit(stamp, "milliseconds", exact="the ISO 8601 text"):
+            raise ValueError(reason)
         stamp_us = stamp * 1000
     else:
         raise ValueError(  # noqa: TRY004 - a fault of the input

@@ -8,7 +8,7 @@ The kind of the values is detected from a sample of records, unless `--values` s
 
 `tidelog_proto.text.json_text` defines JSON for both engines. A field gets a type that represents the sampled values
 exactly, see `FieldKind`; nested values, or values of several kinds, are shown as JSON text. A value of another kind is
-null in its column; the column `value` has all of it. A number that the type would round is an error.
+null in its column and reported; the column `value` has all of it. A number that the type would round is an error.
 
 Engines parse JSON numbers as doubles. So each number is passed to the engine as a string with a random prefix
 (`SafeNumbers`), and SQL that both engines support converts the digits to the column's type (`select_list`).
@@ -288,7 +288,8 @@ class Dialect:
         digits: expression for the digits of a number before its exponent, without leading and trailing zeros.
         whole: expression for the part of a number before its decimal point.
         raises: the function that fails with a message.
-        reports: expression that is null, and reports a topic, a field and a text that its column does not hold.
+        reports: expression that is null, and reports a topic, a field, its column's type and a text that the column
+            does not hold.
     """
 
     types: Mapping[FieldKind, str]
@@ -297,7 +298,7 @@ class Dialect:
     digits: Callable[[str], str]
     whole: Callable[[str], str]
     raises: str
-    reports: Callable[[str, str, str], str]
+    reports: Callable[[str, str, str, str], str]
 
 
 class SafeNumbers:
@@ -347,14 +348,14 @@ def _converted(topic: str, shape: Shape, name: str, text: str, dialect: Dialect)
     precision, scale = shape.decimals.get(name, (DECIMAL_DIGITS, 0))
     if kind in {FieldKind.TEXT, FieldKind.JSON, FieldKind.DIGITS}:
         return text
-    if kind is FieldKind.TRUTH:
-        return f"CASE {text} WHEN 'true' THEN TRUE WHEN 'false' THEN FALSE END"
     made_of = dialect.types[kind].format(precision=precision, scale=scale)
+    other = f"WHEN {text} IS NOT NULL THEN CAST({dialect.reports(topic, name, made_of, text)} AS {made_of}) END"
+    if kind is FieldKind.TRUTH:
+        return f"CASE WHEN {text} = 'true' THEN TRUE WHEN {text} = 'false' THEN FALSE {other}"
     cast = f"try_cast({text} AS {made_of})"
     if kind in ISO_FORMS:
-        other = dialect.reports(topic, name, text)
         parsed = f"CASE WHEN {dialect.matches(text, ISO_FORMS[kind])} THEN {cast} END"
-        return f"coalesce({parsed}, CASE WHEN {text} IS NOT NULL THEN CAST({other} AS {made_of}) END)"
+        return f"coalesce({parsed}, CASE {other})"
     message = (
         f"{topic}: {name} is {made_of} by the sampled records, which does not represent every number exactly; use a "
         "larger --sample. Number: "
@@ -364,11 +365,12 @@ def _converted(topic: str, shape: Shape, name: str, text: str, dialect: Dialect)
     if kind is FieldKind.NUMBER:
         short = f"length({text}) <= {SHORT_CHARS} AND {dialect.matches(text, '-?[0-9]+([.][0-9]+)?')}"
         same = f"{dialect.digits(text)} = {dialect.digits(f'CAST({cast} AS {dialect.types[FieldKind.TEXT]})')}"
-        return f"CASE WHEN {short} THEN {cast} WHEN {is_number} THEN CASE WHEN {same} THEN {cast} ELSE {raised} END END"
+        number = f"CASE WHEN {same} THEN {cast} ELSE {raised} END"
+        return f"CASE WHEN {short} THEN {cast} WHEN {is_number} THEN {number} {other}"
     fraction = f"([.][0-9]{{0,{scale}}}0*)?" if kind is FieldKind.DECIMAL else "([.]0+)?"
     whole = cast if kind is FieldKind.DECIMAL else f"try_cast({dialect.whole(text)} AS {made_of})"
     fits = dialect.matches(text, f"-?[0-9]{{1,{DECIMAL_DIGITS}}}{fraction}")
-    return f"CASE WHEN {fits} THEN coalesce({whole}, {raised}) WHEN {is_number} THEN {raised} END"
+    return f"CASE WHEN {fits} THEN coalesce({whole}, {raised}) WHEN {is_number} THEN {raised} {other}"
 
 
 def _object(value: bytes) -> dict[str, Any] | None:

@@ -28,6 +28,7 @@ from tidelog_cli.sql.columns import (
     select_list,
 )
 from tidelog_cli.sql.dataset import TopicDataset
+from tidelog_cli.sql.null_reports import NullReports, Record
 from tidelog_cli.sql.parsed import branches_of
 from tidelog_cli.sql.tables import Provide, refuse_twins
 from tidelog_proto.limits import JSON_DEPTH_MAX, JSON_NUMBER_CHARS_MAX
@@ -43,7 +44,7 @@ _RESERVED: Final = frozenset(
 _NANOSECONDS: Final = "_NS"
 """Suffix of types with nanoseconds."""
 _STRICT: Final = "tidelog_strict_json"
-_REPORT: Final = "tidelog_other_text"
+_REPORT: Final = "tidelog_report_null"
 _PLACE: Final = re.compile(r"\n+(LINE (\d+): )(.*)\n( *)\^", re.DOTALL)
 _NEEDS_CAST: Final = re.compile("explicit (?:type )?cast")
 _CAST_HINT: Final = "; a JSON string is a text column: cast it, for instance total::DECIMAL(18, 2)"
@@ -61,12 +62,19 @@ def _literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
+def _reported(topic: str, name: str, column_type: str, text: str) -> str:
+    """Return the expression that is null, and reports the record of the row."""
+    of = ", ".join(map(_literal, (topic, name, column_type)))
+    return f"""nullif({_REPORT}({of}, "partition", "offset", {text}), '')"""
+
+
 DIALECT: Final = Dialect(
     types={
         FieldKind.WHOLE: "BIGINT",
         FieldKind.HUGE: "DECIMAL(38, 0)",
         FieldKind.NUMBER: "DOUBLE",
         FieldKind.DECIMAL: "DECIMAL({precision}, {scale})",
+        FieldKind.TRUTH: "BOOLEAN",
         FieldKind.DATE: "DATE",
         FieldKind.TIME: "TIMESTAMP",
         FieldKind.MOMENT: "TIMESTAMP WITH TIME ZONE",
@@ -77,7 +85,7 @@ DIALECT: Final = Dialect(
     digits=lambda text: f"trim(regexp_replace(regexp_replace({text}, '[eE].*', ''), '[^0-9]', '', 'g'), '0')",
     whole=lambda text: f"split_part({text}, '.', 1)",
     raises="error",
-    reports=lambda topic, name, text: f"nullif({_REPORT}({_literal(topic)}, {_literal(name)}, {text}), '')",
+    reports=_reported,
 )
 
 
@@ -101,8 +109,7 @@ class DuckDbEngine:
             "python_enable_replacements": False,  # Without this setting, Python variables could be used as tables.
         }
         self._datasets: list[TopicDataset] = []
-        self._other_text: dict[tuple[str, str], str] = {}
-        """By topic and field: the first text that is not in the ISO 8601 format of its column."""
+        self._nulls = NullReports()
         self._connect()
 
     def close(self) -> None:
@@ -155,19 +162,16 @@ class DuckDbEngine:
         return int(count)
 
     def notes(self) -> list[str]:
-        """Return notes about text that was null in the last answer, because its column has dates or times."""
-        return [
-            f"{topic}: text that is not ISO 8601 is null in column {name!r}, such as {text[:60]!r}; column value has it"
-            for (topic, name), text in self._other_text.items()
-        ]
+        """Return notes about values that were null in the last answer, because the columns do not hold them."""
+        return self._nulls.notes()
 
-    def _report(self, topic: str, name: str, text: str) -> str:
-        self._other_text.setdefault((topic, name), text)
+    def _report(self, topic: str, name: str, column_type: str, partition: int, offset: int, text: str) -> str:  # noqa: PLR0917 - called by DuckDB
+        self._nulls.add(topic, name, column_type, Record(partition, offset, text))
         return ""
 
     def _open(self, statement: str, provide: Provide, on_read: Callable[[int], None]) -> None:
         """Create the views of the topics that a statement names."""
-        self._other_text = {}
+        self._nulls = NullReports()
         self._disconnect()  # closes the scans of an earlier answer
         self._connect()
         tables = provide(*named_in(self._parsed(statement)))
@@ -195,7 +199,9 @@ class DuckDbEngine:
         self._connection = self._duckdb.connect(config=self._config)
         self._connection.execute("SET TimeZone = 'UTC'")
         self._connection.create_function(_STRICT, strict_json, ["VARCHAR"], "VARCHAR")
-        self._connection.create_function(_REPORT, self._report, ["VARCHAR", "VARCHAR", "VARCHAR"], "VARCHAR")
+        self._connection.create_function(
+            _REPORT, self._report, ["VARCHAR", "VARCHAR", "VARCHAR", "INTEGER", "BIGINT", "VARCHAR"], "VARCHAR"
+        )
 
     def _disconnect(self) -> None:
         for dataset in self._datasets:
@@ -312,7 +318,9 @@ def view_of(topic: str, shape: Shape) -> str:
         kinds = {name: "JSON" if kind is FieldKind.JSON else "VARCHAR" for name, kind in shape.fields.items()}
         structure = json.dumps(kinds).replace("'", "''")
         parsed = f"""from_json({_parsable('"value"')}, '{structure}')"""
-        rows = f"SELECT *, {parsed} AS j FROM ({rows})"  # noqa: S608
+        other = _reported(topic, "", "", '"value"')
+        reported = f"""from_json(CASE WHEN "value" IS NOT NULL THEN {other} END, '{structure}')"""
+        rows = f"SELECT *, coalesce({parsed}, {reported}) AS j FROM ({rows})"  # noqa: S608
         texts = ", ".join(f"{_unmarked(f'j.{_quoted(name)}')} AS {alias}" for name, alias in at.items())
         rows = f"SELECT * EXCLUDE (j), {texts} FROM ({rows})"  # noqa: S608
     columns = ", ".join(select_list(topic, shape, at.__getitem__, DIALECT))
@@ -320,7 +328,7 @@ def view_of(topic: str, shape: Shape) -> str:
 
 
 def _parsable(value: str) -> str:
-    """Return the expression to parse: null for invalid JSON, and strings for numbers that DuckDB might change.
+    """Return the expression to parse: null if it is not a JSON object, and strings for numbers that may change.
 
     A Python function checks text that may use DuckDB's extensions or exceed a limit, which few records do.
     """
@@ -333,7 +341,7 @@ def _parsable(value: str) -> str:
     pattern = f"({BEFORE_NUMBER})({JSON_NUMBER})"
     safe = f"""regexp_replace({value} || '{NUMBERS.appended}', '{pattern}', '\\1"{NUMBERS.mark}\\2"', 'gs')"""
     return f"""CASE
-        WHEN NOT json_valid({value}) THEN NULL
+        WHEN NOT json_valid({value}) OR NOT starts_with(ltrim({value}, E' \\t\\n\\r'), '{{') THEN NULL
         WHEN {large} THEN nullif({_STRICT}({value}), '')
         WHEN NOT regexp_matches({value}, '{_LENIENT}|{_LOSSY}') THEN {value}
         WHEN regexp_matches({value}, '{_LENIENT}') THEN nullif({_STRICT}({value}), '')

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.sql.answers import Answer, StatementError
 from tidelog_cli.sql.columns import JSON_NUMBER, Dialect, FieldKind, SafeNumbers, Shape, ValueKind, select_list
+from tidelog_cli.sql.null_reports import TEXT_CHARS_MAX, Record, counted, not_objects
 from tidelog_cli.sql.tables import Provide, TopicTable, refuse_twins
 from tidelog_proto.limits import JSON_DEPTH_MAX, JSON_NUMBER_CHARS_MAX
 
@@ -54,6 +55,7 @@ DIALECT: Final = Dialect(
         FieldKind.HUGE: "DECIMAL(38, 0)",
         FieldKind.NUMBER: "DOUBLE",
         FieldKind.DECIMAL: "DECIMAL({precision}, {scale})",
+        FieldKind.TRUTH: "BOOLEAN",
         FieldKind.DATE: "DATE",
         FieldKind.TIME: "TIMESTAMP_NTZ",
         FieldKind.MOMENT: "TIMESTAMP",
@@ -88,8 +90,14 @@ class SparkEngine:
         self._place = place
         # It logs each error with its Java stack, including those that only report a missing table.
         logging.getLogger("SQLQueryContextLogger").disabled = True
+        logging.getLogger().addFilter(_is_not_interrupt)
         self._is_ours = SparkSession.getActiveSession() is None
         self._spark = local_spark("tidelog sql", memory_mb=max(memory_mb, 512))
+        self._spark.conf.set("spark.sql.debug.maxToStringFields", "100000")  # see `_parses_values`
+        self._observed: DataFrame | None = None
+        """The last answer, if it parses values."""
+        self._metrics: dict[str, str] = {}
+        """By topic: the name of the metric of its values."""
 
     def close(self) -> None:
         """Stop the session if this engine started it."""
@@ -114,7 +122,14 @@ class SparkEngine:
                 "or SHOW TABLES",
                 EXIT_USAGE,
             )
-        frame = self._planned(statement, provide)
+        self._observed, self._metrics = None, {}
+        frame, tables = self._planned(statement, provide)
+        if _parses_values(frame):
+            for number, table in enumerate(tables):
+                self._metrics[table.extent.topic] = f"values of {number}"
+                self._make_view(table, metric=f"values of {number}")
+            with _explained():
+                self._observed = frame = self._spark.sql(statement)
         kinds = [field.dataType for field in frame.schema.fields]
         return Answer(frame.columns, self._rows(frame, kinds))
 
@@ -124,16 +139,27 @@ class SparkEngine:
         return False
 
     def notes(self) -> list[str]:
-        """Return nothing: Spark's tasks do not report text that a column does not hold."""
-        return []
+        """Return notes about values that are not JSON objects in the last answer; other nulls are not reported."""
+        if self._observed is None:
+            return []
+        metrics = self._observed._jdf.queryExecution().observedMetrics()  # noqa: SLF001 - Spark has no other access
+        lines = []
+        for topic, name in self._metrics.items():
+            found = metrics.get(name)
+            if found.isDefined() and (count := found.get().getLong(0)):
+                first = found.get().getStruct(1)
+                record = Record(first.getInt(0), first.getLong(1), first.getString(2))
+                lines.append(not_objects(topic, counted(count), record, "`"))
+        return lines
 
-    def _planned(self, statement: str, provide: Provide) -> DataFrame:
+    def _planned(self, statement: str, provide: Provide) -> tuple[DataFrame, list[TopicTable]]:
+        """Return the statement's plan, and its topics."""
         from pyspark.errors import AnalysisException  # noqa: PLC0415
 
         # Views of the last result have an older offset range.
         for view in self._spark.catalog.listTables():
             self._spark.catalog.dropTempView(view.name)
-        created: list[str] = []
+        tables: list[TopicTable] = []
         for _ in range(TABLES_MAX + 1):
             try:
                 with _explained():
@@ -145,15 +171,16 @@ class SparkEngine:
                 missing = (error.getMessageParameters() or {}).get("relationName", "")
             else:
                 # View names are case-insensitive, so another spelling of a topic may be a different topic.
-                twins = provide([], other_spellings(statement, created))
-                refuse_twins([*created, *(table.extent.topic for table in twins)])
-                return frame
+                topics = [table.extent.topic for table in tables]
+                twins = provide([], other_spellings(statement, topics))
+                refuse_twins([*topics, *(table.extent.topic for table in twins)])
+                return frame, tables
             (table,) = provide([missing.strip("`").replace("``", "`")])
             self._make_view(table)
-            created.append(table.extent.topic)
+            tables.append(table)
         raise CommandFailed(f"a statement may use at most {TABLES_MAX} topics")
 
-    def _make_view(self, table: TopicTable) -> None:
+    def _make_view(self, table: TopicTable, metric: str | None = None) -> None:
         extent = table.extent
         reading = self._spark.read.format("tidelog").options(
             **self._place,
@@ -163,7 +190,8 @@ class SparkEngine:
             includeHeaders="true",
             includeTags="true",
         )
-        view_of(reading.load(), extent.topic, table.shape).createOrReplaceTempView(_quoted(extent.topic))
+        view = view_of(reading.load(), extent.topic, table.shape, metric)
+        view.createOrReplaceTempView(_quoted(extent.topic))
 
     def _rows(self, frame: DataFrame, kinds: list[DataType]) -> Iterator[tuple[Any, ...]]:
         with _explained():
@@ -180,8 +208,27 @@ def other_spellings(statement: str, topics: Iterable[str]) -> list[str]:
     return sorted(spellings.difference(topics))
 
 
-def view_of(frame: DataFrame, topic: str, shape: Shape) -> DataFrame:
-    """Return a topic's columns from those of the data source, see `columns`."""
+def _is_not_interrupt(record: logging.LogRecord) -> bool:
+    """Whether a log record is not the traceback that py4j logs for Ctrl-C, which it also raises."""
+    return record.msg != "KeyboardInterrupt while sending command."
+
+
+def _parses_values(frame: DataFrame) -> bool:
+    """Return whether a statement uses fields of JSON values; Spark removes unused columns from its plan."""
+    with _explained():
+        return "from_json(" in frame._jdf.queryExecution().optimizedPlan().toString()  # noqa: SLF001 - no other access
+
+
+def view_of(frame: DataFrame, topic: str, shape: Shape, metric: str | None = None) -> DataFrame:
+    """Return a topic's columns from those of the data source, see `columns`.
+
+    Args:
+        frame: of the data source.
+        topic: the topic's name.
+        shape: its columns.
+        metric: name of the observed metric that counts values that are not JSON objects, and has the first one. It
+            makes Spark parse all values.
+    """
 
     def text(name: str) -> str:
         return f"coalesce(try_validate_utf8(CAST({name} AS STRING)), hex({name})) AS {name}"
@@ -191,12 +238,12 @@ def view_of(frame: DataFrame, topic: str, shape: Shape) -> DataFrame:
     rows = frame.selectExpr("partition", "offset", "timestamp", keys, values, "headers", "tag")
     at = {name: f"field {number}" for number, name in enumerate(shape.fields)}
     if shape.fields:
-        rows = _with_fields(rows, shape, at)
+        rows = _with_fields(rows, shape, at, metric)
     return rows.selectExpr(*select_list(topic, shape, lambda name: _quoted(at[name]), DIALECT))
 
 
-def _with_fields(rows: DataFrame, shape: Shape, at: Mapping[str, str]) -> DataFrame:
-    """Add the texts of fields, null for values that are not JSON.
+def _with_fields(rows: DataFrame, shape: Shape, at: Mapping[str, str], metric: str | None) -> DataFrame:
+    """Add the texts of fields, null for values that are not JSON; see `view_of` for `metric`.
 
     The value is parsed as the first element of an array with a known last element, because Spark ignores text after a
     value. Numbers are replaced in one pass anchored at the start: otherwise the search in text that is not JSON would
@@ -220,6 +267,11 @@ def _with_fields(rows: DataFrame, shape: Shape, at: Mapping[str, str]) -> DataFr
         & ~_is_beyond(sql.col("value"), sql.col("safe"))
     )
     rows = rows.withColumn("is_json", is_json)
+    if metric is not None:
+        is_object = sql.coalesce("is_json", sql.lit(False)) & sql.startswith(sql.ltrim("value"), sql.lit("{"))
+        is_other = sql.col("value").isNotNull() & ~is_object
+        record = sql.struct("partition", "offset", sql.substring("value", 1, TEXT_CHARS_MAX))
+        rows = rows.observe(metric, sql.count_if(is_other), sql.min(sql.when(is_other, record)))
     texts = [
         sql.when(
             sql.col("is_json"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
@@ -211,7 +210,7 @@ def _target(body: ResetBody) -> ResetTo:
         raise invalid([{"pointer": "", "detail": "must have exactly one of to, offset and timestamp"}])
     if body.timestamp is None:
         return targets[0] if isinstance(targets[0], int) else body.to or "earliest"
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=parse_timestamp(body.timestamp))
+    return parse_timestamp(body.timestamp)
 
 
 async def _lags(gateway: Gateway, request: Request, group: str, rows: Sequence[Lag]) -> Response:

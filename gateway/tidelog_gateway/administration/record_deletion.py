@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -48,12 +47,8 @@ async def delete_records(
     """Delete all records before an offset or a time; idempotent. The deletion is durable when it is answered."""
     if (before_offset is None) == (before_timestamp is None):
         raise invalid([{"parameter": "before_offset", "detail": "must have either before_offset or before_timestamp"}])
-    before: int | datetime
-    if before_offset is not None:
-        before = before_offset
-    else:
-        stamp_us = parse_timestamp(before_timestamp or "", "before_timestamp")
-        before = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=stamp_us)
+    before = parse_timestamp(before_timestamp, "before_timestamp") if before_timestamp is not None else before_offset
+    assert before is not None
     try:
         starts = await gateway.client.delete_records(topic, before, [partition])
     except OffsetOutOfRangeError as error:

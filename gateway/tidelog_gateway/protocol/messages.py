@@ -16,9 +16,19 @@ Every request but `credit` has an id of the client's choice, which the answer re
 from __future__ import annotations
 
 import re
+from datetime import datetime, timedelta
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    field_validator,
+    model_validator,
+)
 
 from tidelog_gateway.protocol.resume_tokens import TOKEN_CHARS_MAX
 from tidelog_gateway.records.json_decoding import JsonRecord, PartitionNumber
@@ -32,10 +42,13 @@ from tidelog_proto.limits import (
     TIMESTAMP_MS_MAX,
     TOPIC_NAME_CHARS_MAX,
 )
-from tidelog_proto.process.epoch_units import wrong_unit
+from tidelog_proto.process.epoch_units import EPOCH, wrong_unit, zoned_time
 
 INTEGER_MAX: Final = 2**53 - 1
 """The largest integer that every JSON implementation represents exactly."""
+
+TIMESTAMP_CHARS_MAX: Final = 40
+"""Maximum length of a time in ISO 8601."""
 
 MESSAGE_BYTES_MIN: Final = 16 * KIB
 """Lower limit of `max_message_bytes`; answers to requests, which it does not limit, are always shorter.
@@ -86,14 +99,39 @@ class Auth(_Message):
 class AtTime(_Message):
     """A position by time: the first record that is not older."""
 
-    timestamp_ms: Annotated[int, Field(ge=0, le=TIMESTAMP_MS_MAX)]
+    timestamp_ms: Annotated[int | None, Field(ge=0, le=TIMESTAMP_MS_MAX)] = None
+    timestamp: Annotated[str | None, Field(max_length=TIMESTAMP_CHARS_MAX)] = None
+    """ISO 8601 with a time zone."""
+
+    @model_validator(mode="after")
+    def _one_form(self) -> Self:
+        if (self.timestamp_ms is None) == (self.timestamp is None):
+            raise ValueError("a start by time must have either timestamp_ms or timestamp")
+        return self
 
     @field_validator("timestamp_ms")
     @classmethod
-    def _has_unit(cls, value: int) -> int:
-        if reason := wrong_unit(value, "milliseconds"):
+    def _has_unit(cls, value: int | None) -> int | None:
+        if value is not None and (reason := wrong_unit(value, "milliseconds", exact="timestamp with")):
             raise ValueError(reason)
         return value
+
+    @field_validator("timestamp")
+    @classmethod
+    def _is_zoned(cls, value: str | None) -> str | None:
+        if value is not None and zoned_time(value) is None:
+            raise ValueError(
+                "must be ISO 8601 with a time zone such as 2013-01-01T00:00:00Z, and not before 1970, "
+                f"got {value!r}; pass milliseconds since 1970 as timestamp_ms"
+            )
+        return value
+
+    @property
+    def moment(self) -> datetime:
+        """The time."""
+        if self.timestamp is None:
+            return EPOCH + timedelta(milliseconds=self.timestamp_ms or 0)
+        return datetime.fromisoformat(self.timestamp)
 
 
 class InitialCredit(_Message):
@@ -103,6 +141,16 @@ class InitialCredit(_Message):
     bytes: Count | None = None
 
 
+def _form_of(start: object) -> str:
+    """Return the form of a start, so that an error concerns that form only."""
+    return "time" if isinstance(start, AtTime | dict) else "end"
+
+
+Start = Annotated[
+    Annotated[Literal["earliest", "latest"], Tag("end")] | Annotated[AtTime, Tag("time")], Discriminator(_form_of)
+]
+
+
 class Sub(_Message):
     """Open a subscription to all partitions of a topic, or to the records that match a key or a tag."""
 
@@ -110,7 +158,7 @@ class Sub(_Message):
     topic: TopicName
     group: GroupName | None = None
     member: bool = False
-    start: Annotated[Literal["earliest", "latest"] | AtTime, Field(alias="from")] = "latest"
+    start: Annotated[Start, Field(alias="from")] = "latest"
     resume_token: Annotated[str, Field(min_length=1, max_length=TOKEN_CHARS_MAX)] | None = None
     resume: Offsets = {}
     key: Annotated[str | None, Field(max_length=KEY_CHARS_MAX)] = None

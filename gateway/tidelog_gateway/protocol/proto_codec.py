@@ -136,6 +136,8 @@ def _request(name: str, message: Any) -> dict[str, Any]:
             members |= {"key": base64.b64encode(message.key).decode("ascii"), "key_encoding": "base64"}
         if "from_timestamp_ms" in members:
             members["from"] = {"timestamp_ms": members.pop("from_timestamp_ms")}
+        elif "from_timestamp" in members:
+            members["from"] = {"timestamp": members.pop("from_timestamp")}
         if message.HasField("credit"):
             has_bytes = message.credit.HasField("bytes")
             members["credit"] = {"records": message.credit.records} | (

@@ -8,6 +8,7 @@ partition after the last one that was read, so that a busy partition does not st
 from __future__ import annotations
 
 import time
+from datetime import datetime
 from typing import Final, Literal, NamedTuple
 
 from tidelog.cluster.metadata import deleted_topic_error
@@ -26,10 +27,10 @@ GAPS_SHOWN_MAX: Final = 20
 
 
 class Begin(NamedTuple):
-    """Start of a read: a cursor; if that is None, an end of the log or a time in microseconds since 1970."""
+    """Start of a read: a cursor; if that is None, an end of the log or a time."""
 
     cursor: str | None
-    at: Literal["earliest", "latest"] | int = "earliest"
+    at: Literal["earliest", "latest"] | datetime = "earliest"
 
 
 class TopicRead:
@@ -61,7 +62,7 @@ class TopicRead:
         described = await gateway.client.topic(topic)
         scope = Scope(topic, described.topic_id, *record_filter)
         cursor = None if begin.cursor is None else cursor_in(begin.cursor, scope)
-        is_timed = isinstance(begin.at, int) and cursor is None
+        is_timed = isinstance(begin.at, datetime) and cursor is None
         numbers = [partition.partition for partition in described.partitions]
         ends = await gateway.client.list_offsets(topic, begin.at if is_timed else "latest", numbers)
         if cursor is None:

@@ -97,7 +97,7 @@ async def stream(  # noqa: PLR0917 # query parameters are parameters
     sub: dict[str, Any] = {"sid": _SID, "topic": topic, "credit": {"records": INTEGER_MAX}}
     sub |= {"key": key, "key_encoding": key_encoding, "tag": tag, "from": from_ or "latest", "group": group}
     if timestamp is not None:
-        sub["from"] = {"timestamp_ms": -(-parse_timestamp(timestamp) // 1000)}
+        sub["from"] = {"timestamp": parse_timestamp(timestamp).isoformat()}
     if offsets is not None:
         positions = _offsets(offsets)
         if not last_event_id_header:

@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final, Literal
 
 from tidelog import Consumer, Group, TopicPartition
@@ -146,4 +146,4 @@ class Membership:
 
 def start_of(start: Literal["earliest", "latest"] | AtTime) -> Literal["earliest", "latest"] | datetime:
     """Return the start of a group without committed offsets."""
-    return datetime.fromtimestamp(start.timestamp_ms / 1000, UTC) if isinstance(start, AtTime) else start
+    return start.moment if isinstance(start, AtTime) else start

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from datetime import datetime
 from typing import Final, Literal, NamedTuple
 
 from tidelog.errors import ForbiddenError, GroupNotEmptyError
@@ -113,5 +114,5 @@ def _check_start(number: int, offset: int, log: Offset) -> None:
         raise Problem(422, "offset_out_of_range", text, extra={**bounds, "partition": number})
 
 
-def _at(start: Literal["earliest", "latest"] | AtTime) -> Literal["earliest", "latest"] | int:
-    return start.timestamp_ms * 1000 if isinstance(start, AtTime) else start
+def _at(start: Literal["earliest", "latest"] | AtTime) -> Literal["earliest", "latest"] | datetime:
+    return start.moment if isinstance(start, AtTime) else start

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from tidelog_proto.batch.header import COLUMN_FLAGS, Flags
 from tidelog_proto.limits import TAG_BYTES_MAX
+from tidelog_proto.process.epoch_units import FIRST_S, wrong_unit
 
 Headers = Sequence[tuple[str, bytes | None]]
 """A record's headers: names and values in the order in which they were sent; names may repeat."""
@@ -196,6 +197,11 @@ def _cast(name: str, array: Any, target: pa.DataType) -> pa.Array[Any]:
 
 
 def _of_milliseconds(array: Any) -> pa.Array[Any]:
+    # Values between the two are in the same unit, or are refused below because of their size.
+    late = pc.min_max(array.filter(pc.greater_equal(array, FIRST_S))).as_py()
+    for value in (late["min"], late["max"]):
+        if value is not None and (reason := wrong_unit(value, "milliseconds", exact="a timestamp column with")):
+            raise ValueError(f"column timestamp: {reason}")
     try:
         stamps: pa.Array[Any] = array.cast(pa.int64()).cast(pa.timestamp("ms", "UTC"))
     except pa.ArrowInvalid as error:

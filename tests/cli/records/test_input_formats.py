@@ -137,6 +137,14 @@ def test_byte_order_mark_is_removed_from_the_first_line(
     assert "byte order mark" in capsys.readouterr().err
 
 
+def test_seconds_in_a_field_of_times_are_refused() -> None:
+    remedy = "1795964400 is 2026-11-29T15:00:00Z in seconds.* pass 1795964400000, or the ISO 8601 text 1970-01-21T18:52"
+    with pytest.raises(CommandFailed, match=f"line 2, field 'at': {remedy}"):
+        rows(read_stream(io.BytesIO(b'{"at":0}\n{"at":1795964400}'), Format.NDJSON, Fields(timestamp="at")))
+    read = rows(read_stream(io.BytesIO(b'{"at":"1970-01-21T18:52:44.400000Z"}'), Format.NDJSON, Fields(timestamp="at")))
+    assert read[0]["timestamp"] == datetime(1970, 1, 21, 18, 52, 44, 400_000, UTC)
+
+
 def test_timestamp_comes_from_a_field(tmp_path: Path) -> None:
     content = b'{"at":"2013-01-01T05:00:00Z"}\n{"at":1000}\n'
     read = rows(read_stream(io.BytesIO(content), Format.NDJSON, Fields(timestamp="at")))

@@ -155,7 +155,20 @@ def test_dates_and_times_are_recognised_and_other_text_is_reported(cli: Cli, top
     lines = line * 10 + b'{"day":"soon"}\n' + line * 10
     assert cli("produce", topic, "--partition", 0, stdin=lines).code == 0
     ended = cli("sql", f'SELECT count(day), count(seen) FROM "{topic}"', "--sample", 2, "--values", "json")
-    assert f"{topic}: text that is not ISO 8601 is null in column 'day', such as 'soon'" in ended.err
+    assert f"{topic}: column 'day' is null in 1 record, because it is DATE by the sampled records" in ended.err
+    assert "'soon'" in ended.err
+
+
+@pytest.mark.parametrize("output", [(), ("--json",), ("--csv",)])
+def test_records_outside_the_sample_that_are_not_json_are_reported(
+    cli: Cli, topic: str, output: tuple[str, ...]
+) -> None:
+    line = b'{"n":1}\n'
+    assert cli("produce", topic, "--partition", 0, stdin=line * 9 + b"garbage\n{\n" + line * 9).code == 0
+    ended = cli("sql", f'SELECT sum(n) AS n, count(*) AS c FROM "{topic}"', "--sample", 4, *output)
+    assert (ended.code, "18" in ended.out) == (0, True)
+    assert "all fields are null in 2 records whose value is not a JSON object" in ended.err
+    assert "the first is in partition 0 at offset 9: 'garbage'" in ended.err
 
 
 def test_a_file_with_a_byte_order_mark_loses_no_record(cli: Cli, topic: str, tmp_path: Path) -> None:

@@ -168,14 +168,65 @@ def test_numbers_that_were_not_looked_at_are_exact_or_an_error(
         assert list(map(is_same, answered, texts)) == [True] * len(texts), (answered, table.shape)
 
 
-def test_text_of_another_form_is_null_and_reported_once(engine: DuckDbEngine) -> None:
+def test_text_of_another_form_is_null_and_counted(engine: DuckDbEngine) -> None:
     values = [b'{"it\'s":"2024-02-29"}', b'{"it\'s":"soon"}', b'{"it\'s":"2024-02-30"}', b'{"it\'s":null}']
     table = table_of(values, values[:1])
     assert [at and at.isoformat() for at in column_of(engine, table, "it's")] == ["2024-02-29", None, None, None]
     (line,) = engine.notes()
-    assert line == ("""t: text that is not ISO 8601 is null in column "it's", such as 'soon'; column value has it""")
+    assert line == (
+        """t: column "it's" is null in 2 records, because it is DATE by the sampled records; the first is in """
+        "partition 0 at offset 1: 'soon'. The column value has it; a larger --sample may make the column text"
+    )
     assert column_of(engine, table_of(values[:1]), "it's") != []
     assert engine.notes() == []
+
+
+@pytest.mark.parametrize("other", [b"garbage", b'{"n":2', b"[1]", b'"n"', b"7", b"null", b"", b"\xff", b'{"n":NaN}'])
+def test_a_value_outside_the_sample_that_is_no_json_object_is_reported(engine: DuckDbEngine, other: bytes) -> None:
+    table = table_of([b'{"n":1}', b'{"n":2}', other, b'{"n":3}', other], [b'{"n":1}'])
+    assert column_of(engine, table, "n") == [1, 2, None, 3, None]
+    (line,) = engine.notes()
+    assert line.startswith("t: all fields are null in 2 records whose value is not a JSON object; the first is in ")
+    assert "partition 0 at offset 2: " in line
+    assert line.endswith('. It is shown by: SELECT value FROM "t" WHERE "partition" = 0 AND "offset" = 2')
+
+
+@pytest.mark.parametrize(
+    ("seen", "other"),
+    [
+        (b"1", b'"x"'), (b"1", b"true"), (b"1", b"{}"), (b"1.5", b'"x"'), (b"1e300", b'"x"'), (b"true", b"1"),
+        (b"true", b'"x"'), (b"18446744073709551617", b'"x"'), (b'"2024-02-29"', b"5"),
+    ],
+)  # fmt: skip
+def test_a_value_of_another_kind_than_the_sampled_ones_is_reported(
+    engine: DuckDbEngine, seen: bytes, other: bytes
+) -> None:
+    lines = [b'{"n":%b}' % each for each in (seen, seen, other)]
+    assert column_of(engine, table_of(lines, lines[:1]), "n")[2] is None
+    (line,) = engine.notes()
+    assert "column 'n' is null in 1 record, because it is" in line
+    assert "in partition 0 at offset 2" in line
+
+
+@pytest.mark.parametrize("statement", ["SELECT sum(n) FROM t", "SELECT a.n FROM t a JOIN t b USING (n)"])
+def test_each_record_is_counted_once(engine: DuckDbEngine, statement: str) -> None:
+    table = table_of([b'{"n":1}', b"x", b"y"] * 5, [b'{"n":1}'])
+    list(engine.answer(statement, lambda names, optional=(): [table], lambda rows: None).rows)
+    (line,) = engine.notes()
+    assert "in 10 records" in line
+
+
+def test_records_whose_fields_are_not_used_are_not_reported(engine: DuckDbEngine) -> None:
+    table = table_of([b'{"n":1}', b"x"], [b'{"n":1}'])
+    for statement in ("SELECT count(*) FROM t", "SELECT value FROM t", 'SELECT n FROM t WHERE "offset" = 0'):
+        list(engine.answer(statement, lambda names, optional=(): [table], lambda rows: None).rows)
+        assert engine.notes() == []
+
+
+def test_count_of_reported_records_is_bounded(engine: DuckDbEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidelog_cli.sql.null_reports.COUNTED_MAX", 3)
+    assert column_of(engine, table_of([b"x"] * 5, [b'{"n":1}']), "n") == [None] * 5
+    assert "in at least 3 records" in engine.notes()[0]
 
 
 def test_sums_of_short_fractions_are_exact(engine: DuckDbEngine) -> None:

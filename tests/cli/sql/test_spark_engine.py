@@ -109,6 +109,35 @@ def test_both_engines_answer_the_same(cli: Cli, topic: str, node: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.spark
+@SPARK_WARNS
+def test_values_outside_the_sample_that_are_not_json_are_reported_by_spark(cli: Cli, topic: str, node: str) -> None:
+    line = b'{"n":1,"m":2}\n'
+    other = b'garbage\n[1]\n{"n":\n7\nnull\n'
+    assert cli("produce", topic, "--partition", 0, stdin=line * 9 + other + line * 9).code == 0
+    topics = Topics(node, "earliest", {}, 4)
+    spark = SparkEngine(768, {"bootstrap": node})
+
+    def asked(statement: str) -> tuple[list[Any], list[str]]:
+        rows = list(spark.answer(statement, topics.provide, lambda rows: None).rows)
+        return rows, spark.notes()
+
+    report = (
+        f"{topic}: all fields are null in 5 records whose value is not a JSON object; the first is in partition 0 at "
+        f"offset 9: 'garbage'. It is shown by: SELECT value FROM `{topic}` WHERE `partition` = 0 AND `offset` = 9"
+    )
+    try:
+        assert asked(f"SELECT sum(n), count(*) FROM {topic}") == ([(18, 23)], [report])
+        assert asked(f"SELECT count(*), max(value) FROM {topic}")[1] == []
+        assert len(asked(f"SELECT n, value FROM {topic}")[0]) == 23
+        assert spark.notes() == [report]
+        assert asked(f"SELECT count(*) FROM {topic} a JOIN {topic} b ON a.n = b.m - 1")[1] == [report]
+        assert asked(report.rpartition(": ")[2]) == ([("garbage",)], [])
+    finally:
+        spark.close()
+
+
+@pytest.mark.long
+@pytest.mark.spark
 def test_spark_follows_a_topic_until_interrupted(cli: Cli, topic: str, node: str) -> None:
     assert cli("produce", topic, stdin=b'{"n":1}\n').code == 0
     statement = f"SELECT count(*) AS count, sum(n) AS sum FROM {topic}"

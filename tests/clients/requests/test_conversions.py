@@ -28,6 +28,14 @@ def test_invalid_point_in_a_log_is_refused(at: object) -> None:
         conversions.list_offsets_entry(b"", 1, at)  # type: ignore[arg-type] # refused at runtime
 
 
+@pytest.mark.parametrize(("at", "unit"), [(1_795_964_400, "seconds"), (1_795_964_400_000, "milliseconds")])
+def test_times_in_another_unit_are_refused(at: int, unit: str) -> None:
+    with pytest.raises(InvalidRequestError, match=f"at: {at} is 2026-11-29T15:00:00Z in {unit}.*pass 1795964400000000"):
+        conversions.list_offsets_entry(b"", 0, at)
+    exact = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=at)
+    assert conversions.list_offsets_entry(b"", 0, exact).timestamp_us == at
+
+
 def test_time_zone_is_required_and_applied() -> None:
     east = timezone(timedelta(hours=2))
     assert conversions.microseconds(datetime(1970, 1, 1, 2, 0, 1, tzinfo=east)) == 1_000_000

@@ -43,6 +43,14 @@ async def test_fetch_with_argument_out_of_range_is_refused(
     assert node.requests == []
 
 
+@pytest.mark.parametrize("bound", ["since_us", "until_us"])
+async def test_fetch_with_a_time_in_another_unit_is_refused(node: FakeNode, router: Router, bound: str) -> None:
+    arguments: dict[str, Any] = {bound: 1_795_964_400_000}
+    with pytest.raises(InvalidRequestError, match=f"{bound}: .* in milliseconds.*pass 1795964400000000"):
+        await fetch_and_commit.fetch(router, "t", 0, 0, **arguments)
+    assert node.requests == []
+
+
 async def test_empty_commit_sends_nothing(node: FakeNode, router: Router) -> None:
     assert await fetch_and_commit.commit(router, "g", "t", {}, reset=False, note="") == {}
     assert node.requests == []

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 from pydantic import ValidationError
 
-from tidelog_gateway.protocol.messages import REQUESTS, ClientMessage
+from tidelog_gateway.protocol.messages import REQUESTS, AtTime, ClientMessage
 
 
 def test_the_documented_examples_are_valid() -> None:
@@ -51,3 +53,30 @@ def test_a_member_requires_a_group_and_begins_at_its_commit(more: str, said: str
     text = '{"id":1,"sub":{"sid":1,"topic":"t","member":true,"credit":{"records":1}' + more + "}}"
     with pytest.raises(ValidationError, match=said):
         ClientMessage.model_validate_json(text)
+
+
+@pytest.mark.parametrize(
+    ("given", "moment"),
+    [
+        ({"timestamp_ms": 253402300799999}, datetime(9999, 12, 31, 23, 59, 59, 999_000, UTC)),
+        ({"timestamp": "1970-01-20T00:00:00.000001Z"}, datetime(1970, 1, 20, 0, 0, 0, 1, UTC)),
+    ],
+)
+def test_a_start_by_time_is_exact(given: dict[str, int | str], moment: datetime) -> None:
+    assert AtTime.model_validate(given).moment == moment
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "either timestamp_ms or timestamp"),
+        ({"timestamp_ms": 1, "timestamp": "1970-01-01T00:00:00Z"}, "either timestamp_ms or timestamp"),
+        ({"timestamp_ms": 1795964400}, "pass 1795964400000, or timestamp with 1970-01-21T18:52:44.400000Z"),
+        ({"timestamp": "1970-01-20"}, "ISO 8601 with a time zone"),
+        ({"timestamp": "1969-12-31T23:59:59Z"}, "not before 1970"),
+        ({"timestamp": "1795964400000"}, "ISO 8601 with a time zone"),
+    ],
+)
+def test_an_unclear_start_by_time_is_refused(given: dict[str, int | str], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        AtTime.model_validate(given)

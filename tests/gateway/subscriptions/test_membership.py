@@ -299,7 +299,8 @@ async def test_a_batch_waiting_while_its_partition_is_lost_is_not_sent() -> None
 
 def test_a_time_to_begin_at() -> None:
     assert start_of("latest") == "latest"
-    assert start_of(AtTime(timestamp_ms=1500)) == datetime.fromtimestamp(1.5, UTC)
+    assert start_of(AtTime(timestamp_ms=1500)) == datetime(1970, 1, 1, 0, 0, 1, 500_000, UTC)
+    assert start_of(AtTime(timestamp_ms=253402300799999)) == datetime(9999, 12, 31, 23, 59, 59, 999_000, UTC)
 
 
 async def test_an_invalid_group_name_is_reported(topic: str, gateway_address: str) -> None:

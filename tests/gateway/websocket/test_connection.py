@@ -221,6 +221,24 @@ async def test_starting_at_a_time(serve: Serve, log: FakeLog) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "offset"), [("1970-01-01T00:00:08.999999Z", 1), ("1970-01-01T01:00:09.000001+01:00", 2)]
+)
+async def test_starting_at_an_exact_time(serve: Serve, log: FakeLog, text: str, offset: int) -> None:
+    await log.append("t", 1, columns_of([b"old", b"new"], timestamps_us=[1000, 9_000_000]))
+    async with serve() as served, opened(served) as socket:
+        answer = await ask(socket, {"id": 1, "sub": {**sub()["sub"], "from": {"timestamp": text}}})
+        assert answer["ok"]["offsets"] == {"0": 10, "1": offset}
+
+
+async def test_the_answer_to_seconds_has_the_remedy(serve: Serve) -> None:
+    async with serve() as served, opened(served) as socket:
+        answer = await ask(socket, {"id": 1, "sub": {**sub()["sub"], "from": {"timestamp_ms": 1_795_964_400}}})
+        assert "in seconds, but milliseconds since 1970 are expected" in answer["error"]["detail"]
+        answer = await ask(socket, {"id": 2, "sub": {**sub()["sub"], "from": "newest"}})
+        assert "/sub/from" in answer["error"]["detail"]
+
+
+@pytest.mark.parametrize(
     ("change", "code", "status"),
     [
         ({"topic": "none"}, "unknown_topic", 404),

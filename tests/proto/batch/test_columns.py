@@ -218,7 +218,7 @@ def test_repeated_column_is_refused() -> None:
     [
         ({"value": [b"a"], "timestamp": pa.array([None], TIMESTAMP_TYPE)}, "timestamp"),
         ({"value": [b"a"], "timestamp": pa.array([2**62], pa.timestamp("s"))}, "timestamp"),
-        ({"value": [b"a"], "timestamp": pa.array([NOW_US], pa.int64())}, "integers are ms"),
+        ({"value": [b"a"], "timestamp": pa.array([NOW_US], pa.int64())}, "in microseconds, but milliseconds"),
         ({"value": [b"a"], "timestamp": pa.array([2**62], pa.int64())}, "timestamp"),
         ({"value": [b"a"], "timestamp": pa.array([-1], TIMESTAMP_TYPE)}, "1970"),
         ({"value": [b"a"], "tag": pa.array([b"\xff"])}, "tag"),

@@ -1,0 +1,99 @@
+"""Counts of records whose values are null in columns of JSON fields, because the columns do not hold them."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+COUNTED_MAX: Final = 100_000
+"""Maximum number of records that a statement remembers, so that a record that is read twice is counted once."""
+TEXT_CHARS_MAX: Final = 60
+"""Maximum length of a value that a report quotes."""
+
+
+class Record(NamedTuple):
+    """A record whose value, or the text of one of its fields, is `text`."""
+
+    partition: int
+    offset: int
+    text: str
+
+    def __str__(self) -> str:
+        """Return the place and the text."""
+        return f"the first is in partition {self.partition} at offset {self.offset}: {self.text!r}"
+
+
+@dataclass(slots=True)
+class _Reported:
+    """Records of one cause.
+
+    Attributes:
+        column_type: type of the column; empty for values that are not JSON objects.
+        first: the first record.
+        places: partitions and offsets.
+        more: whether there are more records than were remembered.
+    """
+
+    column_type: str
+    first: Record
+    places: set[tuple[int, int]] = field(default_factory=set)
+    more: bool = False
+
+
+class NullReports:
+    """Reports of one statement, in bounded memory."""
+
+    def __init__(self) -> None:
+        self._reported: dict[tuple[str, str], _Reported] = {}
+        self._counted = 0
+        self._changing = threading.Lock()  # engines report from several threads
+
+    def add(self, topic: str, name: str, column_type: str, record: Record) -> None:
+        """Count a record.
+
+        Args:
+            topic: the topic's name.
+            name: the field; empty if the value is not a JSON object.
+            column_type: type of the field's column; empty if the value is not a JSON object.
+            record: its position, with the field's text or the value.
+        """
+        place = record.partition, record.offset
+        record = record._replace(text=record.text[:TEXT_CHARS_MAX])
+        with self._changing:
+            one = self._reported.setdefault((topic, name), _Reported(column_type, record))
+            one.first = min(one.first, record)
+            if place in one.places:
+                return
+            if self._counted >= COUNTED_MAX:
+                one.more = True
+                return
+            one.places.add(place)
+            self._counted += 1
+
+    def notes(self) -> list[str]:
+        """Return a line for each cause, with the number of records, the first one and the remedy."""
+        return [self._note(topic, name, one) for (topic, name), one in self._reported.items()]
+
+    def _note(self, topic: str, name: str, one: _Reported) -> str:
+        records = counted(max(1, len(one.places)), is_bound=one.more)
+        if not one.column_type:
+            return not_objects(topic, records, one.first, '"')
+        return (
+            f"{topic}: column {name!r} is null in {records}, because it is {one.column_type} by the sampled records; "
+            f"{one.first}. The column value has it; a larger --sample may make the column text"
+        )
+
+
+def counted(count: int, *, is_bound: bool = False) -> str:
+    """Return a number of records; `is_bound` if there may be more."""
+    return f"{'at least ' if is_bound else ''}{count:,} record{'' if count == 1 else 's'}"
+
+
+def not_objects(topic: str, records: str, first: Record, quote: str) -> str:
+    """Return the report of values that are not JSON objects; `quote` quotes names in SQL."""
+    place = f"{quote}partition{quote} = {first.partition} AND {quote}offset{quote} = {first.offset}"
+    query = f"SELECT value FROM {quote}{topic}{quote} WHERE {place}"  # noqa: S608 - a text for the user
+    return (
+        f"{topic}: all fields are null in {records} whose value is not a JSON object; {first}. It is shown by: {query}"
+    )
