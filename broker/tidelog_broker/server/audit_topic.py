@@ -35,6 +35,9 @@ QUEUE_BYTES_MAX: Final = 4 * 1024 * 1024
 LINES_MAX: Final = 1_000
 """Largest number of audit log lines in one batch."""
 WRITE_S_MAX: Final = 15.0
+PAUSE_S: Final = 0.05
+"""Minimum time between two batches unless `LINES_MAX` lines wait. Each batch syncs the disk, for which other partitions
+wait."""
 AGAIN_S: Final = 1.0
 """Delay between two attempts."""
 
@@ -77,6 +80,8 @@ class AuditTopic:
                 continue
             await self._write_with_retries(lines)
             self._bytes -= sum(map(len, lines))
+            if len(self._lines) < LINES_MAX:
+                await asyncio.sleep(PAUSE_S)
 
     async def _write_with_retries(self, lines: list[bytes]) -> None:
         """Retry until the lines are written, or the error is permanent."""

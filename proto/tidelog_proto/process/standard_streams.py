@@ -20,7 +20,11 @@ QUEUE_BYTES_MAX: Final = MIB
 DRAIN_S: Final = 1.0
 """How long the end of the process waits for queued writes."""
 _WRITE_BYTES: Final = 4096
-"""Maximum size of one write: PIPE_BUF, so that lines of several processes in one pipe do not interleave."""
+"""Maximum size of one write: PIPE_BUF, so that lines of several processes in one pipe do not interleave. Lines up to
+this size are written together."""
+_PAUSE_S: Final = 0.005
+"""Pause after each write, in which further lines are queued. Every write of this thread takes the interpreter's lock
+from the event loop twice, so thousands of single writes a second delay all requests."""
 
 _dropped_before = 0
 _open: list[QueuedWriter] = []
@@ -154,27 +158,34 @@ class QueuedWriter:
             _dropped_before += self.dropped
 
     def _run(self) -> None:
-        while (data := self._take()) is not None:
-            is_written = _write(self.descriptor, data)
+        while taken := self._take():
+            is_written = _write(self.descriptor, b"".join(taken))
             with self._changed:
                 self._is_writing = False
                 if not is_written:
-                    self.dropped += 1
-                    self._reported += 1  # A report to this stream would fail, too.
+                    self.dropped += len(taken)
+                    self._reported += len(taken)  # A report to this stream would fail, too.
                 self._changed.notify_all()
+                pauses = not self._is_closed and self._pending_bytes < _WRITE_BYTES
+            if pauses:
+                time.sleep(_PAUSE_S)
 
-    def _take(self) -> bytes | None:
+    def _take(self) -> list[bytes]:
+        """Wait for queued writes and return the first ones; return none if the writer is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._pending or self._is_closed)
             if not self._pending:
-                return None
+                return []
             self._is_writing = True
             if self.dropped > self._reported and self._pending_bytes < self._bytes_max // 2:
                 missing, self._reported = self.dropped - self._reported, self.dropped
-                return f"{missing} writes were dropped here, because this stream was not read fast enough\n".encode()
-            data = self._pending.popleft()
-            self._pending_bytes -= len(data)
-            return data
+                return [f"{missing} writes were dropped here, because this stream was not read fast enough\n".encode()]
+            taken, size_bytes = list[bytes](), 0
+            while self._pending and (not taken or size_bytes + len(self._pending[0]) <= _WRITE_BYTES):
+                taken.append(self._pending.popleft())
+                size_bytes += len(taken[-1])
+            self._pending_bytes -= size_bytes
+            return taken
 
 
 class QueuedStream(io.TextIOBase):

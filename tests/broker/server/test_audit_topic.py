@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.broker.stand import Stand, settled
 
 from tidelog import Client
 from tidelog.errors import AccessError, TidelogError
+from tidelog_broker.core.security.session import Session
 from tidelog_broker.node.node import Node
 from tidelog_broker.server import audit_topic
 from tidelog_proto import broker_pb2 as pb
@@ -111,6 +113,22 @@ async def test_full_audit_queue_drops_lines(stand: Stand, key_file: Path, monkey
         stand.disk.heal()
         found = await lines(admin, f"client {15 - int(dropped) - 1}")
         assert found[-1]["client_id"] == f"client {15 - int(dropped) - 1}"
+
+
+async def test_lines_of_a_flood_share_batches(stand: Stand, key_file: Path) -> None:
+    node = await stand.start(auth="required", admin_key_file=key_file)
+    session = Session(node.broker.security.registry.permissions, "ann")
+    async with client(node.port, ADMIN) as admin:
+        began_s = time.monotonic()
+        for _ in range(200):
+            node.broker.audit.begin("cluster_change", session, pb.Envelope(cluster_change=pb.ClusterChange()))
+            await asyncio.sleep(0.002)
+        node.broker.audit.unknown("of a test", "the last one")
+        found = await lines(admin, "the last one")
+        took_s = time.monotonic() - began_s
+        assert [line["number"] for line in found] == list(range(1, len(found) + 1))
+        fetched = await admin.fetch(AUDIT_TOPIC, 0, 0)
+        assert len(fetched.batches) <= took_s / audit_topic.PAUSE_S + 2
 
 
 async def test_audit_topic_can_be_disabled(stand: Stand, key_file: Path) -> None:

@@ -5,6 +5,7 @@ import fcntl
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -62,6 +63,46 @@ def test_writes_to_a_full_pipe_are_dropped_and_counted(pipe: tuple[int, int]) ->
     assert said.count(line) == 1000 - dropped
     writer.close(PATIENCE_S)
     assert dropped_writes() - before == dropped
+
+
+def test_lines_that_wait_are_written_together(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = pipe
+    writes, write = list[int](), os.write
+
+    def counted(descriptor: int, data: bytes) -> int:
+        writes.append(len(data))
+        return write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", counted)
+    writer = QueuedWriter(writing)
+    writer.put(b"x" * 2 * PIPE_BYTES)  # the thread waits for a reader
+    for number in range(2_000):
+        writer.put(b"line %04d\n" % number)
+    said = read_until(reading, b"line 1999\n")
+    assert said.lstrip(b"x") == b"".join(b"line %04d\n" % number for number in range(2_000))
+    assert len(writes) < 2_000 * 10 / PIPE_BYTES + 20
+    writer.close(PATIENCE_S)
+
+
+def test_lines_written_one_after_the_other_share_writes(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = pipe
+    writes, write = list[float](), os.write
+
+    def counted(descriptor: int, data: bytes) -> int:
+        writes.append(time.monotonic())
+        return write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", counted)
+    writer = QueuedWriter(writing)
+    began_s = time.monotonic()
+    for _ in range(200):
+        writer.put(b"line\n")
+        time.sleep(0.0005)
+    took_s = time.monotonic() - began_s
+    writer.put(b"end\n")
+    read_until(reading, b"end\n")
+    assert len(writes) <= took_s / 0.005 + 2
+    writer.close(PATIENCE_S)
 
 
 def test_close_waits_for_a_full_pipe_until_its_timeout(pipe: tuple[int, int]) -> None:
