@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -31,8 +32,11 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run_in(folder: Path) -> int:
+    environ = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # loading the others takes most of a short run
+
     def run(arguments: Sequence[str]) -> int:
-        return subprocess.run([sys.executable, "-m", "pytest", "-q", *arguments], cwd=folder, check=False).returncode
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "xdist", *arguments]
+        return subprocess.run(command, cwd=folder, env=environ, check=False).returncode
 
     return suite.run_suite(["-n", "2"], run_pytest=run, cache=folder / "cache")
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 
 from tidelog_cli.base.interrupts import interrupts_end_quietly
+from tidelog_proto.process.garbage_collection import no_collections
 from tidelog_proto.process.standard_streams import escape_unencodable, open_closed_streams
 
 
@@ -12,12 +14,13 @@ def run() -> int:
     """Load the command and run it; return its exit code."""
     # First, because a file that is opened while a standard stream is closed gets the stream's descriptor.
     open_closed_streams()
-    with interrupts_end_quietly():
+    with interrupts_end_quietly(), no_collections():
         escape_unencodable()
         from tidelog_cli.base.standard_output import check_standard_output, leave_quietly  # noqa: PLC0415 - the same
         from tidelog_cli.main import main  # noqa: PLC0415 - loaded after the setup above
 
         check_standard_output()
+        gc.freeze()  # the loaded modules stay
 
     try:
         return main()

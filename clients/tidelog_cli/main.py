@@ -34,6 +34,7 @@ from tidelog_cli.top import command as top
 from tidelog_cli.topics import command as topics
 from tidelog_cli.up import command as up
 from tidelog_proto.process.arrow_without_pandas import disable_pandas_import
+from tidelog_proto.process.garbage_collection import no_collections
 from tidelog_proto.process.standard_streams import OutputLostError
 from tidelog_proto.version import VERSION
 
@@ -69,13 +70,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_FAILED
     changes.set(False)
     try:
-        with interrupts_end_quietly():
+        with interrupts_end_quietly(), no_collections():
             disable_pandas_import()
             if "--version" in itertools.takewhile(lambda word: word != "--", arguments):
                 sys.stdout.write(f"tidelog {VERSION}\n")  # accepted with any command
                 sys.stdout.flush()
                 return 0
-            command = typer.main.get_command(build_app(parts_meant(arguments)))
+            command = typer.main.get_command(build_app(parts_meant(arguments), own_meant(arguments)))
             assert isinstance(command, TyperGroup)
             track_runs(command)
         try:
@@ -96,8 +97,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def build_app(parts: Iterable[EntryPoint] | None = None) -> typer.Typer:
-    """Return the app with its own sub-commands and those of `parts`; None for all installed parts."""
+def build_app(parts: Iterable[EntryPoint] | None = None, own: Iterable[str] = tuple(OWN_COMMANDS)) -> typer.Typer:
+    """Return the app with the sub-commands `own` and those of `parts`; None for all installed parts."""
     app = typer.Typer(
         name="tidelog",
         help="A clustered, durable message log whose unit of work is an Arrow record batch.",
@@ -106,8 +107,8 @@ def build_app(parts: Iterable[EntryPoint] | None = None) -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.callback()(_options)
-    for register in OWN_COMMANDS.values():
-        register(app)
+    for name in own:
+        OWN_COMMANDS[name](app)
     plugins.register_plugins(app, plugins.installed_entries() if parts is None else parts)
     return app
 
@@ -116,6 +117,14 @@ def parts_meant(arguments: Sequence[str]) -> list[EntryPoint]:
     """Return the installed parts that may have the command in `arguments`; all without a command."""
     command = next(iter(_from_command(arguments)), None)
     return [] if command in OWN_COMMANDS else plugins.entries_with(command)
+
+
+def own_meant(arguments: Sequence[str]) -> list[str]:
+    """Return the own command in `arguments`, none for a command of a part; else all, for the help and suggestions."""
+    command = next(iter(_from_command(arguments)), None)
+    if command in OWN_COMMANDS:
+        return [command]
+    return [] if plugins.has_command(command) else list(OWN_COMMANDS)
 
 
 def _from_command(arguments: Sequence[str]) -> Sequence[str]:

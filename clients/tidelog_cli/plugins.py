@@ -40,6 +40,11 @@ def installed_entries() -> list[EntryPoint]:
     return sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
 
 
+def has_command(command: str | None) -> bool:
+    """Return whether a part of this package has a command."""
+    return any(command in dict(part.commands) for part in PARTS.values())
+
+
 def entries_with(command: str | None) -> list[EntryPoint]:
     """Return this package's entry that has a command; all entries if none has it."""
     entries = installed_entries()

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tidelog_cli.base import failures
-from tidelog_cli.main import OWN_COMMANDS, main, parts_meant
+from tidelog_cli.main import OWN_COMMANDS, main, own_meant, parts_meant
 from tidelog_cli.plugins import PARTS
 
 
@@ -63,6 +63,17 @@ def test_a_part_is_loaded_only_when_it_may_be_meant() -> None:
     assert names("node", "--data", "topic") == names("log", "verify") == {"node"}
     assert names("gateway") == {"gateway"}
     assert names() == names("--help") == names("of-somebody-else") == set(PARTS)
+
+
+def test_of_the_own_commands_only_the_named_one_is_built() -> None:
+    assert own_meant(["--debug", "--context", "sql", "topic", "list"]) == ["topic"]
+    assert own_meant(["node"]) == own_meant(["log", "verify"]) == own_meant(["gateway"]) == []
+    assert own_meant([]) == own_meant(["--help"]) == own_meant(["topicc"]) == list(OWN_COMMANDS)
+
+
+def test_a_mistyped_command_gets_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["topicc", "list"]) == failures.EXIT_USAGE
+    assert "'topic'" in capsys.readouterr().err
 
 
 def test_a_node_loads_neither_the_gateway_nor_the_benchmarks() -> None:

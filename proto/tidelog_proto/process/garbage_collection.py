@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+from collections.abc import Iterator
 from typing import Final
 
 GC_THRESHOLD: Final = 10_000
@@ -12,6 +14,21 @@ YOUNG_PASSES: Final = 1
 """Collections of young objects between two collections of the middle generation."""
 FREEZE_EVERY: Final = 64
 UNFREEZE_SHARE: Final = 4
+
+
+@contextlib.contextmanager
+def no_collections() -> Iterator[None]:
+    """Pause the collector while modules are loaded: it would examine their objects repeatedly, and nearly all stay.
+
+    Without the pause, collections take an eighth of the CPU time in which a command, a node or a gateway is loaded.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def tune_garbage_collection() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tidelog_proto.process.garbage_collection import FREEZE_EVERY, GC_THRESHOLD, LongLived
+from tidelog_proto.process.garbage_collection import FREEZE_EVERY, GC_THRESHOLD, LongLived, no_collections
 
 
 @pytest.fixture
@@ -38,3 +38,16 @@ def test_nothing_is_frozen_in_a_process_that_is_not_a_nodes() -> None:
     for _ in range(FREEZE_EVERY):
         long_lived.made()
     assert gc.get_freeze_count() <= before, "frozen objects may be freed meanwhile, and none is added"
+
+
+def test_collections_are_paused_and_resumed_also_after_an_error() -> None:
+    def load() -> None:
+        with no_collections():
+            with no_collections():
+                assert not gc.isenabled()
+            assert not gc.isenabled(), "the outer pause continues"
+            raise ImportError
+
+    with pytest.raises(ImportError):
+        load()
+    assert gc.isenabled()
