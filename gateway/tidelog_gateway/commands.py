@@ -17,7 +17,7 @@ from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.workers.worker_settings import worker_settings_of
 from tidelog_proto.auth.secret_permissions import file_permission_fault
 from tidelog_proto.process.core_files import disable_core_files
-from tidelog_proto.process.file_descriptors import REMEDY, raise_descriptor_limit
+from tidelog_proto.process.file_descriptors import connections_that_fit, raise_descriptor_limit
 from tidelog_proto.process.settings import SettingsError, load_settings
 from tidelog_proto.process.standard_streams import queued_streams
 from tidelog_proto.wire.loopback import is_loopback
@@ -170,17 +170,8 @@ def _check_secrets(context: Context | None) -> None:
 
 def _with_descriptor_limit(settings: GatewaySettings) -> GatewaySettings:
     """Raise the soft limit of open files; if it is below what connections_max needs, lower that and log a warning."""
-    limit = raise_descriptor_limit()
-    fitting = settings.workers * max(1, limit - RESERVED_DESCRIPTORS)
-    if fitting >= settings.connections_max:
-        return settings
-    log.warning(
-        "the limit of open files is %d: at most %d connections are accepted instead of connections_max = %d; %s",
-        limit,
-        fitting,
-        settings.connections_max,
-        REMEDY,
-    )
+    fitting = settings.workers * max(1, raise_descriptor_limit() - RESERVED_DESCRIPTORS)
+    fitting = connections_that_fit(settings.connections_max, fitting, log)
     return settings.model_copy(update={"connections_max": fitting})
 
 

@@ -144,11 +144,7 @@ def resolve(
         losses += loss
         if len(held):
             ranges.append(held)
-    if losses and options.fail_on_data_loss:
-        raise DataLossError(
-            " ".join(losses) + " Set 'failOnDataLoss' to 'false' to read the remaining records, or choose other "
-            "offsets."
-        )
+    _refuse(losses, options, "read")
     return ranges, losses
 
 
@@ -170,12 +166,17 @@ def resolve_starts(
         )
         begins[at] = held.start
         losses += loss
+    _refuse(losses, options, "start with")
+    return begins, losses
+
+
+def _refuse(losses: Sequence[str], options: ReadOptions, verb: str) -> None:
+    """Refuse losses, unless the options allow them."""
     if losses and options.fail_on_data_loss:
         raise DataLossError(
-            " ".join(losses) + " Set 'failOnDataLoss' to 'false' to start with the remaining records, or choose other "
+            " ".join(losses) + f" Set 'failOnDataLoss' to 'false' to {verb} the remaining records, or choose other "
             "offsets."
         )
-    return begins, losses
 
 
 def select_present(selection: Selection, topics: Mapping[str, int]) -> list[TopicPartition]:

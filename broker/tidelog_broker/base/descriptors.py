@@ -8,7 +8,7 @@ from typing import Final
 from tidelog_broker.base.config import NodeSettings
 from tidelog_broker.storage.segment.active_files import active_files_max
 from tidelog_broker.storage.segment.disk import FILES_PER_SEGMENT, open_segments_max
-from tidelog_proto.process.file_descriptors import REMEDY, raise_descriptor_limit
+from tidelog_proto.process.file_descriptors import connections_that_fit, raise_descriptor_limit
 
 log = logging.getLogger(__name__)
 
@@ -27,15 +27,5 @@ def clients_max(limit: int) -> int:
 
 def fitted(settings: NodeSettings) -> NodeSettings:
     """Raise the limit of open files; reduce `connections_max` to what fits, with a warning."""
-    limit = raise_descriptor_limit()
-    fitting = clients_max(limit)
-    if fitting >= settings.connections_max:
-        return settings
-    log.warning(
-        "the limit of open files is %d: only %d client connections fit, less than connections_max = %d; %s",
-        limit,
-        fitting,
-        settings.connections_max,
-        REMEDY,
-    )
+    fitting = connections_that_fit(settings.connections_max, clients_max(raise_descriptor_limit()), log)
     return settings.model_copy(update={"connections_max": fitting})

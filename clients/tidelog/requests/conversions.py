@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Final, Literal, NamedTuple
 
@@ -39,13 +39,7 @@ def checked_topic(name: str) -> str:
         InvalidTopicError: the name breaks a rule.
         InvalidRequestError: the name is not a str.
     """
-    if not isinstance(name, str):
-        raise InvalidRequestError(f"a topic's name must be a str, got {name!r}")
-    try:
-        check_topic_name(name)
-    except ProtocolError as error:
-        raise error_of_local(error) from error
-    return name
+    return _checked("topic", name, check_topic_name)
 
 
 def checked_group(name: str) -> str:
@@ -54,10 +48,14 @@ def checked_group(name: str) -> str:
     Raises:
         InvalidRequestError: the name breaks a rule.
     """
+    return _checked("group", name, check_group_name)
+
+
+def _checked(what: str, name: str, check: Callable[[str], None]) -> str:
     if not isinstance(name, str):
-        raise InvalidRequestError(f"a group's name must be a str, got {name!r}")
+        raise InvalidRequestError(f"a {what}'s name must be a str, got {name!r}")
     try:
-        check_group_name(name)
+        check(name)
     except ProtocolError as error:
         raise error_of_local(error) from error
     return name

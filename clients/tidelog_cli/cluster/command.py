@@ -47,6 +47,10 @@ NO_ANSWER: Final = "no answer"
 _NOT_OPEN: Final = frozenset({"away", "no owner", "idle"})
 """States of a partition that no reachable node has opened."""
 
+_IDENTITY: Final = (
+    *("node_id", "host", "port", "zone", "roles", "incarnation", "alive", "membership", "draining", "state"),
+    *("software", "level"),
+)
 _LOAD: Final = ("uptime_ms", "connections", "in_flight_bytes", "data_bytes", "disk_free_bytes")
 
 NODE_COLUMNS = (
@@ -323,22 +327,9 @@ def status_document(cluster: ClusterStatus) -> dict[str, Any]:
         "cluster_id": cluster.cluster_id.hex(),
         "level": cluster.level,
         "nodes": [
-            {
-                "node_id": node.node_id,
-                "host": node.host,
-                "port": node.port,
-                "zone": node.zone,
-                "roles": list(node.roles),
-                "incarnation": node.incarnation,
-                "alive": node.alive,
-                "membership": node.membership,
-                "draining": node.draining,
-                "state": node.state,
-                "software": node.software,
-                "level": node.level,
-                "certificate_ends_ms": _ms(node.certificate_ends_us),
-                "ca_ends_ms": _ms(node.ca_ends_us),
-            }
+            {name: getattr(node, name) for name in _IDENTITY}
+            | {"roles": list(node.roles)}
+            | {"certificate_ends_ms": _ms(node.certificate_ends_us), "ca_ends_ms": _ms(node.ca_ends_us)}
             | {name: None if node.state == NO_ANSWER else getattr(node, name) for name in _LOAD}
             for node in cluster.nodes
         ],

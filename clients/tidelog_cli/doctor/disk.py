@@ -27,9 +27,20 @@ SYNC_FAILING_S: Final = 0.25
 SYNC_UNLIKELY_S: Final = 0.000_01
 """A median below this is too fast for a disk."""
 
-REMOTE: Final = ("nfs", "cifs", "smb", "9p", "fuse", "afs", "ceph", "gluster", "lustre")
-VOLATILE: Final = ("tmpfs", "ramfs")
-LAYERED: Final = ("overlay", "aufs")
+UNSUITABLE: Final = (
+    (("tmpfs", "ramfs"), "records are lost when the machine stops", "set data to a directory on a disk"),
+    (
+        ("nfs", "cifs", "smb", "9p", "fuse", "afs", "ceph", "gluster", "lustre"),
+        "locks and syncs of network and user-space file systems are unreliable",
+        "set data to a directory on a local disk with ext4 or XFS",
+    ),
+    (
+        ("overlay", "aufs"),
+        "the data is lost with the container",
+        "mount a volume, and set data to a directory in it",
+    ),
+)
+"""Beginnings of types of file systems, what is wrong with them, and the remedy."""
 
 
 def check_data(data: Path) -> Iterator[Finding]:
@@ -80,27 +91,9 @@ def file_system_of(folder: Path, mounts: str) -> str:
 
 def file_system_finding(kind: str) -> Finding:
     """Check whether a type of file system is suitable for a log."""
-    if kind.startswith(VOLATILE):
-        return Finding(
-            "file system",
-            "warning",
-            f"{kind}: records are lost when the machine stops",
-            "set data to a directory on a disk",
-        )
-    if kind.startswith(REMOTE):
-        return Finding(
-            "file system",
-            "warning",
-            f"{kind}: locks and syncs of network and user-space file systems are unreliable",
-            "set data to a directory on a local disk with ext4 or XFS",
-        )
-    if kind.startswith(LAYERED):
-        return Finding(
-            "file system",
-            "warning",
-            f"{kind}: the data is lost with the container",
-            "mount a volume, and set data to a directory in it",
-        )
+    for kinds, fault, remedy in UNSUITABLE:
+        if kind.startswith(kinds):
+            return Finding("file system", "warning", f"{kind}: {fault}", remedy)
     return Finding("file system", "ok", kind or "unknown")
 
 

@@ -42,10 +42,10 @@ class ColumnType(StrEnum):
 
 
 class ByteReader(Protocol):
-    """A raw byte stream."""
+    """A raw byte stream: a read returns available bytes, possibly fewer than requested."""
 
     def read(self, size: int, /) -> bytes | None:
-        """Return at most `size` bytes; none at the end."""
+        """Return at most `size` bytes; empty at the end."""
 
 
 def types_of(arguments: Sequence[str]) -> dict[str, ColumnType]:

@@ -17,7 +17,7 @@ from datetime import date, datetime, time
 from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.base.output import note
 from tidelog_cli.base.times import timestamp_us_of
-from tidelog_cli.records.csv_rows import AnyArray, ColumnType, rows_of
+from tidelog_cli.records.csv_rows import AnyArray, ByteReader, ColumnType, rows_of
 from tidelog_cli.records.json_records import records_of
 from tidelog_proto.batch.columns import TIMESTAMP_TYPE
 from tidelog_proto.text.json_text import BYTE_ORDER_MARK, JsonNumber, exact_json, json_text, members
@@ -43,13 +43,6 @@ ROWS_PER_BATCH: Final = 8192
 
 _FILE_MAGIC: Final = b"ARROW1"
 _SECONDS: Final = re.compile(r"(\d\d:\d\d:\d\d)(?:\.(\d+))?")
-
-
-class ByteReader(Protocol):
-    """A raw byte stream: a read returns available bytes, possibly fewer than requested."""
-
-    def read(self, size: int, /) -> bytes | None:
-        """Return at most `size` bytes; empty at the end."""
 
 
 class Format(StrEnum):

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from typing import Any, Final
 
 from tidelog import NextDeletion, Partition, Topic
 from tidelog_cli.base.output import ABSENT, bytes_text, time_text
-from tidelog_cli.topics.replica_status import copy_documents
 from tidelog_proto.limits import MIB
 from tidelog_proto.topic_settings import DESCRIBED
 
 UNINDEXED_BYTES_SHOWN: Final = 4 * MIB
 """An index that lacks fewer bytes of the newest records than this is normal."""
+_MEMBERS: Final = (
+    *("partition", "owner", "epoch", "placement", "log_start_offset", "high_watermark", "size_bytes", "state"),
+)
+"""The fields of a partition that its JSON object always has."""
 _UNITS_S: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
@@ -23,18 +27,10 @@ def topic_document(topic: Topic, *, copies: bool = False) -> dict[str, Any]:
         "topic_id": topic.topic_id.hex(),
         **{name: getattr(topic, name) for name in DESCRIBED},
         "partitions": [
-            {
-                "partition": p.partition,
-                "owner": p.owner,
-                "epoch": p.epoch,
-                "placement": list(p.placement),
-                "log_start_offset": p.log_start_offset,
-                "high_watermark": p.high_watermark,
-                "size_bytes": p.size_bytes,
-                "state": p.state,
-            }
-            | (_details(p) if copies else {})
-            for p in topic.partitions
+            {name: getattr(partition, name) for name in _MEMBERS}
+            | {"placement": list(partition.placement)}
+            | (_details(partition) if copies else {})
+            for partition in topic.partitions
         ],
     }
 
@@ -52,7 +48,7 @@ def _details(partition: Partition) -> dict[str, Any]:
             "bytes_more": following.bytes_more,
         },
         "unindexed_bytes": partition.unindexed_bytes,
-        "replicas": copy_documents(partition),
+        "replicas": [asdict(replica) for replica in partition.replicas],
     }
 
 

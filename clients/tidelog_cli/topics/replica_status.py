@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from tidelog import Partition
 from tidelog.model import Replica
@@ -36,20 +36,3 @@ def _replica_text(replica: Replica) -> str:
     elif replica.missing_epochs and not replica.missing_records:  # Nodes of earlier versions do not report faults.
         words.append("not whole")
     return f"{replica.node_id} ({', '.join(words)})"
-
-
-def copy_documents(partition: Partition) -> list[dict[str, Any]]:
-    """Return a partition's copies as JSON objects; empty if its owner does not answer."""
-    return [
-        {
-            "node_id": replica.node_id,
-            "held_offset": replica.held_offset,
-            "lag": replica.lag,
-            "streaming": replica.streaming,
-            "latency_us": replica.latency_us,
-            "missing_epochs": replica.missing_epochs,
-            "missing_records": replica.missing_records,
-            "copy_fault": replica.copy_fault,
-        }
-        for replica in partition.replicas
-    ]

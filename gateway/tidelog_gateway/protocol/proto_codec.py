@@ -16,6 +16,7 @@ from tidelog_gateway.problems import Problem, body_faults, invalid
 from tidelog_gateway.protocol.codecs import Codec, EncodedRecords, MessageError, Parsed
 from tidelog_gateway.protocol.messages import INTEGER_MAX, ClientMessage, Pub
 from tidelog_gateway.protocol.proto_records import proto_bytes_max, records_in_proto, take_proto
+from tidelog_gateway.protocol.resume_tokens import varint
 from tidelog_gateway.records.json_encoding import BatchReader
 from tidelog_proto import websocket_pb2 as pb
 
@@ -150,7 +151,7 @@ def _batch(batch: Mapping[str, Any]) -> bytes:
     """Return a batch message; its records are already encoded and are appended, as fields may have any order."""
     members = {name: batch[name] for name in ("sid", "partition", "next_offset", "resume_token") if name in batch}
     data = pb.Batch(**members).SerializeToString() + (batch["records"] or b"")
-    return _BATCH_TAG + _varint(len(data)) + data
+    return _BATCH_TAG + varint(len(data)) + data
 
 
 def _set_ok(ok: pb.Ok, body: Mapping[str, Any]) -> None:
@@ -177,12 +178,3 @@ def _error(error: Mapping[str, Any]) -> pb.Error:
 
 def _offsets(offsets: Mapping[str, int]) -> dict[int, int]:
     return {int(number): offset for number, offset in offsets.items()}
-
-
-def _varint(value: int) -> bytes:
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)

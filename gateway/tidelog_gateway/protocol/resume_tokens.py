@@ -73,11 +73,11 @@ class ResumeTokens:
         if missing > 0:
             self._parts += [b"\0"] * missing
             self._begin_with(len(self._parts))
-        self._parts[partition] = _varint(next_offset + 1)
+        self._parts[partition] = varint(next_offset + 1)
 
     def _begin_with(self, partitions: int) -> None:
         """Cache the first bytes of tokens with this number of partitions."""
-        self._begin = self._head + _varint(partitions)
+        self._begin = self._head + varint(partitions)
         self._begin_check = zlib.crc32(self._begin)
 
     def token(self) -> str:
@@ -146,7 +146,7 @@ def _positions(data: bytes) -> dict[int, int]:
     return {partition: each - 1 for partition, each in enumerate(stored) if each}
 
 
-def _varint(value: int) -> bytes:
+def varint(value: int) -> bytes:
     """Return a number as LEB128."""
     encoded = bytearray()
     while value > 0x7F:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import resource
 from typing import Final
 
@@ -21,6 +22,19 @@ def raise_descriptor_limit() -> int:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
     return descriptor_limit()
+
+
+def connections_that_fit(wanted: int, fitting: int, log: logging.Logger) -> int:
+    """Return how many of the `connections_max` of the settings fit; if fewer than `wanted`, log a warning."""
+    if fitting < wanted:
+        log.warning(
+            "the limit of open files is %d: at most %d connections are accepted instead of connections_max = %d; %s",
+            descriptor_limit(),
+            fitting,
+            wanted,
+            REMEDY,
+        )
+    return min(wanted, fitting)
 
 
 def descriptor_limit() -> int:
