@@ -115,6 +115,8 @@ class ConsumerGroup:
 
         Members are answered only after a later record is durable, so that no session is extended by a superseded one.
         """
+        self._doubted_revision = 0
+        """Revision of the newest record whose outcome was unknown; the failure of a later record does not decide it."""
         self._durable_record = pb.GroupRecord(group=name)
         self._assignments: dict[str, MemberAssignment] = {}
         self._load_watch = LoadWatch()
@@ -173,7 +175,9 @@ class ConsumerGroup:
         self._assignments = {}
         self._adopt(record)
         self.check_topics()
-        self._changed = self.in_doubt = in_doubt and self._revision > record.revision
+        if in_doubt:
+            self._doubted_revision = self._revision
+        self._changed = self.in_doubt = self._doubted_revision > record.revision
 
     # -------------------------------------------------------------------------------------------- decisions
 
