@@ -295,16 +295,26 @@ class Coordinator:
         self._sessions.reads_for(who, reader)
         try:
             self._subscriptions.try_out(request.join)
-            replaced = coordinated.group.join(request.member_id, request.join, ended=request.ended_member_id)
+            replaced = coordinated.group.join(request.member_id, request.join, ended=self._ended_id(request, reader))
         except ProtocolError:
             if coordinated.group.member(request.member_id) is None:
                 self._sessions.forget([who])
             self._drop_if_empty(coordinated.group)
             raise
-        self._sessions.forget(MemberKey(request.group, other) for other in replaced)
+        for other in replaced:
+            self._sessions.forget([MemberKey(request.group, other)])
+            self._departed_members.note(MemberKey(request.group, other))
         self._metrics.members_fenced.inc(len(replaced))
         coordinated.removed(replaced)
         return coordinated
+
+    def _ended_id(self, request: pb.GroupHeartbeat, reader: MemberAccess) -> str:
+        """Return the earlier member id that a join ends; "" if it belongs to another caller.
+
+        As for other requests of a member whose caller is not known yet, its id is sufficient.
+        """
+        known = self._sessions.reader(MemberKey(request.group, request.ended_member_id))
+        return request.ended_member_id if known is None or known.principal == reader.principal else ""
 
     def _check_stays(self, name: str) -> None:
         if name in self._deleting:
