@@ -56,7 +56,7 @@ REMEMBERED_MAX: Final = 1_024
 
 
 class DepartedMembers:
-    """The members that have left, to refuse their joins that arrive late or repeated.
+    """The members that have left or were replaced, to refuse their joins that arrive late or repeated.
 
     A join waits while the coordinator is being found or its partition opened, so it may arrive after the member's
     leave. It would then create a member without a client, whose partitions are not read until its session times out. A
@@ -67,11 +67,11 @@ class DepartedMembers:
         self._gone: dict[MemberKey, None] = {}
 
     def __contains__(self, who: object) -> bool:
-        """Return whether a member has left."""
+        """Return whether a member has left or was replaced."""
         return who in self._gone
 
     def note(self, who: MemberKey) -> None:
-        """Record a member that leaves, also one whose join has not arrived."""
+        """Record a member that leaves or is replaced, also one whose join has not arrived."""
         self._gone.pop(who, None)
         self._gone[who] = None
         if len(self._gone) > REMEMBERED_MAX:
@@ -308,16 +308,26 @@ class Coordinator:
         self._sessions.reads_for(who, reader)
         try:
             self._subscriptions.try_out(request.join)
-            replaced = coordinated.group.join(request.member_id, request.join, ended=request.ended_member_id)
+            replaced = coordinated.group.join(request.member_id, request.join, ended=self._ended_id(request, reader))
         except ProtocolError:
             if coordinated.group.member(request.member_id) is None:
                 self._sessions.forget([who])
             self._drop_if_empty(coordinated.group)
             raise
-        self._sessions.forget(MemberKey(request.group, other) for other in replaced)
+        for other in replaced:
+            self._sessions.forget([MemberKey(request.group, other)])
+            self._departed_members.note(MemberKey(request.group, other))
         self._metrics.members_fenced.inc(len(replaced))
         coordinated.removed(replaced)
         return coordinated
+
+    def _ended_id(self, request: pb.GroupHeartbeat, reader: MemberAccess) -> str:
+        """Return the earlier member id that a join ends; "" if it belongs to another caller.
+
+        As for other requests of a member whose caller is not known yet, its id is sufficient.
+        """
+        known = self._sessions.reader(MemberKey(request.group, request.ended_member_id))
+        return request.ended_member_id if known is None or known.principal == reader.principal else ""
 
     def _check_stays(self, name: str) -> None:
         if name in self._deleting:

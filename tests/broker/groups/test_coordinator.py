@@ -210,6 +210,48 @@ async def test_member_belongs_to_exactly_its_principal(node: Node, principal: st
     assert refused.value.code == pb.MEMBER_FENCED
 
 
+class Reader(MemberAccess):
+    """A caller that may read every topic."""
+
+    def may_read(self, topic: str) -> bool:
+        return bool(topic)
+
+
+@pytest.mark.parametrize(("principal", "expected"), [("ann", {0, 1, 2, 3}), ("bob", set())])
+async def test_only_the_principal_of_a_member_can_end_it_by_joining_again(
+    node: Node, peer: Peer, principal: str, expected: set[int]
+) -> None:
+    await peer.create("t", partitions=4)
+    coordinator, permissions = node.broker.groups.of("g").coordinator, node.broker.security.registry.permissions
+    ann, caller = (Reader(Session(permissions, name)) for name in ("ann", principal))
+    wish = pb.GroupWish(topics=["t"], born_us=1)
+    first = pb.GroupHeartbeat(group="g", member_id="first00000000000", join=wish)
+    assert (await coordinator.heartbeat(first, ann)).assigned
+    again = pb.GroupHeartbeat(group="g", member_id="second0000000000", join=wish, ended_member_id="first00000000000")
+    reply = await coordinator.heartbeat(again, caller)
+    assert {number for topic in reply.assigned for number in topic.partitions} == expected
+    assert coordinator.has_members("g")
+    if expected:
+        with pytest.raises(ProtocolError) as refused:
+            await coordinator.heartbeat(first, ann)  # the join arrives once more
+        assert refused.value.code == pb.MEMBER_FENCED
+
+
+async def test_process_that_rejoins_after_an_outage_gets_its_partitions_at_once(node: Node, peer: Peer) -> None:
+    await peer.create("t", partitions=4)
+    ada, bob = GroupMember(peer, "t"), GroupMember(peer, "t")
+    await share(ada, bob, partitions=4)
+    before = set(ada.held), set(bob.held)
+    shard = node.broker.groups.of("g")
+    shard.coordinator.begin(node.broker.partitions.get(*shard.key).state.epoch)  # as after a restart
+    again = [GroupMember(peer, "t"), GroupMember(peer, "t")]
+    for member, earlier in zip(again, (ada, bob), strict=True):
+        member.membership.ended_member_id = earlier.membership.member_id
+        await member.ask()
+    assert tuple(member.held for member in again) == before, "no partition waits for a session or moves"
+    assert [await member.refused() for member in (ada, bob)] == [pb.MEMBER_FENCED] * 2
+
+
 async def test_coordinator_of_an_ended_epoch_writes_nothing_and_refuses_commits(node: Node, peer: Peer) -> None:
     made = await peer.create("t")
     await peer.publish(made.topic_id, batch(b"v"))

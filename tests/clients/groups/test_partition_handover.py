@@ -276,7 +276,7 @@ async def test_late_commit_is_not_stored_for_a_recreated_topic(
     real: Client,
 ) -> None:
     topic = await new_topic(real, partitions=1, records=50)
-    async with reading(real.consumer(topic, group=Group(topic, session_timeout_s=0.5))) as reader:
+    async with reading(real.consumer(topic, group=Group(topic))) as reader:
         await until(lambda: len(reader.seen) == 50)
         reader.gate.clear()
         await fill(real, topic, 1, range(50, 51))

@@ -28,6 +28,8 @@ HEARS = 0.3
 """Probability that a node learns of the log's new owner, at each look."""
 HEARS_AFTER_US = 300_000
 HELD_US = 1_000_000
+UNKNOWN_SHARE = 0.08
+"""Of writes whose outcome is reported as unknown."""
 REFUSED_AT_ONCE = 0.08
 """How often a write is refused as it comes, as an owner without a quorum does, while those before it are pending."""
 Value = pb.GroupRecord | pb.OffsetRecord
@@ -102,7 +104,7 @@ class Log:
         node, pending = self._node, PendingPublish(memoryview(b""), None, lambda *_: None, epoch=owner)
         self._due_us = max(self._due_us, clock.now_us) + int(random.expovariate(1.0) * 3_000) + 100
         fails = not self.world.calm and random.random() < 0.08
-        unknown = not self.world.calm and random.random() < 0.08
+        unknown = not self.world.calm and random.random() < UNKNOWN_SHARE
 
         def come() -> None:
             if owner != self.owner and not self.world.hands_back:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unittest.mock import patch
 
+from tests.simulation.groups import log
 from tests.simulation.groups.world import World
 from tests.simulation.hints import hint
 from tests.simulation.truth import ViolationError
@@ -43,6 +44,21 @@ def _has_no_doubt(self: ConsumerGroup, record: pb.GroupRecord | None, *, in_doub
     _restart(self, record)
 
 
+def _decides_doubt_by_a_later_failure(
+    self: ConsumerGroup, record: pb.GroupRecord | None, *, in_doubt: bool = False
+) -> None:
+    _restart(self, record, in_doubt=in_doubt)
+    if not in_doubt:
+        self._changed = self.in_doubt = False
+
+
+@contextmanager
+def _with_many_unknown_outcomes(mutant: Callable[..., None]) -> Iterator[None]:
+    """Replace `restart` while half of the writes have an unknown outcome; too few seeds detect the mutant otherwise."""
+    with patch.object(log, "UNKNOWN_SHARE", 0.5), patch.object(ConsumerGroup, "restart", mutant):
+        yield
+
+
 def _waits_for_nobody(self: ConsumerGroup, members: Mapping[str, ConsumerMember], ended: str) -> set[str]:
     del self, members, ended
     return set()
@@ -56,6 +72,14 @@ def _frees_what_a_replaced_member_holds(
         if member.replaced:
             member.held = {}
     return replaced
+
+
+def _ends_another_process(self: ConsumerGroup, member_id: str, wish: pb.GroupWish, *, ended: str = "") -> list[str]:
+    """Take any member of the same instance, or of none, for an earlier id of the joining process."""
+    for other, member in self._members.items():
+        if other != member_id and member.held and member.wish.instance_id == wish.instance_id:
+            ended, wish.born_us = other, member.wish.born_us
+    return _join(self, member_id, wish, ended=ended)
 
 
 def _forgets_who_is_replaced(self: ConsumerGroup, record: pb.GroupRecord | None, *, in_doubt: bool = False) -> None:
@@ -253,13 +277,17 @@ MUTANTS: dict[str, Mutant] = {
     "a session counts from the answer": lambda: patch.object(Membership, "answered", _counts_from_the_answer),
     "a member says that it gave up what it reads": lambda: patch.object(Membership, "answered", _gives_up_at_once),
     "an old answer is carried out": lambda: patch.object(Membership, "answered", _takes_old_answers),
-    "members are answered by a record that may not hold": lambda: patch.object(ConsumerGroup, "restart", _has_no_doubt),
+    "members are answered by a record that may not hold": lambda: _with_many_unknown_outcomes(_has_no_doubt),
+    "a later failure decides the doubt about a record": lambda: _with_many_unknown_outcomes(
+        _decides_doubt_by_a_later_failure
+    ),
     "a successor does not wait for the member that it replaces": lambda: patch.object(
         ConsumerGroup, "still_reading", _waits_for_nobody
     ),
     "partitions of a replaced member are free": lambda: patch.object(
         ConsumerGroup, "join", _frees_what_a_replaced_member_holds
     ),
+    "a join ends the membership of another process": lambda: patch.object(ConsumerGroup, "join", _ends_another_process),
     "a coordinator begins without replaced members": lambda: patch.object(
         ConsumerGroup, "restart", _forgets_who_is_replaced
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.simulation.groups import log
 from tests.simulation.groups.mutants import MUTANTS, notice
 from tests.simulation.groups.world import World
 
@@ -11,6 +12,12 @@ MUTANT_SEEDS = 400
 
 
 def test_partitions_and_commits_of_members_are_exclusive() -> None:
+    for seed in range(SEEDS):
+        World(seed).run()
+
+
+def test_doubtful_writes_let_no_two_members_read_a_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log, "UNKNOWN_SHARE", 0.5)
     for seed in range(SEEDS):
         World(seed).run()
 

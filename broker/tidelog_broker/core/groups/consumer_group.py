@@ -16,7 +16,8 @@ others.
 
 A member with an instance id gets a *successor* when another member joins under that id, and the successor inherits its
 target. Unless the earlier member has stopped reading, or the successor asks for an immediate takeover, the earlier one
-remains a member, *replaced*, until it has revoked all partitions or its session has expired.
+remains a member, *replaced*, until it has revoked all partitions or its session has expired. A process that lost its
+session and joins again names its earlier id: it is its own successor, with and without an instance id.
 
 A report contains the revision of the record that the member has seen. Only a member that has seen the current target
 can have revoked partitions because of it; partitions missing from an older report may still be on their way to it.
@@ -115,6 +116,8 @@ class ConsumerGroup:
 
         Members are answered only after a later record is durable, so that no session is extended by a superseded one.
         """
+        self._doubted_revision = 0
+        """Revision of the newest record whose outcome was unknown; the failure of a later record does not decide it."""
         self._durable_record = pb.GroupRecord(group=name)
         self._assignments: dict[str, MemberAssignment] = {}
         self._load_watch = LoadWatch()
@@ -173,7 +176,9 @@ class ConsumerGroup:
         self._assignments = {}
         self._adopt(record)
         self.check_topics()
-        self._changed = self.in_doubt = in_doubt and self._revision > record.revision
+        if in_doubt:
+            self._doubted_revision = self._revision
+        self._changed = self.in_doubt = self._doubted_revision > record.revision
 
     # -------------------------------------------------------------------------------------------- decisions
 
@@ -182,8 +187,9 @@ class ConsumerGroup:
 
         A member with an instance id inherits the target of earlier members of that instance. Partitions that they hold
         are granted to it immediately if they have stopped or it asks for an immediate takeover; otherwise when they
-        have revoked them, or their sessions have expired. A join of an existing member is a duplicate and has no
-        effect; a member joins under a new id to change its subscription.
+        have revoked them, or their sessions have expired. A process that joins again inherits the target of its earlier
+        id, also without an instance id, and is granted the partitions immediately. A join of an existing member is a
+        duplicate and has no effect; a member joins under a new id to change its subscription.
 
         Args:
             member_id: id of the new member.
@@ -199,7 +205,8 @@ class ConsumerGroup:
         earlier = {
             other: member
             for other, member in self._members.items()
-            if wish.instance_id and member.wish.instance_id == wish.instance_id
+            if member.wish.instance_id == wish.instance_id
+            and (wish.instance_id or (other == ended and member.wish.born_us == wish.born_us))
         }
         if any(member.wish.born_us > wish.born_us for member in earlier.values()):
             raise ProtocolError(

@@ -262,6 +262,20 @@ def test_rejoining_process_does_not_wait_for_itself(group: ConsumerGroup) -> Non
     assert has(group, EVE) == {0, 1, 2, 3}
 
 
+def test_definite_failure_does_not_end_the_doubt_about_an_earlier_record(group: ConsumerGroup) -> None:
+    join(group, ADA)
+    durable = group.durable_record
+    group.join(BOB, wish())
+    assert group.next_record() is not None
+    group.restart(durable, in_doubt=True)
+    assert group.next_record() is not None, "the durable state is repeated"
+    group.restart(durable)
+    doubts = [group.in_doubt]
+    write(group)
+    doubts.append(group.in_doubt)
+    assert doubts == [True, False], "the first record may become durable until a later one is"
+
+
 def test_number_of_replaced_members_is_limited(succeeded: ConsumerGroup, monkeypatch: pytest.MonkeyPatch) -> None:
     report(succeeded, ADA, 2, 3)
     monkeypatch.setattr(consumer_group, "REPLACED_MAX", 1)
