@@ -140,7 +140,7 @@ class NodeMetrics:
 
 
 class _DroppedWrites(Collector):
-    """Counts for the whole process, which has one pair of standard streams."""
+    """The count of dropped log writes, one for the process, whose brokers share the standard streams."""
 
     def collect(self) -> Iterator[CounterMetricFamily]:
         """Yield the current count."""

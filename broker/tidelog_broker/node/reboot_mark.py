@@ -1,4 +1,4 @@
-"""Clearing of a directory's restart mark, once each log on the disk has recorded the machine's restart.
+"""Removal of the mark that the machine has restarted, once each log of the data directory has recorded that.
 
 A log that is not open has not recorded the restart, unless it was synced with every group and has nothing to record:
 its topic may be unknown yet, or its partition may be adopted later. The mark then stays for the next start.

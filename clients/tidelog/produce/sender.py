@@ -253,7 +253,7 @@ class Sender:
         self._expire_later(queue)
 
     def _expire_early(self, queue: PartitionQueue, now: float) -> None:
-        """Fail records that a quota delays past their deadline at once if the producer publishes for a named caller."""
+        """With a named caller, fail at once the records that a quota delays past their deadline."""
         if self._tickets.caller is not None:
             queue.expire(now, by=queue.throttled_until)
 

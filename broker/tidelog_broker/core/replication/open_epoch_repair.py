@@ -66,7 +66,10 @@ class OpenEpochRepair:
         self._look_ms = now_ms
 
     def tick(self, now_ms: int) -> None:
-        """End the damaged epoch once enough followers keep up, retrying if that fails; fetch it after its end."""
+        """End the damaged epoch once enough followers keep up; once it has ended, fetch its records from them.
+
+        An attempt that fails is repeated after `peer_fetch_ms`.
+        """
         if self._found_damage is None or now_ms < self._look_ms:
             return
         epoch, reason = self._found_damage

@@ -78,7 +78,7 @@ class Tickets:
         if (
             ends_us > now_us + (TICKET_MS + 2 * SKEW_MS) * _US
         ):  # Limits the damage of a leaked secret after its rotation.
-            raise ticket_refused("its validity exceeds the maximum")
+            raise ticket_refused(f"it is valid longer than the maximum of {TICKET_MS} ms")
         return VerifiedTicket(content.caller, ends_us)
 
 

@@ -1,9 +1,9 @@
 """A bound on the files that logs keep open for appends.
 
-Otherwise each rarely written log would hold a descriptor forever. So only the most
-recently used ones keep their files open, up to a bound; the others close theirs and reopen it for the next append. A
-file with unsynced writes is synced before it is closed, because the kernel reports a failed writeback only to open
-descriptors. A file that cannot be closed at the moment stays open, so files being written may exceed the bound.
+Without it each rarely written log would hold a descriptor forever. Only the most recently used logs keep their files
+open; the others close theirs and reopen it for the next append. A file with unsynced writes is synced before it is
+closed, because the kernel reports a failed writeback only to open descriptors. A file that is being written stays open,
+so the number of open files may exceed the bound.
 """
 
 from __future__ import annotations
