@@ -118,7 +118,7 @@ async def parse_lines(
         except Problem as problem:
             if problem.status != 422:
                 raise
-            faults[line.number] = problem
+            faults[line.number] = problem.without_frames()
     return ParsedLines(joined(parts, now) if parts else None, numbers, faults)
 
 
