@@ -122,11 +122,11 @@ def test_heartbeats_between_steps_free_nothing(group: ConsumerGroup) -> None:
     assert told is not None
     steps = group.decide_steps()
     next(steps)
-    assert group.is_deciding
+    was_deciding = group.is_deciding
     group.report(ADA, seen_revision=99, held=())
     group.check_topics()
     complete(steps)
-    assert not group.is_deciding
+    assert [was_deciding, group.is_deciding] == [True, False]
     write(group)
     assert len(has(group, ADA)) == 2
     assert has(group, BOB) == set(), "the other one has not revoked them"
