@@ -38,6 +38,19 @@ def test_lines_are_the_same_however_they_arrive(text: bytes, size: int) -> None:
     assert cut([text[at : at + size] for at in range(0, len(text), size)]) == expected
 
 
+@pytest.mark.parametrize("text", [b"{}", b'{"value":{"a":1},"value_encoding":"json"}'])
+async def test_lines_that_are_not_plain_are_parsed_in_slices(text: bytes) -> None:
+    paces = 0
+
+    async def counted() -> None:
+        nonlocal paces
+        paces += 1
+
+    lines = [Line(number, text) for number in range(1, GROUP_LINES + 1)]
+    await parse_lines(lines, now_us=lambda: NOW_US, pace=counted)
+    assert paces >= GROUP_LINES // 50
+
+
 @pytest.mark.parametrize("size", [10, 100_000])
 async def test_a_fault_keeps_no_body_in_memory(size: int) -> None:
     text = b'{"value_encoding":"json","value":[%b0]}' % (b"0," * size)
