@@ -18,7 +18,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import orjson
 from pydantic import ValidationError
@@ -115,6 +115,15 @@ class Problem(Exception):  # noqa: N818  "problem" is RFC 9457's own word
             self.retry_after_s = RETRY_AFTER_S_DEFAULT
         self.extra = dict(extra or {})
         self.headers = dict(headers or {})
+
+    def without_frames(self) -> Self:
+        """Return the problem without its traceback and cause, to be kept as a value.
+
+        The frames of a traceback hold the body that they parsed, and a frame that keeps the problem would be a
+        reference cycle: the body would stay in memory until the garbage collector runs.
+        """
+        self.__traceback__ = self.__cause__ = self.__context__ = None
+        return self
 
     def document(self, request_id: str) -> dict[str, Any]:
         """Return the problem document as plain values."""

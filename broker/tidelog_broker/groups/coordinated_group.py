@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
 
 from tidelog_broker.base.tasks import Tasks
 from tidelog_broker.core.groups.consumer_group import ConsumerGroup
+from tidelog_broker.core.groups.steps import Steps
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import NATURE, ProtocolError
+from tidelog_proto.flow.fair_scheduler import SLICE_S
+
+T = TypeVar("T")
 
 
 class CoordinatedGroup:
@@ -20,7 +26,7 @@ class CoordinatedGroup:
         restarted: called with the reason after undurable decisions were discarded and the group was reset to its newest
             durable record.
         settled: called when all decisions are durable.
-        pace: waits until the event loop has time for another record; see `tidelog_proto.flow.fair_scheduler`.
+        pace: waits until the event loop has time for another slice; see `tidelog_proto.flow.fair_scheduler`.
     """
 
     def __init__(
@@ -43,6 +49,8 @@ class CoordinatedGroup:
         self._pace = pace
         self._writing: asyncio.Future[None] | None = None
         self._waiting: dict[str, asyncio.Future[None]] = {}
+        self._decided: asyncio.Future[None] | None = None
+        """Set while a caller waits for `decided`."""
 
     def settle(self) -> asyncio.Future[None]:
         """Write all decisions so far; return the future of their durability.
@@ -54,6 +62,13 @@ class CoordinatedGroup:
             self._writing = self._tasks.loop.create_future()
             self._tasks.spawn(self._write_on(self._writing), f"group {self.group.name}")
         return self._writing
+
+    async def decided(self) -> None:
+        """Wait until the current computation of the target ends."""
+        if self.group.is_deciding:
+            if self._decided is None:
+                self._decided = self._tasks.loop.create_future()
+            await asyncio.shield(self._decided)
 
     async def news(self, member_id: str, *, seen_revision: int, wait_s: float) -> None:
         """Wait until a member has an assignment that it has not seen, is no longer a member, or `wait_s` is over.
@@ -100,12 +115,12 @@ class CoordinatedGroup:
             await asyncio.sleep(0)  # Requests in one turn of the event loop share a record.
             while True:
                 await self._pace()  # Requests that arrive during the wait share the record, too.
-                self.group.decide()
-                await asyncio.sleep(0)
-                if writing.done() or (record := self.group.next_record()) is None:
+                await self._decide(writing)
+                record = await self._in_slices(self.group.record_steps(), writing)
+                if writing.done() or record is None:
                     break
                 await self._make_durable(record)
-                self._wake(self.group.written(record))
+                self._wake(await self._in_slices(self.group.written_steps(record), writing))
         except ProtocolError as error:
             self.group.restart(self._durable_record(), in_doubt=not NATURE[error.code].definite)
             self._restarted(self.group, error)
@@ -118,6 +133,36 @@ class CoordinatedGroup:
         if not writing.done():
             writing.set_result(None)
             self._settled(self.group)
+
+    async def _decide(self, writing: asyncio.Future[None]) -> None:
+        """Recompute the target, unless this node stops to coordinate the group meanwhile."""
+        steps = self.group.decide_steps()
+        try:
+            await self._in_slices(steps, writing)
+        finally:
+            steps.close()
+            if self._decided is not None:
+                self._decided.set_result(None)
+                self._decided = None
+
+    async def _in_slices(self, steps: Steps[T], writing: asyncio.Future[None]) -> T:
+        """Return the result of a computation, between whose slices the event loop does other work.
+
+        Raises:
+            ProtocolError: this node no longer coordinates the group.
+        """
+        ends_s = time.perf_counter() + SLICE_S
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            if time.perf_counter() >= ends_s:
+                await self._pace()
+                if writing.done():
+                    writing.result()
+                ends_s = time.perf_counter() + SLICE_S
 
     async def _make_durable(self, record: pb.GroupRecord) -> None:
         """Write a record and check that it is the newest, so that every later coordinator reads what members got.

@@ -19,8 +19,9 @@ from typing import Final, Protocol
 from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.base.steady_clock import SteadyClock
 from tidelog_broker.base.tasks import Tasks
-from tidelog_broker.core.groups.consumer_group import ConsumerGroup, fenced, keys_of
+from tidelog_broker.core.groups.consumer_group import ConsumerGroup, fenced
 from tidelog_broker.core.groups.member_access import MemberAccess
+from tidelog_broker.core.groups.partition_lists import keys_of
 from tidelog_broker.core.groups.positions import GroupBounds, GroupOffsets
 from tidelog_broker.core.groups.records import GroupRecords
 from tidelog_broker.core.security.permissions import Permissions
@@ -33,7 +34,7 @@ from tidelog_broker.metadata.state_log import OffsetsLog
 from tidelog_broker.partition.partition import Partition
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import NATURE, ProtocolError
-from tidelog_proto.flow.fair_scheduler import Turns
+from tidelog_proto.flow.fair_scheduler import SLICE_S, Turns
 from tidelog_proto.limits import GROUP_SESSION_MS_DEFAULT
 
 log = logging.getLogger(__name__)
@@ -139,6 +140,8 @@ class Coordinator:
         self._counted = (0, 0)
         self._groups: dict[str, CoordinatedGroup] = {}
         self._sessions = Sessions()
+        self._expiring: list[MemberKey] = []
+        """Members whose sessions have timed out while the target of their group is computed."""
         self._departed_members = DepartedMembers()
         self._epoch: int | None = None
         """The epoch that this state belongs to; None while this node coordinates nothing."""
@@ -189,7 +192,9 @@ class Coordinator:
                 members or topics is reached; see `ready` and `StateLog.write`.
         """
         epoch = await self.ready()
-        if counted_in not in {None, epoch}:
+        if request.HasField("join") or request.leave or request.stopped:
+            await self._decided(request.group)
+        if self._epoch != epoch or counted_in not in {None, epoch}:
             raise _elsewhere()
         self.check_caller(request.group, request.member_id, reader)
         if request.leave or request.stopped:
@@ -291,6 +296,11 @@ class Coordinator:
             self._groups.pop(name, None)  # no member can have joined meanwhile
 
     # -------------------------------------------------------------------------------------------- internals
+
+    async def _decided(self, name: str) -> None:
+        """Wait while the target of a group is computed, because its members must not change."""
+        while (coordinated := self._groups.get(name)) is not None and coordinated.group.is_deciding:
+            await coordinated.decided()
 
     def _join(self, request: pb.GroupHeartbeat, creator: str, reader: MemberAccess) -> CoordinatedGroup:
         self._check_stays(request.group)
@@ -408,7 +418,7 @@ class Coordinator:
         """Stop coordinating: waiting callers are referred to the new coordinator."""
         self._epoch = None
         groups, self._groups = self._groups, {}
-        self._sessions = Sessions()
+        self._sessions, self._expiring = Sessions(), []
         self._departed_members = DepartedMembers()
         self._count()
         for coordinated in groups.values():
@@ -439,7 +449,7 @@ class Coordinator:
             durable_record=lambda: self._records.get(name),
             restarted=self._restart_sessions,
             settled=self._drop_if_empty,
-            pace=lambda: self._turns.next_slice(self, (self, name)),
+            pace=lambda: self._turns.next_slice(self, (self, name), SLICE_S),
         )
 
     async def _write(self, record: pb.GroupRecord, epoch: int) -> None:
@@ -466,7 +476,7 @@ class Coordinator:
 
     async def _tick_on(self) -> None:
         try:
-            while self._epoch is not None and len(self._sessions):
+            while self._epoch is not None and (len(self._sessions) or self._expiring):
                 await asyncio.sleep(TICK_S)
                 self._tick()
         finally:
@@ -477,7 +487,8 @@ class Coordinator:
             self._end()
             return
         now = self._tasks.loop.time()
-        for who in self._sessions.expired(now):
+        due, self._expiring = [*self._expiring, *self._sessions.expired(now)], []
+        for who in due:
             self._expire(who)
         self._count()
         if self._topics_seen != self._topics.changes or self._rules_are_to_be_looked_at(now):
@@ -513,7 +524,12 @@ class Coordinator:
 
     def _expire(self, who: MemberKey) -> None:
         coordinated = self._groups.get(who.group)
-        if coordinated is None or not coordinated.group.remove(who.member_id):
+        if coordinated is None or who in self._sessions:
+            return
+        if coordinated.group.is_deciding:
+            self._expiring.append(who)
+            return
+        if not coordinated.group.remove(who.member_id):
             return
         log.info("group %r removed its member %s: the session has timed out", who.group, who.member_id)
         self._metrics.members_fenced.inc()

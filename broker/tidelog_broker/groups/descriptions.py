@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from tidelog_broker.core.groups.consumer_group import keys_of, partitions_of
+from tidelog_broker.core.groups.partition_lists import keys_of, partitions_of
 from tidelog_broker.core.groups.positions import GroupOffsets
 from tidelog_broker.core.groups.records import GroupRecords
 from tidelog_broker.core.topics import PartitionKey, TopicRegistry

@@ -18,6 +18,8 @@ from tidelog_proto.limits import KIB
 
 GROUP_LINES: Final = 250
 GROUP_BYTES: Final = 64 * KIB
+SLICE_LINES: Final = 50
+"""Number of lines that are parsed at once if they are not plain: each takes 20 to 50 us, most with a fault."""
 _RAW_LINE: Final = msgspec.json.Decoder(RawRecord)
 
 
@@ -109,7 +111,9 @@ async def parse_lines(
     now = now_us()
     parts: list[Records] = []
     faults: dict[int, Problem] = {}
-    for line in lines:
+    for at, line in enumerate(lines, 1):
+        if not at % SLICE_LINES:
+            await pace()
         try:
             if len(line.text) <= AT_ONCE_BYTES:
                 parts.append(_parse_line(line.text, now))
@@ -118,7 +122,7 @@ async def parse_lines(
         except Problem as problem:
             if problem.status != 422:
                 raise
-            faults[line.number] = problem
+            faults[line.number] = problem.without_frames()
     return ParsedLines(joined(parts, now) if parts else None, numbers, faults)
 
 

@@ -114,7 +114,10 @@ class LineStream(Response):
             await self._groups.put(None)
             await writing
             if problem is not None and not self._count:
-                raise problem
+                try:
+                    raise problem
+                finally:
+                    problem = None  # otherwise this frame and the problem's traceback refer to each other
             await send_body(self._end_line(problem), more=False)
         except _ClientGoneError:
             return
@@ -144,7 +147,7 @@ class LineStream(Response):
                 await self._hold()
             await self._accept(self._lines.end(), writing)
         except Problem as problem:
-            return problem
+            return problem.without_frames()
         return None
 
     async def _next(self, receive: Receive, writing: asyncio.Task[None]) -> bytes | None:

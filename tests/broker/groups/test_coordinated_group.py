@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import time
 
 import pytest
 
@@ -68,6 +70,26 @@ async def test_decisions_during_a_write_share_the_next_record() -> None:
     await done
     assert [len(record.members) for record in stage.written] == [1, 6]
     assert stage.settled == 1
+
+
+async def test_two_large_groups_are_computed_in_alternation() -> None:
+    """Neither the target of a group nor that of two keeps the event loop busy for one turn."""
+    loop, turns = asyncio.get_running_loop(), list[float]()
+    stages = [Stage(), Stage()]
+    for stage in stages:
+        stage.group._subscribed = lambda _wish, _reader: {T: 20_000}
+        for number in range(4):
+            stage.group.join(f"member{number:010}", WISH)
+
+    def look() -> None:
+        turns.append(time.thread_time())
+        loop.call_soon(look)
+
+    look()
+    await asyncio.gather(*(stage.coordinated.settle() for stage in stages))
+    longest_s = max(after - before for before, after in itertools.pairwise(turns))
+    assert longest_s < 0.03, "the target of one of them takes longer"
+    assert [len(stage.written) for stage in stages] == [1, 1]
 
 
 async def test_change_wakes_only_its_waiting_member() -> None:

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import gc
 import json
+import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog_gateway.bodies import json_lines
+from tidelog_gateway.bodies import json_body, json_lines
 from tidelog_gateway.bodies.json_lines import GROUP_LINES, Line, LineBuffer, parse_lines
 from tidelog_gateway.records.json_decoding import Records
 
@@ -34,6 +36,35 @@ def cut(parts: list[bytes]) -> list[Line]:
 def test_lines_are_the_same_however_they_arrive(text: bytes, size: int) -> None:
     expected = [Line(number, line) for number, each in enumerate(text.split(b"\n"), 1) if (line := each.strip())]
     assert cut([text[at : at + size] for at in range(0, len(text), size)]) == expected
+
+
+@pytest.mark.parametrize("text", [b"{}", b'{"value":{"a":1},"value_encoding":"json"}'])
+async def test_lines_that_are_not_plain_are_parsed_in_slices(text: bytes) -> None:
+    paces = 0
+
+    async def counted() -> None:
+        nonlocal paces
+        paces += 1
+
+    lines = [Line(number, text) for number in range(1, GROUP_LINES + 1)]
+    await parse_lines(lines, now_us=lambda: NOW_US, pace=counted)
+    assert paces >= GROUP_LINES // 50
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+async def test_a_fault_keeps_no_body_in_memory(size: int) -> None:
+    text = b'{"value_encoding":"json","value":[%b0]}' % (b"0," * size)
+    before = sys.getrefcount(text)
+    lines = [Line(1, text), Line(2, b"[]")]
+    gc.disable()
+    try:
+        found = await parse_lines(lines, now_us=lambda: NOW_US, pace=pace)
+        del lines
+        assert 2 in found.faults
+        assert (1 in found.faults) == (size > json_body.VALUES_MAX)
+        assert sys.getrefcount(text) == before, "it is freed without the garbage collector"
+    finally:
+        gc.enable()
 
 
 def test_many_short_lines_are_returned_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:

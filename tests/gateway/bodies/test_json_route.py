@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import httpx
 import pytest
 
 from tidelog_gateway.bodies.json_body import MEMBERS_MAX, VALUES_MAX
+from tidelog_proto.flow.fair_scheduler import Turns
 
 HEAD = {"Content-Type": "application/json"}
 
@@ -17,6 +19,22 @@ async def test_a_body_of_too_many_values_is_refused(api: httpx.AsyncClient) -> N
     answer = await api.put("/v1/groups/g/offsets", content=body, headers=HEAD)
     assert answer.status_code == 422
     assert str(VALUES_MAX) in answer.json()["detail"]
+
+
+async def test_a_large_body_waits_for_its_turn_before_it_is_refused(
+    api: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns, next_slice = list[object](), Turns.next_slice
+
+    async def counted(self: Turns, reader: object, caller: object = None, cost_s: float = 0.0) -> None:
+        turns.append(caller)
+        await next_slice(self, reader, caller, cost_s)
+
+    monkeypatch.setattr(Turns, "next_slice", counted)
+    body = b'{"offsets":[' + b"{}," * VALUES_MAX + b"{}]}"
+    answers = await asyncio.gather(*(api.put("/v1/groups/g/offsets", content=body, headers=HEAD) for _ in range(4)))
+    assert [answer.status_code for answer in answers] == [422] * 4
+    assert len(turns) >= 4
 
 
 async def test_the_first_faults_of_a_list_are_reported(api: httpx.AsyncClient) -> None:

@@ -26,8 +26,9 @@ from tests.simulation.groups.log import Log, Node, Positions
 from tests.simulation.truth import ViolationError
 
 from tidelog.groups.membership import Membership, PartitionId
-from tidelog_broker.core.groups.consumer_group import ConsumerGroup, fenced, keys_of, partitions_of
+from tidelog_broker.core.groups.consumer_group import ConsumerGroup, fenced
 from tidelog_broker.core.groups.member_access import UNRESTRICTED
+from tidelog_broker.core.groups.partition_lists import keys_of, partitions_of
 from tidelog_broker.core.groups.positions import OffsetKey
 from tidelog_broker.groups.sessions import MemberKey, Sessions
 from tidelog_proto import broker_pb2 as pb

@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidelog_broker.core.groups.rebalancing import Assignment, rebalance, subscribers_by_topic
+from tidelog_broker.core.groups.rebalancing import Assignment, rebalance_steps, subscribers_by_topic
+from tidelog_broker.core.groups.steps import STEP, Steps, complete
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 
@@ -49,54 +50,75 @@ def assign(assignor: pb.Assignor, inputs: AssignmentInput) -> Assignment:
         assignor: the assignor to use; STICKY if it is unset or unknown.
         inputs: the input.
     """
+    return complete(assign_steps(assignor, inputs))
+
+
+def assign_steps(assignor: pb.Assignor, inputs: AssignmentInput) -> Steps[Assignment]:
+    """Compute the assignment in steps; see `assign`. The input must not change meanwhile."""
     return _ASSIGNORS.get(assignor, _sticky)(inputs)
 
 
-def _round_robin(inputs: AssignmentInput) -> Assignment:
+def _round_robin(inputs: AssignmentInput) -> Steps[Assignment]:
     """Assign partitions in turn; a member that is skipped for lack of a subscription is considered first next time."""
     assignment: Assignment = {member: set() for member in inputs.members}
     waiting = list(inputs.members)
+    looked_at = 0
     for key in inputs.partitions:
         for at, member in enumerate(waiting):
+            looked_at += 1
             if key[0] in inputs.members[member]:
                 assignment[member].add(key)
                 waiting.append(waiting.pop(at))
                 break
+        if looked_at >= STEP:
+            looked_at = 0
+            yield
     return assignment
 
 
-def _range(inputs: AssignmentInput) -> Assignment:
+def _range(inputs: AssignmentInput) -> Steps[Assignment]:
     """Assign a contiguous range of every topic to each member, so that topics are co-partitioned."""
     assignment: Assignment = {member: set() for member in inputs.members}
     by_topic: dict[bytes, list[PartitionKey]] = defaultdict(list)
     for key in inputs.partitions:
         by_topic[key[0]].append(key)
-    for topic_id, members in subscribers_by_topic(inputs.members, by_topic).items():
+    yield
+    done = 0
+    subscribers = yield from subscribers_by_topic(inputs.members, by_topic)
+    for topic_id, members in subscribers.items():
         keys = by_topic[topic_id]
         for at, key in enumerate(keys if members else ()):
             assignment[members[((at + 1) * len(members) - 1) // len(keys)]].add(key)
+            done += 1
+            if not done % STEP:
+                yield
     return assignment
 
 
-def _sticky(inputs: AssignmentInput) -> Assignment:
+def _sticky(inputs: AssignmentInput) -> Steps[Assignment]:
     """Balance the numbers of partitions with as few moves as possible."""
-    return rebalance(inputs.members, {key: (inputs.has.get(key), 1.0) for key in inputs.partitions}, gain_min=1.0)
+    weighed = {key: (inputs.has.get(key), 1.0) for key in inputs.partitions}
+    yield
+    return (yield from rebalance_steps(inputs.members, weighed, gain_min=1.0))
 
 
-def _by_load(inputs: AssignmentInput) -> Assignment:
+def _by_load(inputs: AssignmentInput) -> Steps[Assignment]:
     """Balance loads."""
     known = [inputs.loads[key] for key in inputs.partitions if key in inputs.loads]
     if sum(known) < 1:  # negligible in any unit
-        return _sticky(inputs)
+        return (yield from _sticky(inputs))
+    yield
     mean = sum(known) / len(known)
     weighed = {
         key: (inputs.has.get(key), max(inputs.loads.get(key, mean), _IDLE_WEIGHT * mean)) for key in inputs.partitions
     }
+    yield
     share = sum(weight for _, weight in weighed.values()) / max(len(inputs.members), 1)
-    return rebalance(inputs.members, weighed, gain_min=_GAIN_MIN * share)
+    yield
+    return (yield from rebalance_steps(inputs.members, weighed, gain_min=_GAIN_MIN * share))
 
 
-_ASSIGNORS: Final[dict[pb.Assignor, Callable[[AssignmentInput], Assignment]]] = {
+_ASSIGNORS: Final[dict[pb.Assignor, Callable[[AssignmentInput], Steps[Assignment]]]] = {
     pb.STICKY: _sticky,
     pb.RANGE: _range,
     pb.ROUND_ROBIN: _round_robin,

@@ -19,19 +19,24 @@ target. Unless the earlier member has stopped reading, or the successor asks for
 remains a member, *replaced*, until it has revoked all partitions or its session has expired. A process that lost its
 session and joins again names its earlier id: it is its own successor, with and without an instance id.
 
+The expensive parts of a change are computed in steps (`decide_steps`, `record_steps`, `written_steps`), between which
+heartbeats may be handled. Members may join and leave at any time except during `decide_steps`.
+
 A report contains the revision of the record that the member has seen. Only a member that has seen the current target
 can have revoked partitions because of it; partitions missing from an older report may still be on their way to it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidelog_broker.core.groups.assignors import AssignmentInput, assign
+from tidelog_broker.core.groups.assignors import AssignmentInput, assign_steps
 from tidelog_broker.core.groups.load_watch import LoadWatch
 from tidelog_broker.core.groups.member_access import UNRESTRICTED, MemberAccess
+from tidelog_broker.core.groups.partition_lists import grants_of, held_of, keys_of, partitions_of
+from tidelog_broker.core.groups.steps import STEP, Steps, complete
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -104,13 +109,15 @@ class ConsumerGroup:
         self._target_revision = 0
         """Revision of the record that contains the current target."""
         self._assignor = pb.ASSIGNOR_UNSPECIFIED
-        self._target_partitions: frozenset[PartitionKey] = frozenset()
-        """All partitions of the current target."""
+        self._target_counts: Mapping[bytes, int] | None = None
+        """Number of partitions by topic of the current target; None if it comes from a record."""
         self._target_topics: dict[str, frozenset[bytes]] = {}
         """Topics available to each member when the target was computed, for members whose caller is known."""
         self._needs_target = False
         self._target_is_new = False
         self._changed = False
+        self.is_deciding = False
+        """Whether `decide_steps` is in progress; members must neither join nor leave then."""
         self.in_doubt = False
         """Whether the outcome of a record is unknown, so that it may still replace the durable record.
 
@@ -162,7 +169,7 @@ class ConsumerGroup:
         self.creator = record.creator
         self._members = {
             member.member_id: ConsumerMember(
-                member.wish, _held_of(member), keys_of(member.target), replaced=member.replaced, stopped=member.stopped
+                member.wish, held_of(member), keys_of(member.target), replaced=member.replaced, stopped=member.stopped
             )
             for member in record.members
         }
@@ -170,11 +177,10 @@ class ConsumerGroup:
         self._revision = max(self._revision, record.revision)
         self._target_revision = record.target_revision
         self._assignor = record.assignor
-        self._target_partitions = frozenset().union(*(member.target for member in self._members.values()))
-        self._target_topics = {}
+        self._target_counts, self._target_topics = None, {}
         self._needs_target = self._target_is_new = self._changed = False
         self._assignments = {}
-        self._adopt(record)
+        complete(self._adopt(record))
         self.check_topics()
         if in_doubt:
             self._doubted_revision = self._revision
@@ -202,6 +208,7 @@ class ConsumerGroup:
         """
         if member_id in self._members:
             return []
+        assert not self.is_deciding, "a member may not join while the target is computed"
         earlier = {
             other: member
             for other, member in self._members.items()
@@ -258,6 +265,7 @@ class ConsumerGroup:
 
     def remove(self, member_id: str) -> bool:
         """Remove a member and its grants. Return whether it was a member."""
+        assert not self.is_deciding, "a member may not leave while the target is computed"
         member = self._members.pop(member_id, None)
         if member is None:
             return False
@@ -272,7 +280,7 @@ class ConsumerGroup:
         member = self._members.get(member_id)
         if member is None:
             return
-        if seen_revision < self._target_revision or self._needs_target:
+        if seen_revision < self._target_revision or self._needs_target or self.is_deciding:
             return
         for key in [key for key in member.held if key not in member.target and key not in held]:
             del member.held[key]
@@ -299,7 +307,7 @@ class ConsumerGroup:
         Args:
             now: monotonic time in seconds.
         """
-        if not self.wants_loads or self._needs_target or len(self._members) < 2:
+        if not self.wants_loads or self._needs_target or self.is_deciding or len(self._members) < 2:
             return False
         if not self._load_watch.is_due(now, self._generation):
             return False
@@ -307,23 +315,31 @@ class ConsumerGroup:
             return False
         if not self._load_watch.is_unbalanced([member.target for member in self._members.values()]):
             return False
-        self._needs_target = self._load_watch.should_rebalance(self._assignment_input(), now)
+        self._needs_target = self._load_watch.should_rebalance(
+            complete(self._assignment_input(self._available_topics())), now
+        )
         return self._needs_target
 
     def check_topics(self) -> None:
         """Schedule a new target if the available topics or partitions have changed."""
         available = self._available_topics()
-        if self._members and _partitions_in(available) != self._target_partitions:
+        if self._members and not self._needs_target and not self._has_target_for(_topics_in(available)):
             self._needs_target = True
         topic_sets = _topic_sets(available)
         for member_id, member in self._current().items():
-            topics = topic_sets[member_id]
-            if topics != self._target_topics.get(member_id, topics) or any(
-                key[0] not in topics for key in member.target
-            ):
+            topics, known = topic_sets[member_id], self._target_topics.get(member_id)
+            if any(key[0] not in topics for key in member.target) if known is None else topics != known:
                 self._needs_target = True
             elif self._access_of(member_id) is not None:
                 self._target_topics[member_id] = topics
+
+    def _has_target_for(self, counts: Mapping[bytes, int]) -> bool:
+        """Return whether the target has these topics with these numbers of partitions."""
+        if self._target_counts is None:
+            partitions = frozenset().union(*(member.target for member in self._members.values()))
+            if partitions == {(topic_id, number) for topic_id, count in counts.items() for number in range(count)}:
+                self._target_counts = counts
+        return counts == self._target_counts
 
     def delete(self) -> pb.GroupRecord:
         """Return the record that deletes the group and its positions.
@@ -340,13 +356,29 @@ class ConsumerGroup:
     # ---------------------------------------------------------------------------------------------- records
 
     def decide(self) -> None:
-        """Recompute the target if necessary: the expensive part of `next_record`."""
-        if self._needs_target:
-            self._make_target()
+        """Recompute the target if necessary."""
+        complete(self.decide_steps())
+
+    def decide_steps(self) -> Steps[None]:
+        """Recompute the target if necessary, in steps. If that is abandoned, the target is unchanged."""
+        if not self._needs_target:
+            return
+        self._needs_target, self.is_deciding = False, True
+        is_done = False
+        try:
+            yield from self._make_target()
+            is_done = True
+        finally:
+            self.is_deciding = False
+            self._needs_target |= not is_done
 
     def next_record(self) -> pb.GroupRecord | None:
         """Return the record with all changes since the previous one; None if nothing changed."""
         self.decide()
+        return complete(self.record_steps())
+
+    def record_steps(self) -> Steps[pb.GroupRecord | None]:
+        """Make the record of `next_record` in steps, after `decide_steps`; changes between steps are not in it."""
         self._grant()
         if not self._changed:
             return None
@@ -363,23 +395,37 @@ class ConsumerGroup:
             assignor=self._assignor,
             creator=self.creator,
         )
-        for member_id, member in self._members.items():
-            record.members.append(
-                pb.GroupMember(
-                    member_id=member_id,
-                    wish=member.wish,
-                    held=_grants(member.held),
-                    target=partitions_of(member.target),
-                    replaced=member.replaced,
-                    stopped=member.stopped,
-                )
+        members = [
+            (
+                pb.GroupMember(member_id=member_id, wish=member.wish, replaced=member.replaced, stopped=member.stopped),
+                member.held.copy(),
+                member.target,  # is replaced and not changed
             )
+            for member_id, member in self._members.items()
+        ]
+        yield
+        done = 0
+        for each, held, target in members:
+            each.held.extend(grants_of(held))
+            if len(held) > STEP:
+                yield
+            each.target.extend(partitions_of(target))
+            record.members.append(each)
+            done += 1 + len(held) + len(target)
+            if done > STEP:
+                done = 0
+                yield
         return record
 
     def written(self, record: pb.GroupRecord) -> list[str]:
         """Apply a durable record of the group; return the members whose assignment or generation it changes."""
+        return complete(self.written_steps(record))
+
+    def written_steps(self, record: pb.GroupRecord) -> Steps[list[str]]:
+        """Do the work of `written` in steps; the record is applied in the last one."""
+        news = yield from self._adopt(record)
         self.in_doubt = False
-        return self._adopt(record)
+        return news
 
     def check_commit(self, member_id: str, generation: int, key: PartitionKey) -> None:
         """Check that a member may commit a position of a partition.
@@ -457,25 +503,31 @@ class ConsumerGroup:
                 f"most {PARTITIONS_MAX}: split the topics between groups",
             )
 
-    def _make_target(self) -> None:
+    def _make_target(self) -> Steps[None]:
         """Recompute the target assignment."""
-        self._needs_target = False
+        available = self._available_topics()
+        inputs = yield from self._assignment_input(available)
+        assignment = yield from assign_steps(self._assignor, inputs)
+        yield
         self._generation += 1
         self._changed = self._target_is_new = True
-        available = self._available_topics()
-        self._target_partitions = _partitions_in(available)
+        self._target_counts = _topics_in(available)
         self._target_topics = _topic_sets(available)
-        self._load_watch.keep(self._target_partitions)
-        for each, keys in assign(self._assignor, self._assignment_input()).items():
+        self._load_watch.keep(inputs.partitions)
+        for each, keys in assignment.items():
             self._members[each].target = keys
 
-    def _assignment_input(self) -> AssignmentInput:
+    def _assignment_input(self, available: Mapping[str, Mapping[bytes, int]]) -> Steps[AssignmentInput]:
         """Return the input of the assignor. Instance ids determine the order, so that a restart changes nothing."""
         ordered = sorted(self._current(), key=lambda each: (self._members[each].wish.instance_id or each, each))
-        topics = _topic_sets(self._available_topics())
+        topics = _topic_sets(available)
         by_member = {each: topics[each] for each in ordered}
+        counts = _topics_in(available)
+        partitions = [(topic_id, number) for topic_id in sorted(counts) for number in range(counts[topic_id])]
+        yield
         has = {key: each for each, member in self._members.items() for key in member.target}
-        return AssignmentInput(by_member, sorted(self._target_partitions), has, self._load_watch.rates)
+        yield
+        return AssignmentInput(by_member, partitions, has, self._load_watch.rates.copy())
 
     def _grant(self) -> None:
         """Grant partitions of the target that no member holds."""
@@ -485,20 +537,28 @@ class ConsumerGroup:
                 member.held[key] = self._generation
                 self._changed = True
 
-    def _adopt(self, record: pb.GroupRecord) -> list[str]:
+    def _adopt(self, record: pb.GroupRecord) -> Steps[list[str]]:
         """Answer members from a new durable record; return the members whose answer changed."""
-        self._durable_record = record
-        before, self._assignments = self._assignments, {}
+        before, assignments = self._assignments, dict[str, MemberAssignment]()
         news: list[str] = []
+        done = 0
         for member in record.members:
-            assigned = frozenset(_held_of(member).keys() & keys_of(member.target))
+            held = held_of(member).keys()
+            if len(held) > STEP:
+                yield
+            assigned = frozenset(held & keys_of(member.target))
             old = before.get(member.member_id)
             assignment = MemberAssignment(record.generation, assigned, record.revision)
             if old is not None and (old.generation, old.assigned) == (assignment.generation, assignment.assigned):
                 assignment = old
             else:
                 news.append(member.member_id)
-            self._assignments[member.member_id] = assignment
+            assignments[member.member_id] = assignment
+            done += 1 + len(held)
+            if done > STEP:
+                done = 0
+                yield
+        self._durable_record, self._assignments = record, assignments
         return news
 
 
@@ -514,10 +574,6 @@ def _topic_sets(available: Mapping[str, Mapping[bytes, int]]) -> dict[str, froze
     """Return the topics available to each member; members that share a result share the set."""
     topics = {id(answer): frozenset(answer) for answer in available.values()}
     return {member_id: topics[id(answer)] for member_id, answer in available.items()}
-
-
-def _partitions_in(available: Mapping[str, Mapping[bytes, int]]) -> frozenset[PartitionKey]:
-    return frozenset((topic_id, number) for topic_id, count in _topics_in(available).items() for number in range(count))
 
 
 def fenced(group: str) -> ProtocolError:
@@ -536,33 +592,3 @@ def _wish_of_replaced(wish: pb.GroupWish) -> pb.GroupWish:
     subscription.ClearField("topics")
     subscription.ClearField("pattern")
     return subscription
-
-
-def partitions_of(keys: Iterable[PartitionKey]) -> list[pb.TopicPartitions]:
-    """Return partitions as a message, sorted by topic and number."""
-    by_topic: dict[bytes, list[int]] = {}
-    for topic_id, partition in keys:
-        by_topic.setdefault(topic_id, []).append(partition)
-    return [
-        pb.TopicPartitions(topic_id=topic_id, partitions=sorted(by_topic[topic_id])) for topic_id in sorted(by_topic)
-    ]
-
-
-def keys_of(topics: Iterable[pb.TopicPartitions]) -> set[PartitionKey]:
-    """Return the partitions of a message."""
-    return {(topic.topic_id, partition) for topic in topics for partition in topic.partitions}
-
-
-def _grants(held: Mapping[PartitionKey, int]) -> list[pb.TopicPartitions]:
-    topics = partitions_of(held)
-    for topic in topics:
-        topic.generations.extend(held[topic.topic_id, partition] for partition in topic.partitions)
-    return topics
-
-
-def _held_of(member: pb.GroupMember) -> dict[PartitionKey, int]:
-    return {
-        (topic.topic_id, partition): generation
-        for topic in member.held
-        for partition, generation in zip(topic.partitions, topic.generations, strict=True)
-    }

@@ -61,9 +61,10 @@ class LoadWatch:
             if key in held and isfinite(rate) and 0 <= rate <= LOAD_BYTES_S_MAX:
                 self.rates[key] = rate
 
-    def keep(self, partitions: Collection[PartitionKey]) -> None:
+    def keep(self, partitions: Iterable[PartitionKey]) -> None:
         """Drop the rates of all other partitions."""
-        self.rates = {key: rate for key, rate in self.rates.items() if key in partitions}
+        if self.rates:
+            self.rates = {key: self.rates[key] for key in partitions if key in self.rates}
 
     def is_due(self, now: float, generation: int) -> bool:
         """Return whether `is_unbalanced` should be called for the current assignment.

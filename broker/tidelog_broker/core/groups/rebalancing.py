@@ -14,7 +14,9 @@ from bisect import bisect_right, insort
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 from math import inf
+from typing import Final
 
+from tidelog_broker.core.groups.steps import STEP, Steps, complete
 from tidelog_broker.core.topics import PartitionKey
 
 Assignment = dict[str, set[PartitionKey]]
@@ -22,11 +24,14 @@ Assignment = dict[str, set[PartitionKey]]
 
 _Weighed = tuple[float, PartitionKey]
 
+_MOVES: Final = 100
+"""Number of moves in a step; each takes some microseconds."""
+
 
 def subscribers_by_topic(
     members: Mapping[str, frozenset[bytes]], topics: Iterable[bytes]
-) -> dict[bytes, Sequence[str]]:
-    """Return the subscribers of each topic, in member order; topics with the same subscribers share one list."""
+) -> Steps[dict[bytes, Sequence[str]]]:
+    """Find the subscribers of each topic, in member order; topics with the same subscribers share one list."""
     by_wish: dict[frozenset[bytes], list[str]] = {}
     for member, wanted in members.items():
         by_wish.setdefault(wanted, []).append(member)
@@ -34,12 +39,19 @@ def subscribers_by_topic(
     order = {member: at for at, member in enumerate(members)}
     kinds: dict[tuple[int, ...], Sequence[str]] = {}
     found: dict[bytes, Sequence[str]] = {}
+    looked_at = 0
     for topic_id in topics:
+        looked_at += 1
         if topic_id not in found:
+            looked_at += len(wishes) // 8
             kind = tuple(at for at, wanted in enumerate(wishes) if topic_id in wanted)
             if kind not in kinds:
+                looked_at += len(members)
                 kinds[kind] = sorted((each for at in kind for each in by_wish[wishes[at]]), key=order.__getitem__)
             found[topic_id] = kinds[kind]
+        if looked_at >= STEP:
+            looked_at = 0
+            yield
     return found
 
 
@@ -57,20 +69,38 @@ def rebalance(
         gain_min: minimum gain in weight, above zero; members that differ by less are left unchanged, and a partition
             that would reverse their order moves only if it reduces their difference by at least this.
     """
-    balancer = _Balancer(members, subscribers_by_topic(members, (topic_id for topic_id, _ in partitions)), gain_min)
+    return complete(rebalance_steps(members, partitions, gain_min=gain_min))
+
+
+def rebalance_steps(
+    members: Mapping[str, frozenset[bytes]],
+    partitions: Mapping[PartitionKey, tuple[str | None, float]],
+    *,
+    gain_min: float,
+) -> Steps[Assignment]:
+    """Compute the balanced assignment in steps; see `rebalance`. The arguments must not change meanwhile."""
+    subscribers = yield from subscribers_by_topic(members, dict.fromkeys(topic_id for topic_id, _ in partitions))
+    balancer = _Balancer(members, subscribers, gain_min)
+    yield
     rest: list[_Weighed] = []
-    for key, (member, weight) in partitions.items():
+    for done, (key, (member, weight)) in enumerate(partitions.items(), 1):
+        if not done % STEP:
+            yield
         if member is not None and key[0] in members.get(member, ()):
             balancer.assign(member, (weight, key))
         else:
             rest.append((weight, key))
-    for weighed in sorted(rest, key=lambda each: -each[0]):
+    rest.sort(key=lambda each: -each[0])
+    for done, weighed in enumerate(rest, 1):
+        if not done % STEP:
+            yield
         target = balancer.least_loaded(balancer.kind_of(weighed[1]))
         if target is not None:
             balancer.assign(target, weighed)
-    while balancer.move_pass():
-        pass
-    return balancer.assignment()
+    while (yield from balancer.move_pass()):
+        yield
+    yield
+    return (yield from balancer.assignment())
 
 
 class _Balancer:
@@ -94,8 +124,17 @@ class _Balancer:
                 self._kinds_of[member].append(kind)
         self._has: dict[str, dict[int, list[_Weighed]]] = {member: {} for member in members}
 
-    def assignment(self) -> Assignment:
-        return {member: {key for held in has.values() for _, key in held} for member, has in self._has.items()}
+    def assignment(self) -> Steps[Assignment]:
+        """Collect the partitions of each member."""
+        assignment: Assignment = {}
+        done = 0
+        for member, has in self._has.items():
+            assignment[member] = {key for held in has.values() for _, key in held}
+            done += 1 + len(assignment[member])
+            if done >= STEP:
+                done = 0
+                yield
+        return assignment
 
     def kind_of(self, key: PartitionKey) -> int:
         return self._kinds[key[0]]
@@ -118,7 +157,7 @@ class _Balancer:
             insort(held, weighed)
         self._loads[member] += weighed[0]
 
-    def move_pass(self) -> bool:
+    def move_pass(self) -> Steps[bool]:
         """Move partitions from the most loaded members while that is worth it; return whether any moved.
 
         Usually a source gets emptier and a target fuller, so the best offer of a kind only gets worse. An offer is
@@ -129,7 +168,11 @@ class _Balancer:
         fullest = [(-self._loads[member], at, member) for member, at in self._order.items()]
         heapify(fullest)
         gave: set[str] = set()
+        tried = 0
         while fullest:
+            tried += 1
+            if not tried % _MOVES:
+                yield
             load, at, member = fullest[0]
             if load != -self._loads[member]:
                 heapreplace(fullest, (-self._loads[member], at, member))

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog_broker.core.groups.rebalancing import Assignment, rebalance, subscribers_by_topic
+from tidelog_broker.core.groups.steps import complete
 from tidelog_broker.core.topics import PartitionKey
 
 TOPICS = [bytes([number]) * 16 for number in range(4)]
@@ -100,7 +101,7 @@ def test_new_member_gets_many_small_weights() -> None:
 
 def test_subscribers_are_listed_by_topic() -> None:
     members = {"b": frozenset(TOPICS[:2]), "a": frozenset(TOPICS[:1]), "c": frozenset(TOPICS[:2])}
-    found = subscribers_by_topic(members, TOPICS[:3])
+    found = complete(subscribers_by_topic(members, TOPICS[:3]))
     assert {topic: list(who) for topic, who in found.items()} == {
         TOPICS[0]: ["b", "a", "c"],
         TOPICS[1]: ["b", "c"],
