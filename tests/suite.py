@@ -34,7 +34,7 @@ MEMORY: Final = Path("/dev/shm")
 """A file system in memory, on Linux."""
 
 MEMORY_BYTES_MIN: Final = 4 * 1024**3
-"""Free space in memory below which the files are on disk. The tests need up to a quarter of it at a time."""
+"""Free space in memory below which the files are on disk."""
 
 FAILED: Final = int(pytest.ExitCode.TESTS_FAILED)
 
@@ -63,12 +63,15 @@ def run_suite(arguments: Sequence[str], *, run_pytest: Callable[[Sequence[str]],
 
 
 def with_files_in_memory(environ: Mapping[str, str], memory: Path = MEMORY) -> dict[str, str]:
-    """Return the variables with TMPDIR in memory, unless it is given, there is no room, or the directory is another's.
+    """Return the variables with TMPDIR in memory, unless it is given, or the file system cannot be used.
 
-    Pytest deletes the directories of earlier runs there.
+    It needs room, and permission to execute the programs that some tests write. The directory must not be another
+    user's. Pytest deletes the directories of earlier runs there.
     """
     place = memory / f"tidelog-{os.getuid()}"
-    if "TMPDIR" in environ or not memory.is_dir() or shutil.disk_usage(memory).free < MEMORY_BYTES_MIN:
+    if "TMPDIR" in environ or not memory.is_dir():
+        return dict(environ)
+    if shutil.disk_usage(memory).free < MEMORY_BYTES_MIN or os.statvfs(memory).f_flag & os.ST_NOEXEC:
         return dict(environ)
     place.mkdir(mode=0o700, exist_ok=True)
     found = place.lstat()
