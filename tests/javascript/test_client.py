@@ -95,10 +95,8 @@ def gateways(node_address: str, request: pytest.FixtureRequest) -> Iterator[dict
     is_tight = "tightUrl" in (CLIENT / "tests" / request.getfixturevalue("name")).read_text()
     gateway = Restarts(node_address)
     try:
-        with (
-            control_of(gateway) as control,
-            tight_gateway(node_address) if is_tight else contextlib.nullcontext({}) as tight,
-        ):
+        with control_of(gateway) as control, ExitStack() as stack:
+            tight = stack.enter_context(tight_gateway(node_address)) if is_tight else {}
             yield {"TIDELOG_URL": f"http://127.0.0.1:{gateway.port}", "TIDELOG_CONTROL": control} | tight
     finally:
         gateway.close()
