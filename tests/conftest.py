@@ -21,8 +21,11 @@ ONE_PROCESS = {
     "tests/e2e/test_examples.py",
     "tests/e2e/test_monitoring_files.py",
     "tests/e2e/test_standard_streams.py",
+    "tests/test_layering.py",
+    "tests/test_one_definition.py",
 }
-"""Modules whose tests share running processes: one of the test processes runs all tests of such a module."""
+"""Modules whose tests share running processes or parsed sources: one of the test processes runs all tests of such a
+module."""
 
 
 def pytest_configure() -> None:

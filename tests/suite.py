@@ -5,14 +5,19 @@
 Many tests run clusters of processes, whose timeouts a busy machine can exceed. A test that fails beside others and
 passes alone is listed as unstable, and the run succeeds: correct the test or the product.
 A test that fails twice fails the run, as do more than 5 failures and errors of another kind (collection, interruption).
+
+The tests keep their files in memory where there is room: a node that starts syncs dozens of files, which takes most of
+the time of a short test. With the variable TMPDIR they keep them there.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import stat
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from subprocess import run
 from typing import Final
@@ -24,6 +29,12 @@ REPEATED_MAX: Final = 5
 
 CACHE: Final = Path(".pytest_cache/suite")
 """Directory in which pytest records the failed tests of a run, apart from those of other runs of pytest."""
+
+MEMORY: Final = Path("/dev/shm")
+"""A file system in memory, on Linux."""
+
+MEMORY_BYTES_MIN: Final = 4 * 1024**3
+"""Free space in memory below which the files are on disk."""
 
 FAILED: Final = int(pytest.ExitCode.TESTS_FAILED)
 
@@ -51,6 +62,23 @@ def run_suite(arguments: Sequence[str], *, run_pytest: Callable[[Sequence[str]],
     return 0
 
 
+def with_files_in_memory(environ: Mapping[str, str], memory: Path = MEMORY) -> dict[str, str]:
+    """Return the variables with TMPDIR in memory, unless it is given, or the file system cannot be used.
+
+    It needs room, and permission to execute the programs that some tests write. The directory must not be another
+    user's. Pytest deletes the directories of earlier runs there.
+    """
+    place = memory / f"tidelog-{os.getuid()}"
+    if "TMPDIR" in environ or not memory.is_dir():
+        return dict(environ)
+    if shutil.disk_usage(memory).free < MEMORY_BYTES_MIN or os.statvfs(memory).f_flag & os.ST_NOEXEC:
+        return dict(environ)
+    place.mkdir(mode=0o700, exist_ok=True)
+    found = place.lstat()
+    is_private = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+    return {**environ, "TMPDIR": str(place)} if is_private else dict(environ)
+
+
 def failed_in(cache: Path) -> list[str]:
     """Return the ids of the tests that failed in the last run with this cache directory."""
     try:
@@ -59,9 +87,15 @@ def failed_in(cache: Path) -> list[str]:
         return []
 
 
+def main(arguments: Sequence[str]) -> int:
+    """Run the tests with the arguments of pytest and return the exit code."""
+    environ = with_files_in_memory(os.environ)
+
+    def run_pytest(given: Sequence[str]) -> int:
+        return run([sys.executable, "-m", "pytest", *given], env=environ, check=False).returncode
+
+    return run_suite(arguments, run_pytest=run_pytest)
+
+
 if __name__ == "__main__":
-    sys.exit(
-        run_suite(
-            sys.argv[1:], run_pytest=lambda given: run([sys.executable, "-m", "pytest", *given], check=False).returncode
-        )
-    )
+    sys.exit(main(sys.argv[1:]))

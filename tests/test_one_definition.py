@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -30,12 +31,21 @@ def definitions(paths: list[Path]) -> Definitions:
     """Return the modules that define each public name with each value."""
     found: Definitions = defaultdict(list)
     for path in paths:
-        for node in ast.parse(path.read_text()).body:
-            if not isinstance(node, ast.AnnAssign | ast.Assign) or (value := node.value) is None:
-                continue
-            target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
-            if isinstance(target, ast.Name) and not target.id.startswith("_") and (text := value_of(value)) is not None:
-                found[target.id, text].append(module_name(path))
+        for definition in definitions_in(path):
+            found[definition].append(module_name(path))
+    return found
+
+
+@cache
+def definitions_in(path: Path) -> list[tuple[str, str]]:
+    """Return the public names that a module defines, with their values; parsing all modules takes a second."""
+    found: list[tuple[str, str]] = []
+    for node in ast.parse(path.read_text()).body:
+        if not isinstance(node, ast.AnnAssign | ast.Assign) or (value := node.value) is None:
+            continue
+        target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+        if isinstance(target, ast.Name) and not target.id.startswith("_") and (text := value_of(value)) is not None:
+            found.append((target.id, text))
     return found
 
 

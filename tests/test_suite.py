@@ -53,6 +53,23 @@ def test_test_that_fails_twice_fails_the_run(folder: Path) -> None:
     assert run_in(folder) == pytest.ExitCode.TESTS_FAILED
 
 
+def test_files_are_in_memory_where_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / f"tidelog-{os.getuid()}"
+    assert suite.with_files_in_memory({"TMPDIR": "/x"}, tmp_path) == {"TMPDIR": "/x"}
+    assert suite.with_files_in_memory({"a": "b"}, tmp_path / "missing") == {"a": "b"}
+    monkeypatch.setattr(suite, "MEMORY_BYTES_MIN", 1 << 62)
+    assert suite.with_files_in_memory({"a": "b"}, tmp_path) == {"a": "b"}
+    assert not place.exists()
+    monkeypatch.setattr(suite, "MEMORY_BYTES_MIN", 0)
+    for _ in range(2):
+        assert suite.with_files_in_memory({"a": "b"}, tmp_path) == {"a": "b", "TMPDIR": str(place)}
+    place.chmod(0o777)
+    assert suite.with_files_in_memory({"a": "b"}, tmp_path) == {"a": "b"}
+    place.rmdir()
+    place.symlink_to(tmp_path)
+    assert suite.with_files_in_memory({"a": "b"}, tmp_path) == {"a": "b"}
+
+
 def test_many_failures_are_not_repeated(folder: Path) -> None:
     many = SECOND_TIME.replace("def test_passes_the", "@pytest.mark.parametrize('n', range(6))\ndef test_passes_the")
     many = "import pytest\n" + many.replace("second_time()", "second_time(n)").replace('".seen"', 'f".{n}"')

@@ -120,7 +120,7 @@ def parts_meant(arguments: Sequence[str]) -> list[EntryPoint]:
 
 
 def own_meant(arguments: Sequence[str]) -> list[str]:
-    """Return the own command in `arguments`, none for a command of a part; else all, for the help and suggestions."""
+    """Return the command in `arguments` if this package has it, none for a part's; else all, for help and hints."""
     command = next(iter(_from_command(arguments)), None)
     if command in OWN_COMMANDS:
         return [command]

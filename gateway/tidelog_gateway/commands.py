@@ -18,6 +18,7 @@ from tidelog_gateway.workers.worker_settings import worker_settings_of
 from tidelog_proto.auth.secret_permissions import file_permission_fault
 from tidelog_proto.process.core_files import disable_core_files
 from tidelog_proto.process.file_descriptors import connections_that_fit, raise_descriptor_limit
+from tidelog_proto.process.garbage_collection import no_collections
 from tidelog_proto.process.settings import SettingsError, load_settings
 from tidelog_proto.process.standard_streams import queued_streams
 from tidelog_proto.wire.loopback import is_loopback
@@ -128,7 +129,8 @@ def _serve(settings: GatewaySettings, context: Context | None) -> int:
         SettingsError: the certificate cannot be used.
     """
     if settings.workers == 1:
-        from tidelog_gateway.server.gateway_server import serve  # noqa: PLC0415 # the web framework is not loaded for `tidelog --help`
+        with no_collections():
+            from tidelog_gateway.server.gateway_server import serve  # noqa: PLC0415 # slow: not for `tidelog --help`
 
         serve(settings, context)
         return 0

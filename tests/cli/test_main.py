@@ -65,7 +65,7 @@ def test_a_part_is_loaded_only_when_it_may_be_meant() -> None:
     assert names() == names("--help") == names("of-somebody-else") == set(PARTS)
 
 
-def test_of_the_own_commands_only_the_named_one_is_built() -> None:
+def test_only_the_named_command_is_built() -> None:
     assert own_meant(["--debug", "--context", "sql", "topic", "list"]) == ["topic"]
     assert own_meant(["node"]) == own_meant(["log", "verify"]) == own_meant(["gateway"]) == []
     assert own_meant([]) == own_meant(["--help"]) == own_meant(["topicc"]) == list(OWN_COMMANDS)

@@ -81,22 +81,23 @@ def control_of(gateway: Restarts) -> Iterator[str]:
             server.shutdown()
 
 
+@contextlib.contextmanager
+def tight_gateway(node_address: str) -> Iterator[dict[str, str]]:
+    """Run a gateway that has room for few bytes, and yield the variable that names it."""
+    few = {"TIDELOG_GATEWAY_IN_FLIGHT_BYTES_MAX": "2048"}
+    with process("gateway", "--bootstrap", node_address, "--http-port", "0", **few) as (_, ready):
+        yield {"TIDELOG_TIGHT_URL": f"http://127.0.0.1:{ready['http_port']}"}
+
+
 @pytest.fixture
-def gateways(node_address: str) -> Iterator[dict[str, str]]:
-    """Variables for tests that name a gateway that may be restarted, and one that has room for few bytes."""
+def gateways(node_address: str, request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
+    """Variables for a file that name a gateway that may be restarted, and, if the file uses it, a tight one."""
+    is_tight = "tightUrl" in (CLIENT / "tests" / request.getfixturevalue("name")).read_text()
     gateway = Restarts(node_address)
     try:
-        with (
-            control_of(gateway) as control,
-            process(
-                "gateway", "--bootstrap", node_address, "--http-port", "0", TIDELOG_GATEWAY_IN_FLIGHT_BYTES_MAX="2048"
-            ) as (_, ready),
-        ):
-            yield {
-                "TIDELOG_URL": f"http://127.0.0.1:{gateway.port}",
-                "TIDELOG_CONTROL": control,
-                "TIDELOG_TIGHT_URL": f"http://127.0.0.1:{ready['http_port']}",
-            }
+        with control_of(gateway) as control, ExitStack() as stack:
+            tight = stack.enter_context(tight_gateway(node_address)) if is_tight else {}
+            yield {"TIDELOG_URL": f"http://127.0.0.1:{gateway.port}", "TIDELOG_CONTROL": control} | tight
     finally:
         gateway.close()
 

@@ -21,6 +21,7 @@ from tidelog.cluster.contexts import Context
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.worker_channel import frames
 from tidelog_proto.process.core_files import disable_core_files
+from tidelog_proto.process.garbage_collection import no_collections
 from tidelog_proto.process.settings import SettingsError
 from tidelog_proto.process.standard_streams import queued_streams
 
@@ -41,7 +42,8 @@ def main(arguments: Sequence[str]) -> int:
     threading.Thread(target=end, name="lifeline", daemon=True).start()
     listeners = [socket.socket(fileno=descriptor) for descriptor in listener_fds]
 
-    from tidelog_gateway.workers.worker_server import serve_as_worker  # noqa: PLC0415 # slow: the parent is watched by now
+    with no_collections():
+        from tidelog_gateway.workers.worker_server import serve_as_worker  # noqa: PLC0415 # slow: the parent is watched by now
 
     try:
         serve_as_worker(settings, context, control, listeners, number - 1)
