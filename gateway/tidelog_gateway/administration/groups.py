@@ -113,7 +113,22 @@ _view_of_member = view_maker(
     reads=lambda member: _places(member.reads),
     is_to_read=lambda member: _places(member.is_to_read),
 )
-_view_of_lag = view_maker(LagView, Lag)
+
+
+def _view_of_lag(row: Lag) -> dict[str, Any]:
+    """Return the lag in a partition as a view: written out, because lists of thousands are made at once."""
+    return {
+        "topic": row.topic,
+        "partition": row.partition,
+        "next_offset": row.next_offset,
+        "log_start_offset": row.log_start_offset,
+        "high_watermark": row.high_watermark,
+        "lag": row.lag,
+        "commit_timestamp_ms": None if row.commit_timestamp_us is None else row.commit_timestamp_us // 1000,
+        "note": row.note,
+        "epoch": row.epoch,
+    }
+
 
 _PartitionNumber = Annotated[int, Field(ge=0, lt=PARTITIONS_MAX, strict=True)]
 

@@ -96,13 +96,25 @@ class PartitionView(BaseModel):
 
 
 _view_of_deletion = view_maker(NextDeletionView, NextDeletion)
-_view_of_partition = view_maker(
-    PartitionView,
-    Partition,
-    oldest_append_ms=lambda partition: partition.oldest_append_us // 1000 or None,
-    newest_append_ms=lambda partition: partition.newest_append_us // 1000 or None,
-    next_deletion=lambda partition: partition.next_deletion and _view_of_deletion(partition.next_deletion),
-)
+
+
+def _view_of_partition(partition: Partition) -> dict[str, Any]:
+    """Return a partition as a view: written out, because lists of thousands are made at once."""
+    following = partition.next_deletion
+    return {
+        "partition": partition.partition,
+        "owner": partition.owner,
+        "epoch": partition.epoch,
+        "placement": list(partition.placement),
+        "log_start_offset": partition.log_start_offset,
+        "high_watermark": partition.high_watermark,
+        "size_bytes": partition.size_bytes,
+        "state": partition.state,
+        "oldest_append_ms": partition.oldest_append_us // 1000 or None,
+        "newest_append_ms": partition.newest_append_us // 1000 or None,
+        "next_deletion": None if following is None else _view_of_deletion(following),
+        "unindexed_bytes": partition.unindexed_bytes,
+    }
 
 
 class TopicView(_DescribedSettings):
