@@ -10,6 +10,8 @@ import contextlib
 import json
 import logging
 import re
+import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -90,7 +92,6 @@ class SparkEngine:
         self._place = place
         # It logs each error with its Java stack, including those that only report a missing table.
         logging.getLogger("SQLQueryContextLogger").disabled = True
-        logging.getLogger().addFilter(_is_not_interrupt)
         self._is_ours = SparkSession.getActiveSession() is None
         self._spark = local_spark("tidelog sql", memory_mb=max(memory_mb, 512))
         self._spark.conf.set("spark.sql.debug.maxToStringFields", "100000")  # see `_parses_values`
@@ -143,14 +144,15 @@ class SparkEngine:
         """Return notes about values that are not JSON objects in the last answer; other nulls are not reported."""
         if self._observed is None:
             return []
-        metrics = self._observed._jdf.queryExecution().observedMetrics()  # noqa: SLF001 - Spark has no other access
         lines = []
-        for topic, name in self._metrics.items():
-            found = metrics.get(name)
-            if found.isDefined() and (count := found.get().getLong(0)):
-                first = found.get().getStruct(1)
-                record = Record(first.getInt(0), first.getLong(1), first.getString(2))
-                lines.append(not_objects(topic, counted(count), record, "`"))
+        with _uninterrupted():
+            metrics = self._observed._jdf.queryExecution().observedMetrics()  # noqa: SLF001 - Spark has no other access
+            for topic, name in self._metrics.items():
+                found = metrics.get(name)
+                if found.isDefined() and (count := found.get().getLong(0)):
+                    first = found.get().getStruct(1)
+                    record = Record(first.getInt(0), first.getLong(1), first.getString(2))
+                    lines.append(not_objects(topic, counted(count), record, "`"))
         return lines
 
     def _planned(self, statement: str, provide: Provide) -> tuple[DataFrame, list[TopicTable]]:
@@ -207,11 +209,6 @@ def other_spellings(statement: str, topics: Iterable[str]) -> list[str]:
         spelling for topic in topics for spelling in re.findall(rf"\b{re.escape(topic)}\b", code, re.IGNORECASE)
     }
     return sorted(spellings.difference(topics))
-
-
-def _is_not_interrupt(record: logging.LogRecord) -> bool:
-    """Whether a log record is not the traceback that py4j logs for Ctrl-C, which it also raises."""
-    return record.msg != "KeyboardInterrupt while sending command."
 
 
 def _parses_values(frame: DataFrame) -> bool:
@@ -305,6 +302,22 @@ def _is_beyond(value: Column, safe: Column) -> Column:
         | safe.rlike(f'"{mark}[^"]{{{JSON_NUMBER_CHARS_MAX + 1}}}')
         | sql.when(sql.contains(value, sql.lit("\\u")), halves.rlike(_HALF)).otherwise(sql.lit(False))
     )
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Delay Ctrl-C until the end of short calls, because an interrupted one breaks py4j's connection to Spark."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    arrived: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: arrived.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if arrived:
+        raise KeyboardInterrupt
 
 
 @contextlib.contextmanager
