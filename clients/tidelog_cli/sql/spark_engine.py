@@ -14,7 +14,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.sql.answers import Answer, StatementError
@@ -146,7 +146,7 @@ class SparkEngine:
             return []
         lines = []
         with _uninterrupted():
-            metrics = self._observed._jdf.queryExecution().observedMetrics()  # noqa: SLF001 - Spark has no other access
+            metrics = _execution(self._observed).observedMetrics()
             for topic, name in self._metrics.items():
                 found = metrics.get(name)
                 if found.isDefined() and (count := found.get().getLong(0)):
@@ -214,7 +214,12 @@ def other_spellings(statement: str, topics: Iterable[str]) -> list[str]:
 def _parses_values(frame: DataFrame) -> bool:
     """Return whether a statement uses fields of JSON values; Spark removes unused columns from its plan."""
     with _explained():
-        return "from_json(" in frame._jdf.queryExecution().optimizedPlan().toString()  # noqa: SLF001 - no other access
+        return "from_json(" in _execution(frame).optimizedPlan().toString()
+
+
+def _execution(frame: DataFrame) -> Any:
+    """Return Spark's execution of a query, to which Python has no other access."""
+    return cast(Any, frame)._jdf.queryExecution()  # noqa: SLF001
 
 
 def view_of(frame: DataFrame, topic: str, shape: Shape, metric: str | None = None) -> DataFrame:
