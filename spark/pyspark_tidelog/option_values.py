@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Final
+from typing import Final, TypeGuard
 
 from pyspark_tidelog.errors import OptionError
 from tidelog_proto.limits import TIMESTAMP_MS_MAX
@@ -126,6 +126,6 @@ def comma_list(text: str) -> tuple[str, ...]:
     return tuple(part for part in (item.strip() for item in text.split(",")) if part)
 
 
-def is_int(value: object) -> bool:
+def is_int(value: object) -> TypeGuard[int]:
     """Return whether a JSON value is an integer, but not a boolean."""
     return isinstance(value, int) and not isinstance(value, bool)

@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 
 from pyspark_tidelog.errors import OptionError
-from pyspark_tidelog.option_values import milliseconds_to_us, per_partition, timestamp_us
+from pyspark_tidelog.option_values import numbers_per_partition, timestamp_us
 
 
 def test_number_out_of_range_is_refused_with_the_range_and_an_example() -> None:
     with pytest.raises(OptionError) as refused:
-        per_partition("startingOffsets", '{"flights":{"0":-3}}', '{"flights":{"0":42}}', lowest=-2)
+        numbers_per_partition("startingOffsets", '{"flights":{"0":-3}}', '{"flights":{"0":42}}', lowest=-2)
     assert str(refused.value) == (
         "option 'startingOffsets': -3 for 'flights' partition 0 must be an integer from -2 to 9223372036854775; "
         'give {"flights":{"0":42}}.'
@@ -16,7 +16,7 @@ def test_number_out_of_range_is_refused_with_the_range_and_an_example() -> None:
 
 
 def test_milliseconds_become_microseconds() -> None:
-    assert milliseconds_to_us("startingTimestamp", 1_700_000_000_123) == 1_700_000_000_123_000
+    assert timestamp_us("startingTimestamp", "1700000000123") == 1_700_000_000_123_000
     assert timestamp_us("startingTimestamp", "0") == 0
 
 

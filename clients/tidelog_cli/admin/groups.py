@@ -16,6 +16,7 @@ from tidelog_cli.base.output import (
     BootstrapOption,
     JsonOption,
     line_of,
+    note,
     print_json,
     print_table,
     time_text,
@@ -154,6 +155,13 @@ def reset(
     rows = with_client(
         bootstrap, lambda client: client.groups.reset(group, target, topic=topic, partitions=partition, dry_run=dry_run)
     )
+    for row in rows:
+        if isinstance(target, int) and row.next_offset != target:
+            note(
+                f"{row.topic}/{row.partition}: offset {target} does not exist, so the position is {row.next_offset}; "
+                f"the log has offsets {row.log_start_offset} to {row.high_watermark} (the end). To move the group to a "
+                "time, give a time in ISO 8601"
+            )
     if as_json:
         print_json([_lag_json(row) for row in rows])
     else:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import csv
-import io
 import itertools
 import json
 import math
@@ -26,6 +24,7 @@ from tidelog_cli.base.output import ABSENT, PIPE_COLUMNS
 from tidelog_proto.printable import printable
 from tidelog_proto.process.standard_streams import is_unicode
 
+_QUOTED_IN_CSV: Final = frozenset(',"\r\n')
 TABLE_ROWS: Final = 1000
 """Default number of rows in a table, which is held in memory."""
 CELL_CHARS: Final = 200
@@ -83,18 +82,17 @@ def print_json_lines(answer: Answer, limit: int | None) -> None:
 
 
 def print_csv(answer: Answer, limit: int | None, *, is_more: bool = False) -> None:
-    """Write the column names, unless `is_more`, and one line per row (RFC 4180); nested values are JSON."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+    """Write the column names, unless `is_more`, and one line per row (RFC 4180); nested values are JSON.
+
+    Null is an empty cell, and empty text is `""`, as in CSV that `tidelog produce` reads.
+    """
     names = [] if is_more else [tuple(answer.names)]
     for row in itertools.chain(names, itertools.islice(answer.rows, limit)):
-        writer.writerow([_csv_cell(plain(value)) for value in row])
+        line = ",".join(_csv_cell(plain(value)) for value in row) + "\n"
         if is_unicode(sys.stdout):
-            sys.stdout.write(text.getvalue())
+            sys.stdout.write(line)
         else:  # Escaped, because CSV has no escapes for characters outside the encoding.
-            sys.stdout.buffer.write(text.getvalue().encode())
-        text.seek(0)
-        text.truncate()
+            sys.stdout.buffer.write(line.encode())
     sys.stdout.flush()
 
 
@@ -164,8 +162,12 @@ def cell_of(value: Any) -> str:
     return printable(text if len(text) <= CELL_CHARS else text[:CELL_CHARS] + "…")
 
 
-def _csv_cell(value: Any) -> Any:
-    return json_of(value) if isinstance(value, (dict, list, bool, Decimal)) else value
+def _csv_cell(value: Any) -> str:
+    """Return a cell; the module `csv` of Python 3.11 writes null and empty text alike."""
+    if value is None:
+        return ""
+    cell = json_of(value) if isinstance(value, (dict, list, bool, Decimal)) else str(value)
+    return cell if cell and not {*cell} & _QUOTED_IN_CSV else '"' + cell.replace('"', '""') + '"'
 
 
 def _text_of(value: bytes) -> str:

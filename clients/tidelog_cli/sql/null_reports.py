@@ -94,6 +94,5 @@ def not_objects(topic: str, records: str, first: Record, quote: str) -> str:
     """Return the report of values that are not JSON objects; `quote` quotes names in SQL."""
     place = f"{quote}partition{quote} = {first.partition} AND {quote}offset{quote} = {first.offset}"
     query = f"SELECT value FROM {quote}{topic}{quote} WHERE {place}"  # noqa: S608 - a text for the user
-    return (
-        f"{topic}: all fields are null in {records} whose value is not a JSON object; {first}. It is shown by: {query}"
-    )
+    cause = "with a value that is not a JSON object"
+    return f"{topic}: all fields are null in {records} {cause}; {first}. It is shown by: {query}"

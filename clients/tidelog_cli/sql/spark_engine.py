@@ -10,9 +10,11 @@ import contextlib
 import json
 import logging
 import re
+import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from tidelog_cli.base.failures import EXIT_USAGE, CommandFailed
 from tidelog_cli.sql.answers import Answer, StatementError
@@ -90,7 +92,6 @@ class SparkEngine:
         self._place = place
         # It logs each error with its Java stack, including those that only report a missing table.
         logging.getLogger("SQLQueryContextLogger").disabled = True
-        logging.getLogger().addFilter(_is_not_interrupt)
         self._is_ours = SparkSession.getActiveSession() is None
         self._spark = local_spark("tidelog sql", memory_mb=max(memory_mb, 512))
         self._spark.conf.set("spark.sql.debug.maxToStringFields", "100000")  # see `_parses_values`
@@ -142,14 +143,15 @@ class SparkEngine:
         """Return notes about values that are not JSON objects in the last answer; other nulls are not reported."""
         if self._observed is None:
             return []
-        metrics = self._observed._jdf.queryExecution().observedMetrics()  # noqa: SLF001 - Spark has no other access
         lines = []
-        for topic, name in self._metrics.items():
-            found = metrics.get(name)
-            if found.isDefined() and (count := found.get().getLong(0)):
-                first = found.get().getStruct(1)
-                record = Record(first.getInt(0), first.getLong(1), first.getString(2))
-                lines.append(not_objects(topic, counted(count), record, "`"))
+        with _uninterrupted():
+            metrics = _execution(self._observed).observedMetrics()
+            for topic, name in self._metrics.items():
+                found = metrics.get(name)
+                if found.isDefined() and (count := found.get().getLong(0)):
+                    first = found.get().getStruct(1)
+                    record = Record(first.getInt(0), first.getLong(1), first.getString(2))
+                    lines.append(not_objects(topic, counted(count), record, "`"))
         return lines
 
     def _planned(self, statement: str, provide: Provide) -> tuple[DataFrame, list[TopicTable]]:
@@ -208,15 +210,15 @@ def other_spellings(statement: str, topics: Iterable[str]) -> list[str]:
     return sorted(spellings.difference(topics))
 
 
-def _is_not_interrupt(record: logging.LogRecord) -> bool:
-    """Whether a log record is not the traceback that py4j logs for Ctrl-C, which it also raises."""
-    return record.msg != "KeyboardInterrupt while sending command."
-
-
 def _parses_values(frame: DataFrame) -> bool:
     """Return whether a statement uses fields of JSON values; Spark removes unused columns from its plan."""
     with _explained():
-        return "from_json(" in frame._jdf.queryExecution().optimizedPlan().toString()  # noqa: SLF001 - no other access
+        return "from_json(" in _execution(frame).optimizedPlan().toString()
+
+
+def _execution(frame: DataFrame) -> Any:
+    """Return Spark's execution of a query, to which Python has no other access."""
+    return cast(Any, frame)._jdf.queryExecution()  # noqa: SLF001
 
 
 def view_of(frame: DataFrame, topic: str, shape: Shape, metric: str | None = None) -> DataFrame:
@@ -304,6 +306,22 @@ def _is_beyond(value: Column, safe: Column) -> Column:
         | safe.rlike(f'"{mark}[^"]{{{JSON_NUMBER_CHARS_MAX + 1}}}')
         | sql.when(sql.contains(value, sql.lit("\\u")), halves.rlike(_HALF)).otherwise(sql.lit(False))
     )
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Delay Ctrl-C until the end of short calls, because an interrupted one breaks py4j's connection to Spark."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    arrived: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: arrived.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if arrived:
+        raise KeyboardInterrupt
 
 
 @contextlib.contextmanager

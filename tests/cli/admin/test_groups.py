@@ -80,6 +80,11 @@ def test_a_group_is_listed_described_moved_and_deleted(cli: Cli, topic: str) -> 
         by_time = cli("group", "reset", "moved", "--to", to, "--dry-run", "--json")
         assert by_time.code == 0, by_time.err
         assert [row["next_offset"] for row in json.loads(by_time.out)] == places, to
+    beyond = cli("group", "reset", "moved", "--to", "1795964400000", "--topic", topic, "--partition", 0, "--dry-run")
+    assert beyond.code == 0
+    assert f"{topic}/0: offset 1795964400000 does not exist, so the position is" in beyond.err
+    assert "give a time in ISO 8601" in beyond.err
+    assert "does not exist" not in tried.err
     wrong = cli("group", "reset", "moved", "--to", "gestern")
     assert (wrong.code, wrong.err.count("--to 'gestern': give earliest"), "--from" in wrong.err) == (2, 1, False)
     assert cli("group", "reset", "moved", "--to", "earliest").code == 0

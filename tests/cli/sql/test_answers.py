@@ -75,3 +75,8 @@ def test_rows_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == 'a,a,b\n1,,"a""b"\n'
     print_csv(answer(*rows[1:]), None)
     assert capsys.readouterr().out == 'a,a,b\n2,"{""x"": ""y""}",true\n'
+
+
+def test_null_and_empty_text_differ_in_csv(capsys: pytest.CaptureFixture[str]) -> None:
+    print_csv(answer((None, "", 0), ("", None, False), ('a"b', "c,d", "e\r\nf")), None)
+    assert capsys.readouterr().out.split("\n", 1)[1] == ',"",0\n"",,false\n"a""b","c,d","e\r\nf"\n'

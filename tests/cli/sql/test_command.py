@@ -167,7 +167,7 @@ def test_records_outside_the_sample_that_are_not_json_are_reported(
     assert cli("produce", topic, "--partition", 0, stdin=line * 9 + b"garbage\n{\n" + line * 9).code == 0
     ended = cli("sql", f'SELECT sum(n) AS n, count(*) AS c FROM "{topic}"', "--sample", 4, *output)
     assert (ended.code, "18" in ended.out) == (0, True)
-    assert "all fields are null in 2 records whose value is not a JSON object" in ended.err
+    assert "all fields are null in 2 records with a value that is not a JSON object" in ended.err
     assert "the first is in partition 0 at offset 9: 'garbage'" in ended.err
 
 

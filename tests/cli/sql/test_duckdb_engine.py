@@ -15,6 +15,7 @@ from tests.cli.sql.values_as_tables import table_of
 from tests.json_texts import EXAMPLES, NOT_JSON, numbers, strings, values
 
 from tidelog_cli.base.failures import CommandFailed
+from tidelog_cli.sql import null_reports
 from tidelog_cli.sql.columns import FieldKind, ValueKind, shape_of
 from tidelog_cli.sql.duckdb_engine import DuckDbEngine, explained, view_of
 from tidelog_cli.sql.tables import TopicTable
@@ -182,11 +183,13 @@ def test_text_of_another_form_is_null_and_counted(engine: DuckDbEngine) -> None:
 
 
 @pytest.mark.parametrize("other", [b"garbage", b'{"n":2', b"[1]", b'"n"', b"7", b"null", b"", b"\xff", b'{"n":NaN}'])
-def test_a_value_outside_the_sample_that_is_no_json_object_is_reported(engine: DuckDbEngine, other: bytes) -> None:
+def test_a_value_outside_the_sample_that_is_not_a_json_object_is_reported(engine: DuckDbEngine, other: bytes) -> None:
     table = table_of([b'{"n":1}', b'{"n":2}', other, b'{"n":3}', other], [b'{"n":1}'])
     assert column_of(engine, table, "n") == [1, 2, None, 3, None]
     (line,) = engine.notes()
-    assert line.startswith("t: all fields are null in 2 records whose value is not a JSON object; the first is in ")
+    assert line.startswith(
+        "t: all fields are null in 2 records with a value that is not a JSON object; the first is in "
+    )
     assert "partition 0 at offset 2: " in line
     assert line.endswith('. It is shown by: SELECT value FROM "t" WHERE "partition" = 0 AND "offset" = 2')
 
@@ -224,7 +227,7 @@ def test_records_whose_fields_are_not_used_are_not_reported(engine: DuckDbEngine
 
 
 def test_count_of_reported_records_is_bounded(engine: DuckDbEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidelog_cli.sql.null_reports.COUNTED_MAX", 3)
+    monkeypatch.setattr(null_reports, "COUNTED_MAX", 3)
     assert column_of(engine, table_of([b"x"] * 5, [b'{"n":1}']), "n") == [None] * 5
     assert "in at least 3 records" in engine.notes()[0]
 

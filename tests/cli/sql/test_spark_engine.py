@@ -122,8 +122,8 @@ def test_values_outside_the_sample_that_are_not_json_are_reported_by_spark(cli: 
         return rows, spark.notes()
 
     report = (
-        f"{topic}: all fields are null in 5 records whose value is not a JSON object; the first is in partition 0 at "
-        f"offset 9: 'garbage'. It is shown by: SELECT value FROM `{topic}` WHERE `partition` = 0 AND `offset` = 9"
+        f"{topic}: all fields are null in 5 records with a value that is not a JSON object; the first is in partition "
+        f"0 at offset 9: 'garbage'. It is shown by: SELECT value FROM `{topic}` WHERE `partition` = 0 AND `offset` = 9"
     )
     try:
         assert asked(f"SELECT sum(n), count(*) FROM {topic}") == ([(18, 23)], [report])

@@ -108,6 +108,29 @@ async def test_a_follower_without_credit_or_transport_falls_behind(stand: Stand)
     assert (stand.pushed_bytes, stand.settled_at) == (0, 0.0)
 
 
+async def test_credit_in_bytes_is_spent_to_its_last_byte() -> None:
+    stand = Stand(credit_bytes=21)
+    assert push(stand, records=3)
+    assert stand.credit_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("stand", "wanted"),
+    [(Stand(credit_bytes=0), False), (Stand(credit_bytes=1), True), (Stand(credit_records=0), False)],
+)
+async def test_a_follower_without_credit_wants_nothing(stand: Stand, wanted: bool) -> None:
+    fan_out = FanOut(PlainEncoder(), EntryTokens(cast(Any, None)), Tally(), is_exact=stand.credit_bytes is not None)
+    follower = stand.follower()
+    fan_out.joined(follower)
+    assert fan_out.wants(follower) == wanted
+
+
+async def test_the_time_of_the_last_push_is_that_of_any_subscription_of_the_connection() -> None:
+    stand = Stand(settled_at=2.0**40)
+    assert push(stand, records=1)
+    assert stand.settled_at == 2.0**40, "another subscription of the connection was pushed to later"
+
+
 async def test_a_closing_transport_is_not_written_to() -> None:
     stand = Stand()
     assert stand.direct is not None

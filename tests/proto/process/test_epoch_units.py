@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -49,7 +50,32 @@ def test_other_integers_are_accepted(value: int) -> None:
     assert wrong_unit(value, "milliseconds", exact="the ISO 8601 text") is None
 
 
-def column_of(stamps: pa.Array) -> pa.RecordBatch:
+@pytest.mark.parametrize(
+    ("value", "is_refused"),
+    [
+        (10**9 - 1, False),  # 2001 in seconds, 12 January 1970 in milliseconds
+        (10**9, True),
+        (4_102_444_799, True),  # 2100 in seconds, 17 February 1970 in milliseconds
+        (4_102_444_800, False),
+        (10**12 - 1, False),
+        (10**12, False),  # 2001 in milliseconds
+        (4_102_444_799_999, False),  # 2100 in milliseconds
+        (4_102_444_800_000, False),
+        (10**15 - 1, False),
+        (10**15, True),  # 2001 in microseconds
+        (10**18, True),  # 2001 in nanoseconds
+    ],
+)
+def test_the_bounds_of_what_is_refused(value: int, is_refused: bool) -> None:
+    assert (wrong_unit(value, "milliseconds") is not None) == is_refused
+
+
+def test_the_value_to_pass_keeps_fractions_of_a_second() -> None:
+    assert (wrong_unit(SECONDS * 10**6 + 123_456, "milliseconds") or "").endswith(f"pass {SECONDS * 1000 + 123}")
+    assert (wrong_unit(SECONDS * 10**3 + 123, "microseconds") or "").endswith(f"pass {SECONDS * 10**6 + 123_000}")
+
+
+def column_of(stamps: pa.Array[Any]) -> pa.RecordBatch:
     return pa.record_batch({"value": pa.array([b"a"] * len(stamps), pa.binary()), "timestamp": stamps})
 
 
