@@ -208,7 +208,8 @@ def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client, p
         budget=budget,
         outgoing=outgoing,
         metrics=metrics,
-        lanes=(publish_lane, fetch_lane, commit_lane, arrow_lane),
+        lanes=(publish_lane, fetch_lane, commit_lane),
+        column_lane=arrow_lane,
         cors=_CORS,
     )
     if settings.access_log:

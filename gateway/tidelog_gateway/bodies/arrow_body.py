@@ -126,16 +126,16 @@ def _check_limits(count: int, records_max: int, decoded_bytes: int, decoded_byte
         )
 
 
-def room_of(scope: Scope, body_bytes: int) -> Hold:
-    """Return a function that reserves room for decoded bytes in addition to the request's body."""
+def hold_room(scope: Scope, body_bytes: int, size_bytes: int) -> None:
+    """Reserve room for decoded bytes in addition to the request's body.
+
+    Raises:
+        Problem: 429.
+    """
     arrival: BodyReservation = scope["state"]["arrival"]
-
-    def hold(size_bytes: int) -> None:
-        if not arrival.hold(body_bytes + size_bytes):
-            detail = "the gateway's budget for request bodies is exhausted: send the request again later"
-            raise Problem(429, "overloaded", detail, retryable=True)
-
-    return hold
+    if not arrival.hold(body_bytes + size_bytes):
+        detail = "the gateway's budget for request bodies is exhausted: send the request again later"
+        raise Problem(429, "overloaded", detail, retryable=True)
 
 
 class _Messages:
