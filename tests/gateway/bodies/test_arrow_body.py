@@ -38,7 +38,7 @@ def batch(**columns: Any) -> Any:
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
-async def read(body: bytes, **changes: Any) -> ArrowRecords:
+async def read(body: bytes | memoryview, **changes: Any) -> ArrowRecords:
     given: dict[str, Any] = {"records_max": 10_000, "decoded_bytes_max": 8 * MIB, "hold": lambda _: None, "pace": pace}
     return await arrow_records(body, **(given | changes))
 
