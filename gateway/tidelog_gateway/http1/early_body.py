@@ -26,7 +26,7 @@ class RepeatedHead(NamedTuple):
         head: the parsed head.
         raw: its bytes.
         scope: of a request with this head, without the request's state.
-        notes: what the application has derived from the head.
+        notes: the application's notes about requests with this head.
     """
 
     head: Head
@@ -45,7 +45,7 @@ class EarlyBody:
     Args:
         repeated: head of its request.
         arrival: holds its length.
-        part: of the body, which came with the head. The reservation is told of it together with the next part.
+        part: of the body, received with the head; the reservation counts it with the next part.
 
     Attributes:
         repeated: head of its request.
