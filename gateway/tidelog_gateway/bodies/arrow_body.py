@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 from starlette.types import Scope
 
+from tidelog_gateway.bodies.arrow_layout import BatchLayout, PlainBatch
 from tidelog_gateway.budget.request_budget import Body, BodyReservation
 from tidelog_gateway.problems import Problem, invalid
 from tidelog_proto.batch.columns import HEADERS_TYPE, TIMESTAMP_TYPE, canonical
@@ -41,6 +42,8 @@ _BATCH_US: Final = 50.0
 _READ_BYTES_PER_US: Final = 1_000.0
 _DECOMPRESSED_BYTES_PER_US: Final = 300.0
 _LENGTH: Final = struct.Struct("<q")
+_MESSAGE_PREFIX: Final = struct.Struct("<Ii")
+_CONTINUATION: Final = 0xFFFFFFFF
 
 Hold = Callable[[int], None]
 """Reserves bytes for a decoded body; raises `Problem` if the budget is exhausted."""
@@ -62,9 +65,17 @@ async def arrow_records(
         Problem: 413, the decoded stream is larger than `decoded_bytes_max`; 422, the body is not an Arrow IPC stream or
             its columns are not those of records; as `hold` and `pace`.
     """
+    plain = _plain_batch(body)
+    if plain is not None:
+        schema, batch = plain
+        _check_limits(batch.rows, records_max, batch.size_bytes, decoded_bytes_max)
+        if _BATCH_US + batch.size_bytes / _READ_BYTES_PER_US > _WORK_US_MAX:
+            await pace()
+        message = pa.py_buffer(body)[batch.message]
+        return ArrowRecords([_columns(message, schema, "record batch 0")], batch.rows)
     source = pa.BufferReader(body)
     messages = _Messages(source)
-    schema, casts = _schema(messages.next())
+    schema, casts, _ = _schema(messages.next())
     batches: list[pa.RecordBatch] = []
     count = decoded_bytes = copied_bytes = 0
     work_us = 0.0
@@ -82,15 +93,7 @@ async def arrow_records(
         decoded_bytes += size_bytes
         if is_compressed or casts:
             copied_bytes += size_bytes
-        if count > records_max:
-            raise _fault(f"the stream has more than {records_max} records: send fewer rows per request")
-        if decoded_bytes > decoded_bytes_max:
-            raise Problem(
-                413,
-                "body_too_large",
-                f"the decoded stream has more than {decoded_bytes_max} bytes: send fewer records per request",
-                extra={"limit_bytes": decoded_bytes_max},
-            )
+        _check_limits(count, records_max, decoded_bytes, decoded_bytes_max)
         if copied_bytes:
             hold(copied_bytes)
         work_us += _BATCH_US + size_bytes / (_DECOMPRESSED_BYTES_PER_US if is_compressed else _READ_BYTES_PER_US)
@@ -106,16 +109,33 @@ async def arrow_records(
     return ArrowRecords(batches, count)
 
 
-def room_of(scope: Scope, body_bytes: int) -> Hold:
-    """Return a function that reserves memory for decoded bytes, in addition to the request's body."""
+def _check_limits(count: int, records_max: int, decoded_bytes: int, decoded_bytes_max: int) -> None:
+    """Refuse announced rows and bytes above the limits.
+
+    Raises:
+        Problem: 413 or 422.
+    """
+    if count > records_max:
+        raise _fault(f"the stream has more than {records_max} records: send fewer rows per request")
+    if decoded_bytes > decoded_bytes_max:
+        raise Problem(
+            413,
+            "body_too_large",
+            f"the decoded stream has more than {decoded_bytes_max} bytes: send fewer records per request",
+            extra={"limit_bytes": decoded_bytes_max},
+        )
+
+
+def hold_room(scope: Scope, body_bytes: int, size_bytes: int) -> None:
+    """Reserve room for decoded bytes in addition to the request's body.
+
+    Raises:
+        Problem: 429.
+    """
     arrival: BodyReservation = scope["state"]["arrival"]
-
-    def hold(size_bytes: int) -> None:
-        if not arrival.hold(body_bytes + size_bytes):
-            detail = "the gateway's budget for request bodies is exhausted: send the request again later"
-            raise Problem(429, "overloaded", detail, retryable=True)
-
-    return hold
+    if not arrival.hold(body_bytes + size_bytes):
+        detail = "the gateway's budget for request bodies is exhausted: send the request again later"
+        raise Problem(429, "overloaded", detail, retryable=True)
 
 
 class _Messages:
@@ -146,14 +166,27 @@ class _Messages:
         return message
 
 
-_SCHEMAS: Final[OrderedDict[bytes, tuple[pa.Schema, bool]]] = OrderedDict()
+class _KnownSchema(NamedTuple):
+    """A valid schema.
+
+    Attributes:
+        casts: whether a column has another type than the canonical one.
+        layout: of the record batches that follow; None if it casts.
+    """
+
+    schema: pa.Schema
+    casts: bool
+    layout: BatchLayout | None
+
+
+_SCHEMAS: Final[OrderedDict[bytes, _KnownSchema]] = OrderedDict()
 """Valid schemas by the metadata of their message, because a program sends the same schema with each request."""
 _SCHEMAS_MAX: Final = 64
 _CACHED_BYTES_MAX: Final = 4 * KIB
 
 
-def _schema(message: Any) -> tuple[pa.Schema, bool]:
-    """Return the schema of the stream after checking that its columns are those of records, and whether any is cast.
+def _schema(message: Any) -> _KnownSchema:
+    """Return the schema of the stream after checking that its columns are those of records.
 
     Raises:
         Problem: 422.
@@ -172,11 +205,29 @@ def _schema(message: Any) -> tuple[pa.Schema, bool]:
     if faults:
         raise invalid([{"pointer": "", "detail": fault} for fault in faults])
     casts = any(not kind.equals(_CANONICAL[name]) for name, kind in zip(schema.names, schema.types, strict=True))
-    if len(metadata) <= _CACHED_BYTES_MAX:
-        _SCHEMAS[metadata] = schema, casts
-        if len(_SCHEMAS) > _SCHEMAS_MAX:
-            _SCHEMAS.popitem(last=False)
-    return schema, casts
+    if len(metadata) > _CACHED_BYTES_MAX:
+        return _KnownSchema(schema, casts, None)
+    has_body = message.body is not None and message.body.size
+    known = _KnownSchema(schema, casts, None if casts or has_body else BatchLayout(schema))
+    _SCHEMAS[metadata] = known
+    if len(_SCHEMAS) > _SCHEMAS_MAX:
+        _SCHEMAS.popitem(last=False)
+    return known
+
+
+def _plain_batch(body: Body) -> tuple[pa.Schema, PlainBatch] | None:
+    """Return schema and batch of a stream with a known schema and one batch of its layout; None for other streams."""
+    if len(body) < PREFIX_BYTES:
+        return None
+    continuation, length = _MESSAGE_PREFIX.unpack_from(body)
+    if continuation != _CONTINUATION or not 0 < length <= _CACHED_BYTES_MAX:
+        return None
+    at = PREFIX_BYTES + length
+    known = _SCHEMAS.get(bytes(body[PREFIX_BYTES:at]))
+    if known is None or known.layout is None:
+        return None
+    batch = known.layout.only_batch(body, at)
+    return None if batch is None else (known.schema, batch)
 
 
 def _column_faults(schema: pa.Schema) -> list[str]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Final
 
 from tidelog_gateway.budget.shedding_bounds import PROGRESS_BYTES, STALL_TIMEOUT_S
 from tidelog_proto.flow.byte_budget import ByteBudget, SlowSenders, arrives_slowly
@@ -56,6 +57,10 @@ class CallerUsage:
         self.held_bytes = 0
 
 
+_NOBODY: Final = CallerUsage()
+"""The usage of all requests without a caller, which no limit compares."""
+
+
 class BodyReservation:
     """A body or message that is being received, and its reservation.
 
@@ -77,7 +82,7 @@ class BodyReservation:
     )
 
     def __init__(self, budget: RequestBudget, give_way: Callable[[], None], share: CallerUsage | None = None) -> None:
-        self._share = CallerUsage() if share is None else share
+        self._share = _NOBODY if share is None else share
         self._is_shared = share is not None
         self.give_way = give_way
         self.held_bytes = 0
@@ -100,10 +105,11 @@ class BodyReservation:
         """
         before_bytes = self.held_bytes
         if size_bytes > before_bytes:
-            if self._has_too_much(size_bytes - before_bytes) or not self._budget.take(size_bytes - before_bytes):
+            more_bytes = size_bytes - before_bytes
+            if (self._is_shared and self._has_too_much(more_bytes)) or not self._budget.take(more_bytes):
                 return False
             if self.held_bytes != before_bytes:
-                self._budget.give_back(size_bytes - before_bytes)
+                self._budget.give_back(more_bytes)
                 return False
             self.begin()
         else:
@@ -116,7 +122,7 @@ class BodyReservation:
 
     def hold_whole(self, size_bytes: int) -> bool:
         """Reserve `size_bytes` for a complete body without a reservation; False if the budget does not allow it."""
-        if self._has_too_much(size_bytes) or not self._budget.take(size_bytes):
+        if (self._is_shared and self._has_too_much(size_bytes)) or not self._budget.take(size_bytes):
             return False
         self.held_bytes = size_bytes
         self._share.held_bytes += size_bytes
@@ -133,16 +139,17 @@ class BodyReservation:
         self._budget.senders.receiving.pop(self, None)
 
     def end(self) -> None:
-        """Return the whole reservation."""
-        self.complete()
-        self._budget.give_back(self.held_bytes)
-        self._share.held_bytes -= self.held_bytes
-        self.held_bytes = 0
+        """Return the whole reservation; idempotent."""
+        self._budget.senders.receiving.pop(self, None)
+        if self.held_bytes:
+            self._budget.give_back(self.held_bytes)
+            self._share.held_bytes -= self.held_bytes
+            self.held_bytes = 0
 
     def _has_too_much(self, more_bytes: int) -> bool:
         others_bytes = self._share.held_bytes - self.held_bytes
         left_bytes = self._budget.bytes_max - self._budget.used_bytes
-        return self._is_shared and others_bytes > 0 and self._share.held_bytes + more_bytes > left_bytes
+        return others_bytes > 0 and self._share.held_bytes + more_bytes > left_bytes
 
     def is_slow(self, now_s: float) -> bool:
         """Return whether the body makes no progress, or arrives too slowly."""

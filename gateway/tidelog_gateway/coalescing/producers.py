@@ -212,7 +212,7 @@ class Producers:
             TidelogError: the producer has failed or is closed.
         """
         entry = self._entries.get(topic)
-        if entry is None or entry.coming or any(earlier.users for earlier in entry.earlier):
+        if entry is None or entry.coming or (entry.earlier and any(earlier.users for earlier in entry.earlier)):
             return None
         pending = put(entry.producer.bulk_appender)
         if pending is None:

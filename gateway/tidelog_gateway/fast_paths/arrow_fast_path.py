@@ -8,7 +8,7 @@ from typing import Final
 import orjson
 from starlette.types import Scope
 
-from tidelog_gateway.bodies.arrow_body import arrow_records, room_of
+from tidelog_gateway.bodies.arrow_body import arrow_records, hold_room
 from tidelog_gateway.bodies.content_type import ARROW
 from tidelog_gateway.bodies.json_body import AT_ONCE_BYTES
 from tidelog_gateway.budget.request_budget import Body
@@ -18,6 +18,8 @@ from tidelog_gateway.fast_paths.publish_fast_path import ROUTE
 from tidelog_gateway.publishing.admission import check_may_publish, topic_published_to
 from tidelog_gateway.publishing.column_publish import publish_columns
 
+_NOTED: Final = "topic of columns"
+"""Key of the topic in the notes of a repeated head, if this lane accepts the head."""
 _TYPES: Final[frozenset[bytes | None]] = frozenset({ARROW.encode()})
 
 
@@ -27,15 +29,19 @@ class _TakesTurnsError(Exception):
 
 def arrow_fast_path(scope: Scope, body: Body) -> AcceptedRequest | None:
     """Accept a publish of Arrow columns; return None for other requests."""
-    topic = topic_published_to(scope)
-    if topic is None or scope["query_string"] or not is_plain(scope, _TYPES):
-        return None
+    notes: dict[str, str] = scope["state"].get("head_notes", {})
+    topic = notes.get(_NOTED)
+    if topic is None:
+        topic = topic_published_to(scope)
+        if topic is None or scope["query_string"] or not is_plain(scope, _TYPES):
+            return None
+        notes[_NOTED] = topic
     return AcceptedRequest(ROUTE, partial(_published, scope=scope, topic=topic, body=body))
 
 
 async def _published(gateway: Gateway, *, scope: Scope, topic: str, body: Body) -> JsonAnswer | None:
     """Publish; see `publishing.route.publish_records`."""
-    if len(body) > AT_ONCE_BYTES:
+    if gateway.caller is not None and len(body) > AT_ONCE_BYTES:
         await check_may_publish(scope, gateway, topic)
     settings = gateway.settings
     try:
@@ -43,7 +49,7 @@ async def _published(gateway: Gateway, *, scope: Scope, topic: str, body: Body) 
             body,
             records_max=settings.records_per_request_max,
             decoded_bytes_max=settings.body_bytes_max,
-            hold=room_of(scope, len(body)),
+            hold=partial(hold_room, scope, len(body)),
             pace=_refuse_turn,
         )
     except _TakesTurnsError:

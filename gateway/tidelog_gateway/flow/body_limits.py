@@ -39,7 +39,7 @@ class BodyLimits:
             self.budget, _nothing, None if gateway is None or gateway.caller is None else gateway.caller.share
         )
 
-    def take_whole(self, body: bytes, arrival: BodyReservation) -> None:
+    def take_whole(self, body: Body, arrival: BodyReservation) -> None:
         """Reserve memory for a body that has arrived completely.
 
         Raises:
@@ -73,7 +73,12 @@ class BodyLimits:
         try:
             if announced is not None and exchange is not None:
                 is_direct = headers.get(b"content-type") == _ARROW and int(announced) > DIRECT_BYTES
-                return await self._collect(exchange, arrival, int(announced) if is_direct else None)
+                # The answer to the same head must not depend on anything else: a deadline begins with its head, a span
+                # contains the body, a caller's permission may change, and records have the trace of their request.
+                is_repeatable = scope["state"].keys().isdisjoint(_VARIABLE)
+                return await self._collect(
+                    exchange, arrival, int(announced) if is_direct else None, is_repeatable=is_repeatable
+                )
             async with asyncio.timeout(self.settings.body_timeout_s) as clock:
                 arrival.give_way = partial(clock.reschedule, 0.0)
                 arrival.begin()
@@ -92,7 +97,9 @@ class BodyLimits:
         finally:
             arrival.complete()
 
-    async def _collect(self, exchange: Exchange, arrival: BodyReservation, direct_bytes: int | None) -> Body | None:
+    async def _collect(
+        self, exchange: Exchange, arrival: BodyReservation, direct_bytes: int | None, *, is_repeatable: bool
+    ) -> Body | None:
         """Receive a body by the gateway's own server; with `direct_bytes` into memory of that size.
 
         Raises:
@@ -105,7 +112,8 @@ class BodyLimits:
             if direct_bytes is None:
                 return await exchange.collect(arrival.received)
             place = allocate(direct_bytes)
-            return place if await exchange.collect_into(place, arrival.received) else None
+            is_complete = await exchange.collect_into(place, arrival.received, is_repeatable=is_repeatable)
+            return place if is_complete else None
         finally:
             timer.cancel()
 
@@ -138,6 +146,8 @@ class BodyLimits:
 
 
 _BODY_HEADERS: Final = frozenset({b"content-length", b"content-type", b"transfer-encoding"})
+_VARIABLE: Final = frozenset({"gateway", "deadline", "span", "trace"})
+"""Keys of the state of requests that each have to be admitted."""
 _ARROW: Final = ARROW.encode()
 DIRECT_BYTES: Final = 64 * KIB
 """Smallest body of columns that is received directly into its own buffer."""

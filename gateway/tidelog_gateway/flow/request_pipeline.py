@@ -22,7 +22,7 @@ from tidelog.errors import TidelogError
 from tidelog_gateway.auth.authentication import RequestAuthenticator, address_of
 from tidelog_gateway.browser_headers import RAW_BROWSER_HEADERS, with_browser_headers
 from tidelog_gateway.budget.connection_output import ConnectionOutput, no_room
-from tidelog_gateway.budget.request_budget import Body, RequestBudget
+from tidelog_gateway.budget.request_budget import Body, BodyReservation, RequestBudget
 from tidelog_gateway.budget.response_budget import ResponseBudget
 from tidelog_gateway.budget.response_reservation import ResponseReservation
 from tidelog_gateway.callers.caller_cache import CallerCache, problem_for
@@ -172,6 +172,7 @@ class RequestPipeline:
 
     Args:
         fast_paths: asked in this order to answer a request instead of the framework.
+        column_lane: the fast path of a body that was received into memory.
         cors: options of the framework's CORS middleware.
     """
 
@@ -184,6 +185,7 @@ class RequestPipeline:
         outgoing: ResponseBudget,
         metrics: Metrics,
         fast_paths: Sequence[FastPath] = (),
+        column_lane: Lane | None = None,
         cors: dict[str, Any] | None = None,
     ) -> None:
         self._app = app
@@ -192,12 +194,16 @@ class RequestPipeline:
         self._slow_timeout_s = settings.ws_slow_timeout_s
         self._outgoing = outgoing
         self._metrics = metrics
-        self._fast_paths = tuple(fast_paths)
+        self._fast_paths = tuple(fast_paths) if column_lane is None else (*lanes, column_lane)
+        self._column_lanes = self._lanes if column_lane is None else (column_lane,)
         self._limits = BodyLimits(settings, budget)
         self._authenticator = RequestAuthenticator(settings)
         self._enter: ASGIApp = self._admit
+        self._enter_admitted: ASGIApp = self._take
+        """Entry of a request whose body the connection has received, because it has admitted the same head before."""
         if settings.allowed_origins:
             self._enter = CORSMiddleware(self._admit, allow_origins=settings.allowed_origins, **(cors or {}))
+            self._enter_admitted = self._enter
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request or WebSocket of the server."""
@@ -209,8 +215,8 @@ class RequestPipeline:
         if kind != "http":
             await self._app(scope, receive, send)
             return
-        began_s = time.monotonic()
         state = scope.setdefault("state", {})
+        began_s = state.get("began_s") or time.monotonic()
         # Other ASGI servers do not pass an output per connection.
         answer = ResponseReservation(
             state.get("outlet") or ConnectionOutput(self._outgoing, self._slow_timeout_s), receive
@@ -221,10 +227,12 @@ class RequestPipeline:
         span = None if self.spans is None else self.spans.begin(scope)
         if span is not None:
             state["span"] = span
+        enter = self._enter_admitted if "arrival" in state else self._enter
         try:
-            await self._enter(scope, receive, request.send)
+            await enter(scope, receive, request.send)
         finally:
-            answer.shrink(0)
+            if answer.reserved_bytes:
+                answer.shrink(0)
             route = getattr(scope.get("route"), "path", request.route)
             self._metrics.answered(scope["method"], route, request.status, time.monotonic() - began_s)
             if span is not None:
@@ -281,12 +289,16 @@ class RequestPipeline:
         state = scope["state"]
         gateway: Gateway | None = state.get("gateway")
         request: RequestState = state["request"]
-        arrival = state["arrival"] = self._limits.arrival(gateway)
+        arrival: BodyReservation | None = state.get("arrival")
+        is_reserved = arrival is not None  # by the connection, see `early_body`
+        if arrival is None:
+            arrival = state["arrival"] = self._limits.arrival(gateway)
         body: Body | None = None
         try:
-            whole: bytes | None = state.get("body")
+            whole: Body | None = state.pop("body", None)  # not kept by the request, which is part of a cycle
             if whole is not None:
-                self._limits.take_whole(whole, arrival)
+                if not is_reserved:
+                    self._limits.take_whole(whole, arrival)
                 body = whole
             elif await self._is_streamed(scope):
                 body = b""  # The route reads the body, and may store records at any time.
@@ -332,7 +344,7 @@ class RequestPipeline:
         request: RequestState = scope["state"]["request"]
         if request.deadline is not None:
             request.deadline.handed_on = True
-        for fast_path in self._fast_paths:
+        for fast_path in self._lanes if isinstance(body, bytes) else self._column_lanes:
             handling = fast_path(scope, body)
             if handling is not None:
                 break
@@ -342,7 +354,10 @@ class RequestPipeline:
         gateway: Gateway = scope["state"].get("gateway") or scope["app"].state.gateway
         request.route = handling.route
         try:
-            answer = await _handled(gateway, handling.run)
+            try:
+                answer = await handling.run(gateway)
+            except (TidelogError, ProtocolError) as error:
+                raise await _problem_of(gateway, error) from error
         except Problem:
             raise
         except Exception:
@@ -382,10 +397,12 @@ async def _handled(gateway: Gateway, run: Callable[[Gateway], Awaitable[T]]) -> 
     """
     try:
         return await run(gateway)
-    except TidelogError as error:
-        raise await problem_for(gateway, error) from error
-    except ProtocolError as error:
-        raise from_error(error) from error
+    except (TidelogError, ProtocolError) as error:
+        raise await _problem_of(gateway, error) from error
+
+
+async def _problem_of(gateway: Gateway, error: TidelogError | ProtocolError) -> Problem:
+    return await problem_for(gateway, error) if isinstance(error, TidelogError) else from_error(error)
 
 
 async def _no_more_messages() -> Message:

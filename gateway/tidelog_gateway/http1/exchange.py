@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 from starlette.types import ASGIApp, Message, Scope
 from uvicorn.protocols.http.flow_control import FlowControl
 
+from tidelog_gateway.budget.request_budget import BodyReservation
 from tidelog_gateway.http1.raw_responses import CONNECTION_LOG
 from tidelog_gateway.problems import Problem
 
@@ -29,6 +30,23 @@ _STATUS_LINES: Final = {status: _status_line(status) for status in range(100, 60
 _NO_BODY: Final = frozenset({204, 304})
 _FAILED: Final = b"Internal Server Error"
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class _DefaultLines:
+    """The lines of the headers of every answer; the server replaces their list once a second, with the date."""
+
+    def __init__(self) -> None:
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._lines = b""
+
+    def of(self, headers: list[tuple[bytes, bytes]]) -> bytes:
+        """Return the lines of a list of headers that is not changed afterwards."""
+        if headers is not self._headers:
+            self._headers, self._lines = headers, b"".join([b"%b: %b\r\n" % field for field in headers])
+        return self._lines
+
+
+_default_lines: Final = _DefaultLines()
 
 
 class AnsweredConnection(Protocol):
@@ -53,6 +71,10 @@ class AnsweredConnection(Protocol):
         """Receive the rest of the body directly into memory, and report to `body_filled`."""
         ...
 
+    def repeat_diversion(self) -> None:
+        """Receive bodies of further requests with the same head before the requests begin; see `early_body`."""
+        ...
+
     def end_diversion(self) -> None:
         """End `divert_body` before the memory is full."""
         ...
@@ -67,6 +89,7 @@ class Exchange:
         keep_alive: whether the connection stays open after it.
         expects_continue: whether the client waits for a 100 (Continue) before it sends the body.
         more_body: whether the body is incomplete; the part that came with the head is in the scope's state.
+        early_arrival: the reservation of a body that is complete already, see `early_body`; `run` returns it.
 
     Attributes:
         disconnected: whether the client has disconnected.
@@ -81,6 +104,7 @@ class Exchange:
         "_chunked",
         "_collected_bytes",
         "_connection",
+        "_early_arrival",
         "_expects_continue",
         "_fault",
         "_head",
@@ -99,7 +123,14 @@ class Exchange:
     )
 
     def __init__(
-        self, scope: Scope, connection: AnsweredConnection, *, keep_alive: bool, expects_continue: bool, more_body: bool
+        self,
+        scope: Scope,
+        connection: AnsweredConnection,
+        *,
+        keep_alive: bool,
+        expects_continue: bool,
+        more_body: bool,
+        early_arrival: BodyReservation | None = None,
     ) -> None:
         self.scope = scope
         self.keep_alive = keep_alive
@@ -110,6 +141,7 @@ class Exchange:
         self._connection = connection
         self._on_complete: Callable[[], None] = connection.on_response_complete
         self._expects_continue = expects_continue
+        self._early_arrival = early_arrival
         self._body: list[bytes] = []
         self._came: Callable[[int], None] | None = None
         """Called with the number of received bytes while `collect` or `collect_into` runs."""
@@ -177,6 +209,9 @@ class Exchange:
             if not self.response_complete and not self.disconnected:
                 CONNECTION_LOG.error("ASGI callable returned without completing response.")
                 await self._failed()
+        finally:
+            if self._early_arrival is not None and self._early_arrival.held_bytes:
+                self._early_arrival.end()
 
     async def _failed(self) -> None:
         if self.response_complete:
@@ -191,10 +226,15 @@ class Exchange:
 
     # ---------------------------------------------------------------------------------------- for the application
 
-    async def collect_into(self, place: memoryview, came: Callable[[int], None]) -> bool:
+    async def collect_into(
+        self, place: memoryview, came: Callable[[int], None], *, is_repeatable: bool = False
+    ) -> bool:
         """Receive the whole body directly into a buffer of its length; return False if the client disconnects first.
 
-        The arguments are those of `collect`.
+        Args:
+            place: the buffer.
+            came: see `collect`.
+            is_repeatable: whether the next body may be received without asking if its request has the same head.
 
         Raises:
             TimeoutError: `body_late` was called before the end.
@@ -209,7 +249,7 @@ class Exchange:
         came(at)
         connection = self._connection
         try:
-            if self._more_body and not self.disconnected and not self.response_complete:
+            if self._more_body and not (self.disconnected or self.response_complete or self._is_late):
                 connection.resume_reading()
                 connection.divert_body(place[at:])
                 self._waiter = asyncio.get_running_loop().create_future()
@@ -217,7 +257,11 @@ class Exchange:
             if self._is_late and self._more_body:
                 raise TimeoutError
             self._is_new = self._more_body
-            return not (self._more_body or self.disconnected or self.response_complete)
+            if self._more_body or self.disconnected or self.response_complete:
+                return False
+            if is_repeatable:
+                connection.repeat_diversion()
+            return True
         finally:
             self._came = None
             if self._more_body:
@@ -321,7 +365,7 @@ class Exchange:
             return
         assert self._head is None
         assert not self.response_started
-        own = b"".join([b"%b: %b\r\n" % field for field in self._connection.default_headers()])
+        own = _default_lines.of(self._connection.default_headers())
         close = b"" if self.keep_alive else b"connection: close\r\n"
         self._expects_continue = False
         self._head = b"%b%b%b%bcontent-length: %d\r\n\r\n" % (_STATUS_LINES[status], own, fields, close, len(body))
@@ -377,7 +421,8 @@ class Exchange:
             transport.writelines((head, body))
         if not more_body:
             self.response_complete = True
-            self._wake()
+            if self._waiter is not None:
+                self._wake()
             if not self.keep_alive:
                 transport.close()
             self._on_complete()

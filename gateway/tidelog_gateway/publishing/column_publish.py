@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import methodcaller
 from typing import Annotated, Any
 
 import pyarrow as pa
@@ -104,9 +105,7 @@ async def _published_at_once(
     if isinstance(columns, pa.Table):
         return None
     try:
-        outcomes = await gateway.producers.store_at_once(
-            topic, lambda appender: appender.put_columns(columns, partition)
-        )
+        outcomes = await gateway.producers.store_at_once(topic, methodcaller("put_columns", columns, partition))
     except UnknownTopicError:
         return None
     return None if outcomes and isinstance(outcomes[0].error, UnknownTopicError) else outcomes

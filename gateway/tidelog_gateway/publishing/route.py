@@ -5,6 +5,7 @@ A body is validated as a whole before any record is sent, except for JSON lines,
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query
@@ -13,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tidelog_gateway.bodies import content_type as formats
-from tidelog_gateway.bodies.arrow_body import arrow_records, room_of
+from tidelog_gateway.bodies.arrow_body import arrow_records, hold_room
 from tidelog_gateway.bodies.cloudevents import binary_event, event_batch, structured_event
 from tidelog_gateway.bodies.content_type import format_of
 from tidelog_gateway.bodies.csv_body import EmptyValue, csv_records
@@ -178,7 +179,7 @@ async def publish_records(  # noqa: PLR0917 # query parameters are parameters
             body,
             records_max=gateway.settings.records_per_request_max,
             decoded_bytes_max=gateway.settings.body_bytes_max,
-            hold=room_of(request.scope, len(body)),
+            hold=partial(hold_room, request.scope, len(body)),
             pace=pace_of(gateway, request),
         )
         return json_response(*await publish_columns(gateway, topic, columns, partition))

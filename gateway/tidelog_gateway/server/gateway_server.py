@@ -140,6 +140,7 @@ def make_server(settings: GatewaySettings, app: FastAPI, listener: socket.socket
         incoming=app.state.incoming,
         outgoing=app.state.outgoing,
         slow_timeout_s=settings.ws_slow_timeout_s,
+        body_timeout_s=settings.body_timeout_s,
     )
 
     def encrypted(**options: Any) -> asyncio.BaseProtocol:

@@ -11,10 +11,8 @@ One request is read at a time: bytes of later requests are not parsed until it i
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final, cast
-from urllib.parse import unquote
+from typing import Any, cast
 
-from starlette.types import Scope
 from uvicorn.config import Config
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr
@@ -22,13 +20,24 @@ from uvicorn.server import ServerState
 
 from tidelog_gateway.budget.connection_output import ConnectionOutput
 from tidelog_gateway.budget.connection_slots import ConnectionSlot, ConnectionSlots
-from tidelog_gateway.budget.request_budget import RequestBudget
+from tidelog_gateway.budget.request_budget import BodyReservation, RequestBudget
 from tidelog_gateway.budget.response_budget import ResponseBudget
 from tidelog_gateway.http1.body_receiver import BodyReceiver
 from tidelog_gateway.http1.chunks import ChunkedBody
+from tidelog_gateway.http1.early_body import EarlyBody, RepeatedHead
 from tidelog_gateway.http1.exchange import Exchange
-from tidelog_gateway.http1.head import CHUNKED, HEAD_BYTES_MAX, Head, HeadError, HeadParser, early_fault, upgrade_fault
+from tidelog_gateway.http1.head import (
+    CHUNKED,
+    FIELDS_KEPT_BYTES,
+    HEAD_BYTES_MAX,
+    Head,
+    HeadError,
+    HeadParser,
+    early_fault,
+    upgrade_fault,
+)
 from tidelog_gateway.http1.raw_responses import response_bytes, tls_log
+from tidelog_gateway.http1.request_scope import scope_of
 from tidelog_gateway.problems import Problem
 from tidelog_proto.process.log_rate_limit import RateLimitedLog
 from tidelog_proto.tls.stream import SNIFFED_BYTES, begins_tls
@@ -41,6 +50,7 @@ def http_protocol_class(
     incoming: RequestBudget,
     outgoing: ResponseBudget,
     slow_timeout_s: float,
+    body_timeout_s: float,
 ) -> type[asyncio.Protocol]:
     """Return a protocol class for `uvicorn.Config(http=…)` with these limits."""
 
@@ -52,6 +62,7 @@ def http_protocol_class(
     Bounded.incoming = incoming
     Bounded.outgoing = outgoing
     Bounded.slow_timeout_s = slow_timeout_s
+    Bounded.body_timeout_s = body_timeout_s
     Bounded.tls_log = tls_log()
     return Bounded
 
@@ -64,6 +75,7 @@ class HttpConnection(asyncio.Protocol):
     incoming: RequestBudget
     outgoing: ResponseBudget
     slow_timeout_s: float
+    body_timeout_s: float
     tls_log: RateLimitedLog
     transport: asyncio.Transport
     flow: FlowControl
@@ -100,6 +112,14 @@ class HttpConnection(asyncio.Protocol):
         """The transport's protocol in place of this one, once a body was received into memory."""
         self._was_diverted = False
         """Whether the body of the current request was received so."""
+        self._raw_head = b""
+        """The head of the last request with a body that was incomplete when its head was parsed."""
+        self._repeated: RepeatedHead | None = None
+        """A head with which bodies are received before their request begins."""
+        self._early: EarlyBody | None = None
+        """A body that is received so."""
+        self._early_timer: asyncio.TimerHandle | None = None
+        self._early_until_s = 0.0
         self._head_timer: asyncio.TimerHandle | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
         self._idle_since_s: float | None = None
@@ -133,6 +153,9 @@ class HttpConnection(asyncio.Protocol):
         """Process received bytes; the deadline runs while no request is being answered."""
         if self.transport.is_closing():
             return
+        repeated = self._repeated
+        if repeated is not None and not self._pending and self._receive_early(repeated, data):
+            return
         if self._first is not None and self._begins_tls(data):
             self.tls_log.say("a client speaks TLS to this port, which is plain HTTP: tls_cert_file is not set")
             plain = "this port does not use TLS; use a URL with http:// or ws://"
@@ -155,6 +178,9 @@ class HttpConnection(asyncio.Protocol):
         self._server_state.connections.discard(cast(Any, self))
         self._disarm()
         self._end_idling()
+        self._begin_without_body()
+        if self._early_timer is not None:
+            self._early_timer.cancel()
         self._release_slot()
         self._outlet.lost()
         if self._exchange is not None:
@@ -173,6 +199,7 @@ class HttpConnection(asyncio.Protocol):
 
     def shutdown(self) -> None:
         """Close the connection because the process stops; after its answer if a request is being answered."""
+        self._begin_without_body()
         if self._exchange is None or self._exchange.response_complete:
             self.transport.close()
         else:
@@ -196,7 +223,8 @@ class HttpConnection(asyncio.Protocol):
             self._receive_by_itself()
         self._was_diverted = False
         if not self.transport.is_closing():
-            self.flow.resume_reading()
+            if self.flow.read_paused:
+                self.flow.resume_reading()
             if self._pending:
                 self._loop.call_soon(self._read_on)
             else:
@@ -244,55 +272,53 @@ class HttpConnection(asyncio.Protocol):
                 raise HeadError(fault)
             return False
         self._looked_bytes = 0
-        head = self._heads.parse(pending[:end])
-        self._pending = pending[end:]
+        raw, self._pending = pending[:end], pending[end:]
+        head = self._heads.parse(raw)
         # RFC 9110, 7.8: HTTP/1.0 has no upgrades, and a request to upgrade to another protocol is answered as it is.
         if head.upgrade == b"websocket" and head.version == "1.1":
             self._become_websocket(head)
             return False
-        self._begin(head)
+        self._begin(head, raw)
         return True
 
-    def _begin(self, head: Head) -> None:
-        raw_path, _, query = head.target.partition(b"?")
-        path = raw_path.decode("ascii")
-        state = self._state.copy()
-        scope: Scope = {
-            "type": "http",
-            "asgi": _ASGI,
-            "http_version": head.version,
-            "server": self._server,
-            "client": self._client,
-            "scheme": self._scheme,
-            "method": head.method.decode("ascii"),
-            "root_path": "",
-            "path": unquote(path) if "%" in path else path,
-            "raw_path": raw_path,
-            "query_string": query,
-            "headers": head.headers,
-            "state": state,
-        }
-        length, is_whole = head.length, False
+    def _begin(self, head: Head, raw: bytes) -> None:
+        length, body = head.length, None
         if length == CHUNKED:
             self._chunks = ChunkedBody()
         elif length <= len(self._pending):
             # A body that has arrived completely is passed on as one message.
-            state["body"], self._pending = self._pending[:length], self._pending[length:]
-            is_whole = True
+            body, self._pending = self._pending[:length], self._pending[length:]
         else:
             self._length = length
+            self._raw_head = raw if len(raw) <= FIELDS_KEPT_BYTES else b""
             if self._receiver is not None:
                 # Until the application takes the body, its parts would otherwise arrive in buffers of a head's size.
                 self.flow.pause_reading()
+        self._begin_task(head, body)
+
+    def _begin_task(self, head: Head, body: bytes | memoryview | None, early: EarlyBody | None = None) -> None:
+        """Begin to handle a request, with its body if that is complete."""
+        state = self._state.copy()
+        if body is not None:
+            state["body"] = body
+        if early is not None:
+            state["began_s"], state["arrival"] = early.began_s, early.arrival
+            state["head_notes"] = early.repeated.notes
+            scope = early.repeated.new_scope()
+        else:
+            scope = scope_of(head, server=self._server, client=self._client, scheme=self._scheme)
+        scope["state"] = state
         self._exchange = exchange = Exchange(
             scope,
             self,
             keep_alive=head.keep_alive,
             expects_continue=head.expects_continue,
-            more_body=not is_whole,
+            more_body=body is None,
+            early_arrival=None if early is None else early.arrival,
         )
         state["exchange"] = exchange
-        task = self._loop.create_task(exchange.run(cast(Any, self._config.loaded_app)))
+        app: Any = self._config.loaded_app
+        task = self._loop.create_task(exchange.run(app))
         task.add_done_callback(self._server_state.tasks.discard)
         self._server_state.tasks.add(task)
 
@@ -327,8 +353,17 @@ class HttpConnection(asyncio.Protocol):
         """Note a part of a diverted body."""
         self._length -= size_bytes
         is_last = not self._length
-        exchange = self._exchange
-        if exchange is not None and not exchange.response_complete:
+        early, exchange = self._early, self._exchange
+        if early is not None:
+            if is_last:
+                self._early = None
+                early.arrival.complete()
+                self._begin_task(early.repeated.head, early.place, early)
+                if self._slot is not None:
+                    self.slots.mark_busy(self._slot)
+                return
+            early.received(size_bytes)
+        elif exchange is not None and not exchange.response_complete:
             exchange.body_filled(size_bytes, is_last=is_last)
         self._report_idle()
 
@@ -352,6 +387,70 @@ class HttpConnection(asyncio.Protocol):
         if not self.flow.read_paused:
             self.transport.resume_reading()
 
+    # ---------------------------------------------------------------------------------- bodies before their request
+
+    def repeat_diversion(self) -> None:
+        """Receive the bodies of further requests with the current head before the requests begin."""
+        raw = self._raw_head
+        if not raw or (self._repeated is not None and self._repeated.raw == raw):
+            return
+        head = self._heads.parse(raw)
+        if head.keep_alive and not head.expects_continue:
+            scope = scope_of(head, server=self._server, client=self._client, scheme=self._scheme)
+            self._repeated = RepeatedHead(head, raw, scope, {})
+
+    def _receive_early(self, repeated: RepeatedHead, data: bytes) -> bool:
+        """Receive the body of a request with the repeated head; return False for other data and without room."""
+        head = repeated.head
+        if not data.startswith(repeated.raw):
+            return False
+        part = data[len(repeated.raw) :]
+        if head.length <= len(part) or self._length or self._chunks is not None or self._answering():
+            return False
+        arrival = BodyReservation(self.incoming, self._early_is_late)
+        if not arrival.hold(head.length):
+            return False
+        if self._head_timer is not None:
+            self._disarm()
+        self._idle_since_s = None
+        self._early = early = EarlyBody(repeated, arrival, part)
+        self._length = head.length - len(part)
+        self.divert_body(early.place[len(part) :])
+        if self._slot is not None:
+            self.slots.mark_idle(self._slot, is_heard=True)
+        self._early_until_s = self._loop.time() + self.body_timeout_s
+        if self._early_timer is None:
+            self._early_timer = self._loop.call_later(self.body_timeout_s, self._look_early)
+        return True
+
+    def _look_early(self) -> None:
+        """Time out a body; the timer is not moved with each body, see `_look_idle`."""
+        self._early_timer = None
+        if self._early is None:
+            return
+        left_s = self._early_until_s - self._loop.time()
+        if left_s > 0:
+            self._early_timer = self._loop.call_later(left_s, self._look_early)
+        else:
+            self._early_is_late()
+
+    def _early_is_late(self) -> None:
+        """Begin the request of an incomplete body, which is answered with 408."""
+        self._begin_without_body()
+        if self._exchange is not None:
+            self._exchange.body_late()
+
+    def _begin_without_body(self) -> None:
+        """Begin the request of an incomplete body, so that the application receives the rest or refuses it."""
+        early, self._early = self._early, None
+        if early is None:
+            return
+        early.arrival.end()
+        self._receive_by_itself()
+        self._begin_task(self._heads.parse(early.repeated.raw), None)
+        if self._exchange is not None:
+            self._exchange.body_came(bytes(early.place[: early.arrived_bytes]), is_last=False)
+
     def _become_websocket(self, head: Head) -> None:
         """Transfer the connection to a WebSocket protocol, without a deadline; refuse an invalid handshake."""
         fault = upgrade_fault(head, self._pending)
@@ -373,7 +472,7 @@ class HttpConnection(asyncio.Protocol):
         return self._length > 0 or self._chunks is not None
 
     def _answering(self) -> bool:
-        return self._exchange is not None and not self._exchange.response_complete
+        return self._early is not None or (self._exchange is not None and not self._exchange.response_complete)
 
     def _begins_tls(self, data: bytes) -> bool:
         assert self._first is not None
@@ -406,6 +505,7 @@ class HttpConnection(asyncio.Protocol):
         Without a request, the client would take the answer for the answer to its next request. A request with a
         streamed body gets no answer, because a 503 means that nothing was stored, and parts of the body may be.
         """
+        self._begin_without_body()
         exchange = self._exchange if self._answering() else None
         is_unanswered = exchange is not None and not exchange.response_started
         if (self._pending or is_unanswered) and not (exchange is not None and exchange.is_streamed):
@@ -462,6 +562,3 @@ class HttpConnection(asyncio.Protocol):
             self.transport.write(response_bytes(problem))
         self.transport.close()
         self._outlet.look()
-
-
-_ASGI: Final = {"version": "3.0", "spec_version": "2.3"}

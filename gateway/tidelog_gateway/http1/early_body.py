@@ -1,0 +1,71 @@
+"""A body that is received before the task of its request begins.
+
+A program that publishes columns sends the same head with each body. When a head is, byte for byte, that of the request
+before, whose body was received into memory, the application would accept it again: it looks only at the head and at the
+request budget before it takes the body. So the connection reserves the memory itself and receives the body at once, and
+the task begins with a complete request. If the body does not arrive completely, the request begins without it, as every
+other request does.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple
+
+from starlette.types import Scope
+
+from tidelog_gateway.budget.request_budget import BodyReservation
+from tidelog_gateway.http1.head import Head
+from tidelog_proto.process.buffers import allocate
+
+
+class RepeatedHead(NamedTuple):
+    """The head of a request whose body was received into memory.
+
+    Attributes:
+        head: the parsed head.
+        raw: its bytes.
+        scope: of a request with this head, without the request's state.
+        notes: the application's notes about requests with this head.
+    """
+
+    head: Head
+    raw: bytes
+    scope: Scope
+    notes: dict[str, Any]
+
+    def new_scope(self) -> Scope:
+        """Return the scope of another request with this head."""
+        return {**self.scope, "headers": self.head.headers.copy()}
+
+
+class EarlyBody:
+    """A body of known length, its memory and its reservation.
+
+    Args:
+        repeated: head of its request.
+        arrival: holds its length.
+        part: of the body, received with the head; the reservation counts it with the next part.
+
+    Attributes:
+        repeated: head of its request.
+        arrival: its reservation.
+        place: memory of its length.
+        arrived_bytes: the received part.
+        began_s: the time of the head, on the clock of `time.monotonic`.
+    """
+
+    __slots__ = ("arrival", "arrived_bytes", "began_s", "place", "repeated")
+
+    def __init__(self, repeated: RepeatedHead, arrival: BodyReservation, part: bytes) -> None:
+        self.repeated = repeated
+        self.arrival = arrival
+        self.place = allocate(repeated.head.length)
+        self.arrived_bytes = len(part)
+        self.place[: self.arrived_bytes] = part
+        self.began_s = time.monotonic()
+
+    def received(self, size_bytes: int) -> None:
+        """Note the next received bytes."""
+        self.arrived_bytes += size_bytes
+        self.arrival.received(self.arrived_bytes)
