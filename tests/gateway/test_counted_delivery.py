@@ -27,7 +27,7 @@ from tidelog_gateway.subscriptions.message_sender import FrameEncoder
 from tidelog_proto.limits import MIB
 
 BATCHES: Final = 30
-CALLS_MAX: Final = 31
+CALLS_MAX: Final = 26
 TRANSPORT_CALLS: Final = ("is_closing", "get_write_buffer_size", "write", "get_write_buffer_size")
 """All calls that a piece makes for each follower."""
 PACKAGES: Final = ("/tidelog/", "/tidelog_proto/", "/tidelog_gateway/", "/prometheus_client/")

@@ -45,6 +45,7 @@ from tidelog_proto.wire.frames import Frame, encode_frame
 from tidelog_proto.wire.gathered_write import JOIN_BYTES_MAX, write_parts
 from tidelog_proto.wire.name_resolution import connect_to
 from tidelog_proto.wire.pending_requests import PendingRequests, settle
+from tidelog_proto.wire.pushed_events import PushedEvent, event_of
 
 REQUESTS_IN_FLIGHT_MAX: Final = 1024
 
@@ -69,8 +70,11 @@ Answered = Callable[[Frame | TidelogError], None]
 class Subscriber(Protocol):
     """Receives the frames that the node pushes for one subscription."""
 
-    def pushed(self, frame: Frame) -> None:
-        """Handle a MESSAGE_EVENT or SUBSCRIPTION_ENDED of the subscription."""
+    def pushed(self, event: PushedEvent) -> None:
+        """Handle a MESSAGE_EVENT of the subscription."""
+
+    def ended(self, ended: pb.SubscriptionEnded) -> None:
+        """Handle the end of a partition of the subscription."""
 
     def connection_lost(self, error: TidelogError) -> None:
         """End the subscription, because its connection is lost."""
@@ -85,6 +89,7 @@ class Connection(asyncio.BufferedProtocol):
         self.lost = loop.create_future()
         self._loop = loop
         self._idle_poll = IdlePoll(loop, idle_poll_us)
+        self._polls = idle_poll_us > 0
         # All attachments are admitted: this client's requests and credits bound their sizes.
         self._receiver = FrameReceiver(frame_bytes_max=FRAME_BYTES_MAX_BEFORE_HELLO)
         self.get_buffer = self._receiver.buffer  # type: ignore[method-assign]  # a call less for each frame
@@ -281,8 +286,15 @@ class Connection(asyncio.BufferedProtocol):
         self._heard_at = self._loop.time()
         if self._receiver.incomplete is not None and self._receiver.goes_on(nbytes):
             return
-        self._idle_poll.came()
+        if self._polls:
+            self._idle_poll.came()
         try:
+            event = self._receiver.event(nbytes)
+            if event is not None:
+                subscriber = self._subscribers.get(event[0])
+                if subscriber is not None:
+                    subscriber.pushed(event)
+                return
             whole = self._receiver.whole(nbytes)
             if whole is not None:
                 self._handle(whole)
@@ -331,9 +343,10 @@ class Connection(asyncio.BufferedProtocol):
         if correlation_id == 0:
             kind = envelope.WhichOneof("kind")
             if kind == "message_event":
-                subscriber = self._subscribers.get(envelope.message_event.subscription_id)
+                event = envelope.message_event
+                subscriber = self._subscribers.get(event.subscription_id)
                 if subscriber is not None:
-                    subscriber.pushed(frame)
+                    subscriber.pushed(event_of(event, frame.attachment))
             else:
                 self._push(kind, frame)
             return
@@ -373,9 +386,10 @@ class Connection(asyncio.BufferedProtocol):
             return
         if kind != "subscription_ended":
             raise ProtocolError(pb.UNKNOWN_KIND, f"received a pushed message of unknown kind {kind}")
-        subscriber = self._subscribers.get(frame.envelope.subscription_ended.subscription_id)
+        ended = frame.envelope.subscription_ended
+        subscriber = self._subscribers.get(ended.subscription_id)
         if subscriber is not None:
-            subscriber.pushed(frame)
+            subscriber.ended(ended)
 
     def _ended_by(self, error: TidelogError) -> TidelogError:
         """Return the error of pending requests when the node closes the connection with `error`.

@@ -14,11 +14,11 @@ from tidelog.errors import BadReplyError, TidelogError, error_of, error_of_read
 from tidelog.model import TopicPartition
 from tidelog.subscriptions.prefetch import Credit, Window
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch.header import BatchHeader, Flags, is_one_batch, whole_common_batch
+from tidelog_proto.batch.header import BatchHeader, Flags, whole_common_batch
 from tidelog_proto.batch.record_batch import RecordBatch, iter_batches
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import HEADER_BYTES
-from tidelog_proto.wire.frames import Frame
+from tidelog_proto.wire.pushed_events import PushedEvent
 
 _SPAN_MAX: Final = 2**32
 """Maximum number of offsets that a batch covers."""
@@ -87,38 +87,50 @@ class Subscription:
         self._listener = listener
         self._filtered = filtered
 
-    def pushed(self, frame: Frame) -> None:
-        """Decode the batches of a MESSAGE_EVENT, or end the partition of a SUBSCRIPTION_ENDED."""
-        if frame.envelope.WhichOneof("kind") == "subscription_ended":
-            ended = frame.envelope.subscription_ended
-            self.end(TopicPartition(self._topics.get(ended.topic_id, ""), ended.partition), error_of(ended.error))
-            return
-        event, attachment = frame.envelope.message_event, frame.attachment
-        where = self._partitions.get((event.topic_id, event.partition)) or self._other_partition(event)
-        records, size_bytes, next_offset = event.record_count, len(attachment), event.next_offset
-        single = self._single_batch(where, next_offset, attachment)
-        try:
-            batches = self._accept(where, next_offset, attachment) if single is None else [single]
-        except TidelogError as error:
-            self.window.passed(records, size_bytes)
-            self._listener.failed(where, error)
-            return
-        taken_count = 0
-        while taken_count < len(batches) and self._listener.take_at_once(where, batches[taken_count]):
-            taken_count += 1
-        if taken_count == len(batches):
-            self.window.passed(records, size_bytes)
-            return
-        batches = batches[taken_count:]
+    def pushed(self, event: PushedEvent) -> None:
+        """Decode the batches of a MESSAGE_EVENT."""
+        _, topic_id, partition, records, high_watermark, next_offset, attachment = event
+        where = self._partitions.get((topic_id, partition)) or self._other_partition(topic_id, partition)
+        size_bytes = len(attachment)
+        header = whole_common_batch(attachment)
+        if (
+            header is not None
+            and header.base_offset == self.positions.get(where)
+            and header.base_offset + header.last_offset_delta + 1 == next_offset
+        ):  # fast path for the usual event: exactly the next batch
+            batch = RecordBatch(header, attachment[HEADER_BYTES:])
+            self.positions[where] = next_offset
+            if self._listener.take_at_once(where, batch):
+                self.window.passed(records, size_bytes)
+                return
+            batches = [batch]
+        else:
+            try:
+                batches = self._accept(where, next_offset, attachment)
+            except TidelogError as error:
+                self.window.passed(records, size_bytes)
+                self._listener.failed(where, error)
+                return
+            taken_count = 0
+            while taken_count < len(batches) and self._listener.take_at_once(where, batches[taken_count]):
+                taken_count += 1
+            if taken_count == len(batches):
+                self.window.passed(records, size_bytes)
+                return
+            batches = batches[taken_count:]
         credit = Credit(records, size_bytes)
         self.window.arrived(credit)
         last = len(batches) - 1
         self._listener.prefetched(
             [
-                Prefetched(where, batch, self.window, credit if index == last else None, event.high_watermark)
+                Prefetched(where, batch, self.window, credit if index == last else None, high_watermark)
                 for index, batch in enumerate(batches)
             ]
         )
+
+    def ended(self, ended: pb.SubscriptionEnded) -> None:
+        """End the partition of a SUBSCRIPTION_ENDED."""
+        self.end(TopicPartition(self._topics.get(ended.topic_id, ""), ended.partition), error_of(ended.error))
 
     def connection_lost(self, error: TidelogError) -> None:
         """Detach all partitions, because the connection is lost."""
@@ -130,33 +142,9 @@ class Subscription:
         if where in self.positions:
             self._listener.detached(self, [where], error)
 
-    def _other_partition(self, event: pb.MessageEvent) -> TopicPartition:
+    def _other_partition(self, topic_id: bytes, partition: int) -> TopicPartition:
         """Return a partition without a position; the topic of an unknown id has no name."""
-        return TopicPartition(self._topics.get(event.topic_id, ""), event.partition)
-
-    def _single_batch(self, where: TopicPartition, next_offset: int, attachment: memoryview) -> RecordBatch | None:
-        """Return the batch of an event that consists of the next batch only, and advance the position.
-
-        Fast path; None, without changes, for all other events, which `_accept` processes.
-        """
-        header = whole_common_batch(attachment)
-        if header is not None:
-            batch = RecordBatch(header, attachment[HEADER_BYTES:])
-        else:
-            if not is_one_batch(attachment):
-                return None
-            try:
-                batch = RecordBatch.parse(attachment)
-            except ProtocolError:
-                return None
-            header = batch.header
-            if header.flags & Flags.CONTROL:
-                return None
-        base_offset = header.base_offset
-        if base_offset != self.positions.get(where) or base_offset + header.last_offset_delta + 1 != next_offset:
-            return None
-        self.positions[where] = next_offset
-        return batch
+        return TopicPartition(self._topics.get(topic_id, ""), partition)
 
     def _accept(self, where: TopicPartition, next_offset: int, attachment: memoryview) -> list[RecordBatch]:
         """Return the event's batches from the next position on, and advance the position.

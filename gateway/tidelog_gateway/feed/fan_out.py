@@ -61,7 +61,7 @@ class FanOut:
 
     __slots__ = (
         *("__weakref__", "credit_end", "pushed_at", "sent_records", "_checks", "_encoder", "_is_exact"),
-        *("_message_bytes_min", "_newest_bytes", "_newest_records", "_records_out", "_sent_bytes", "_tokens"),
+        *("_message_bytes_min", "_newest_bytes", "_newest_records", "_records_out", "_sent_bytes", "_time", "_tokens"),
     )
 
     def __init__(
@@ -73,6 +73,7 @@ class FanOut:
         self._encoder = encoder
         self._tokens = tokens
         self._records_out = records_out
+        self._time = asyncio.get_running_loop().time
         self._is_exact = is_exact
         self._checks = is_exact
         """Whether the newest entry must be checked against the credit and the limit of each follower."""
@@ -126,7 +127,7 @@ class FanOut:
         size_bytes, records = len(data), entry.records
         if not has_begun:
             self._begin(records, size_bytes)
-        self.pushed_at = asyncio.get_running_loop().time()
+        self.pushed_at = self._time()
         checks, is_exact = self._checks, self._is_exact
         refused: list[Follower] = []
         for follower in followers:

@@ -6,6 +6,7 @@ The result is equal to that of `whole_batch`, which encodes all other batches.
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -28,17 +29,17 @@ def plain_json(batch: RecordBatch) -> JsonRecords | None:
     header = batch.header
     count, first = header.record_count, header.base_offset
     if timestamps_us is None:
-        parts: list[Any] = [range(first, first + count), (header.base_timestamp_us // 1000,) * count]
+        parts: list[Any] = [range(first, first + count), (b"%d" % (header.base_timestamp_us // 1000),) * count]
     else:
-        parts = [range(first, first + count), [timestamp_us // 1000 for timestamp_us in timestamps_us]]
+        parts = [range(first, first + count), [b"%d" % (timestamp_us // 1000) for timestamp_us in timestamps_us]]
     kinds = _NO_TEXTS
     payload_bytes = 0
     for column, kinds_of_column in zip(texts, _KINDS, strict=True):
         if column is None:
             continue
-        payload_bytes += column.offsets[-1] - column.offsets[0]
-        entries = column.entries()
-        data = column.data
+        offsets, data = column
+        payload_bytes += offsets[-1] - offsets[0]
+        entries = [data[begin:end] for begin, end in pairwise(offsets)]
         if len(data) > _SHORT_BYTES:
             is_literal = is_literal_text(data)
         else:
@@ -78,7 +79,7 @@ _made: Final = tuple.__new__
 @lru_cache(maxsize=128)
 def _template(count: int, kinds: int) -> bytes:
     """Return the format string of an array of records, with a placeholder for each offset, timestamp and text."""
-    row = b'{"offset":%%d,"timestamp_ms":%%d,"key":%b,"value":%b,"value_encoding":"utf8"%b}' % (
+    row = b'{"offset":%%d,"timestamp_ms":%%b,"key":%b,"value":%b,"value_encoding":"utf8"%b}' % (
         _place(kinds, _KEY),
         _place(kinds, _VALUE),
         b',"tag":' + _place(kinds, _TAG) if kinds & (_TAG.literal | _TAG.escaped) else b"",

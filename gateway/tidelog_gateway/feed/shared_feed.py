@@ -111,6 +111,7 @@ class SharedFeed:
         self._stirred = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._plain_records_max = min(PLAIN_RECORDS_MAX, settings.ws_batch_records_max)
+        self._short_token_chars = self._protocol.short_token_chars
         self._always_fits_bytes = settings.ws_batch_bytes_max // 2 - BATCH_MEMBERS_BYTES - TOKEN_GROWTH_CHARS
         """Records of up to this length fit a message with any resume token, which is at most half of the message."""
         self._loop = asyncio.get_running_loop()
@@ -298,8 +299,14 @@ class SharedFeed:
             Whether `ring.push_pending` has to push them to some followers.
         """
         position = self.ring.positions.get(partition, first_offset)
-        self._resume_tokens.move(partition, next_offset)
-        self._tokens.usual = self._protocol.batch_token(_SID, size_bytes=len(taken.data))
+        state = self._state
+        if state.token_chars <= self._short_token_chars and partition in self.ring.positions:
+            # What `batch_token` returns for a short token, which grows by a few characters at most.
+            self._tokens.usual = token = self._resume_tokens.after(partition, next_offset)
+            state.token_chars, state.since_token_bytes = len(token), 0
+        else:
+            self._resume_tokens.move(partition, next_offset)
+            self._tokens.usual = self._protocol.batch_token(_SID, size_bytes=len(taken.data))
         data, records, payload_bytes = taken
         entry = _made(RingEntry, (partition, position, next_offset, records, payload_bytes, data))
         is_more = self.ring.append(entry)

@@ -75,6 +75,21 @@ class ResumeTokens:
             self._begin_with(len(self._parts))
         self._parts[partition] = varint(next_offset + 1)
 
+    def after(self, partition: int, next_offset: int) -> str:
+        """Set the position of a partition and return the token: `move` and `token` in one call."""
+        parts = self._parts
+        if partition >= len(parts):
+            self.move(partition, next_offset)
+        value, encoded = next_offset + 1, bytearray()
+        while value > 0x7F:
+            encoded.append(value & 0x7F | 0x80)
+            value >>= 7
+        encoded.append(value)
+        parts[partition] = bytes(encoded)
+        positions = b"".join(parts)
+        data = b"%b%b%b" % (self._begin, positions, zlib.crc32(positions, self._begin_check).to_bytes(4, "big"))
+        return binascii.b2a_base64(data, newline=False).translate(_URL_SAFE).rstrip(b"=").decode()
+
     def _begin_with(self, partitions: int) -> None:
         """Cache the first bytes of tokens with this number of partitions."""
         self._begin = self._head + varint(partitions)
@@ -83,8 +98,8 @@ class ResumeTokens:
     def token(self) -> str:
         """Return the token of the current positions."""
         positions = b"".join(self._parts)
-        data = b"%b%b%b" % (self._begin, positions, _CHECK.pack(zlib.crc32(positions, self._begin_check)))
-        return binascii.b2a_base64(data, newline=False).translate(_URL_SAFE).rstrip(b"=").decode("ascii")
+        data = b"%b%b%b" % (self._begin, positions, zlib.crc32(positions, self._begin_check).to_bytes(4, "big"))
+        return binascii.b2a_base64(data, newline=False).translate(_URL_SAFE).rstrip(b"=").decode()
 
 
 def positions_in(token: str, scope: Scope) -> dict[int, int]:

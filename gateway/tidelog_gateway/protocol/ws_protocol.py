@@ -189,7 +189,7 @@ class WsProtocol:
         self._settings = settings
         self._codec = codec
         self._always_token = always_token
-        self._short_token_chars = min(SHORT_TOKEN_CHARS, settings.ws_batch_bytes_max // 2)
+        self.short_token_chars = min(SHORT_TOKEN_CHARS, settings.ws_batch_bytes_max // 2)
         """Tokens of up to this length are in every message of a client without a limit of its own."""
         self.subscriptions: dict[int, Subscription] = {}
 
@@ -316,7 +316,7 @@ class WsProtocol:
             return self.resume_token(sid)
         subscription = self.subscriptions[sid]
         chars_max = subscription.token_chars + TOKEN_GROWTH_CHARS
-        is_short = subscription.message_bytes_max is None and subscription.token_chars <= self._short_token_chars
+        is_short = subscription.message_bytes_max is None and subscription.token_chars <= self.short_token_chars
         if subscription.tokens is None or not (is_short or self._is_token_due(subscription)):
             subscription.since_token_bytes += size_bytes
             return None

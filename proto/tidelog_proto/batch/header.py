@@ -57,6 +57,7 @@ Buffer = bytes | bytearray | memoryview
 """Type of encoded bytes; a memoryview must be contiguous and of bytes (format "B")."""
 
 _LAYOUT: Final = struct.Struct("<IBBHIIIIIIQQIIqqQqQQI12xII")
+_LAYOUT_AND_RESERVED: Final = struct.Struct("<IBBHIIIIIIQQIIqqQqQQI12sII")
 _MAGIC_AND_LENGTH: Final = struct.Struct("<I4xII")
 _OWNER_FIELDS: Final = struct.Struct("<QqQQ")
 _U32: Final = struct.Struct("<I")
@@ -244,13 +245,6 @@ def batch_length(buffer: Buffer, at: int = 0) -> int:
     return length
 
 
-def is_one_batch(buffer: Buffer) -> bool:
-    """Return whether a buffer has the length in its batch header; does not validate the header."""
-    if len(buffer) < HEADER_BYTES:
-        return False
-    return HEADER_BYTES + int(_MAGIC_AND_LENGTH.unpack_from(buffer)[2]) == len(buffer)
-
-
 def extra_bytes(flags: int) -> int:
     """Return by how many bytes a batch with these flags may exceed the limits."""
     return DERIVED_EXTRA_BYTES if flags & Flags.DERIVED else 0
@@ -302,26 +296,29 @@ def whole_common_batch(buffer: Buffer) -> BatchHeader | None:
     size_bytes = len(buffer)
     if size_bytes < HEADER_BYTES:
         return None
-    fields = _LAYOUT.unpack_from(buffer)
-    if fields[:4] != _COMMON_BEGIN or HEADER_BYTES + fields[_BODY_LENGTH_AT] != size_bytes:
+    fields = _LAYOUT_AND_RESERVED.unpack_from(buffer)
+    if (
+        fields[:4] != _COMMON_BEGIN
+        or HEADER_BYTES + fields[_BODY_LENGTH_AT] != size_bytes
+        or size_bytes > BATCH_BYTES_MAX
+    ):
         return None
+    header: BatchHeader = _made(BatchHeader, (*fields[4:21], fields[22], BodyKind.ARROW))
+    flags, count = header.flags, header.record_count
     view = memoryview(buffer)
-    if crc32c(view[:_CRC_AT]) != fields[-1] or view[_RESERVED_AT:_DIGEST_AT] != _RESERVED:
-        return None
-    header = _made(BatchHeader, (*fields[4:22], BodyKind.ARROW))
-    flags, _, uncompressed_length, count, body_crc, schema_id, _, _, _, delta, base_us, max_us, *_ = header
     if (
         flags & ~_COMMON_FLAGS
         or not flags & Flags.VALUE
         or (flags & _CODEC_MASK) >> _CODEC_SHIFT >= len(_CODECS)
-        or size_bytes > BATCH_BYTES_MAX
-        or uncompressed_length > BATCH_UNCOMPRESSED_BYTES_MAX
+        or header.uncompressed_length > BATCH_UNCOMPRESSED_BYTES_MAX
         or not 0 < count <= BATCH_RECORDS_MAX
-        or delta != count - 1
-        or schema_id
-        or base_us > max_us
-        or header[_SPAN_INDEX]
-        or crc32c(view[HEADER_BYTES:]) != body_crc
+        or header.last_offset_delta != count - 1
+        or header.schema_id
+        or header.base_timestamp_us > header.max_timestamp_us
+        or header.sequence_span
+        or fields[21] != _RESERVED
+        or crc32c(view[:_CRC_AT]) != fields[23]
+        or crc32c(view[HEADER_BYTES:]) != header.body_crc
     ):
         return None
     return header

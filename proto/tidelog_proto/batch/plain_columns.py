@@ -44,11 +44,6 @@ class PlainColumn(NamedTuple):
     offsets: tuple[int, ...]
     data: bytes
 
-    def entries(self) -> list[bytes]:
-        """Return one entry per record."""
-        offsets = self.offsets
-        return list(map(self.data.__getitem__, map(slice, offsets, offsets[1:])))
-
 
 class PlainColumns(NamedTuple):
     """The columns of a plain batch; None for an absent column.

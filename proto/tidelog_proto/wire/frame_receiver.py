@@ -20,6 +20,7 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.limits import ENVELOPE_BYTES_MAX, FRAME_PREFIX_BYTES
 from tidelog_proto.process.buffers import allocate
 from tidelog_proto.wire.frames import PREFIX, U32_BYTES, Frame, parse_envelope, parse_prefix
+from tidelog_proto.wire.pushed_events import PushedEvent, pushed_event
 
 SCRATCH_BYTES: Final = 64 * 1024
 FIRST_BYTES: Final = 4 * 1024
@@ -106,6 +107,19 @@ class FrameReceiver:
             return False
         self._attachment_filled = filled
         return True
+
+    def event(self, size_bytes: int) -> PushedEvent | None:
+        """Return the small frame that `size_bytes` in `buffer()` consist of, if it is a pushed event as nodes send it.
+
+        None for other bytes: use `whole` or `received`. Only for a receiver without `admit`.
+        """
+        if self._filled or self.incomplete is not None or self._discard_bytes or size_bytes > self.frame_bytes_max:
+            return None
+        event = pushed_event(self._scratch, size_bytes)
+        if event is not None:
+            self._expects_large = False
+            self.left_bytes = 0
+        return event
 
     def whole(self, size_bytes: int) -> Frame | None:
         """Return the one small frame that `size_bytes` in `buffer()` consist of; None for other bytes: use `received`.

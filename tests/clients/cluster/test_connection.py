@@ -22,6 +22,7 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.process.busy_poll import IdlePoll
 from tidelog_proto.wire.frames import Frame, encode_frame
 from tidelog_proto.wire.gathered_write import JOIN_BYTES_MAX
+from tidelog_proto.wire.pushed_events import PushedEvent
 
 STATUS = pb.Envelope(cluster_status=pb.ClusterStatus())
 
@@ -243,11 +244,14 @@ async def test_close_ends_requests_and_subscriptions(connection: Connection, mon
 async def test_pushes_reach_their_subscription(connection: Connection, node: FakeNode) -> None:
     class Listener:
         def __init__(self) -> None:
-            self.heard: list[str | None] = []
+            self.heard: list[str] = []
             self.errors: list[TidelogError] = []
 
-        def pushed(self, frame: Frame) -> None:
-            self.heard.append(frame.envelope.WhichOneof("kind"))
+        def pushed(self, event: PushedEvent) -> None:
+            self.heard.append(f"event with {len(event.attachment)} bytes")
+
+        def ended(self, ended: pb.SubscriptionEnded) -> None:
+            self.heard.append(f"end of partition {ended.partition}")
 
         def connection_lost(self, error: TidelogError) -> None:
             self.errors.append(error)
@@ -257,11 +261,14 @@ async def test_pushes_reach_their_subscription(connection: Connection, node: Fak
     connection.subscribe(subscription_id, ear)
     (peer,) = node.connections
     for number in (subscription_id, 77):
-        peer.transport.write(encode_frame(pb.Envelope(message_event=pb.MessageEvent(subscription_id=number))))
-    ended = pb.SubscriptionEnded(subscription_id=subscription_id)
+        for size_bytes in (0, 500):
+            event = pb.Envelope(message_event=pb.MessageEvent(subscription_id=number, topic_id=bytes(16)))
+            peer.transport.write(encode_frame(event, size_bytes) + bytes(size_bytes))
+            await asyncio.sleep(0.05)
+    ended = pb.SubscriptionEnded(subscription_id=subscription_id, partition=3)
     peer.transport.write(encode_frame(pb.Envelope(subscription_ended=ended)))
     await connection.call(STATUS, timeout_s=5.0)
-    assert ear.heard == ["message_event", "subscription_ended"]
+    assert ear.heard == ["event with 0 bytes", "event with 500 bytes", "end of partition 3"]
     node.drop_connections()
     await connection.lost
     assert len(ear.errors) == 1

@@ -14,7 +14,7 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.columns import columns_of
 from tidelog_proto.batch.header import stamp_owner
 from tidelog_proto.batch.record_batch import RecordBatch, encode_batch
-from tidelog_proto.wire.frames import Frame
+from tidelog_proto.wire.pushed_events import PushedEvent
 
 TOPIC = b"t" * 16
 P0 = TopicPartition("t", 0)
@@ -72,9 +72,8 @@ def stored(base_offset: int, count: int, *, control: bool = False) -> bytes:
     return bytes(data)
 
 
-def event(*batches: bytes, records: int, next_offset: int = 0, partition: int = 0, topic: bytes = TOPIC) -> Frame:
-    message = pb.MessageEvent(topic_id=topic, partition=partition, record_count=records, next_offset=next_offset)
-    return Frame(pb.Envelope(message_event=message), memoryview(b"".join(batches)))
+def event(*batches: bytes, records: int, next_offset: int = 0, partition: int = 0, topic: bytes = TOPIC) -> PushedEvent:
+    return PushedEvent(1, topic, partition, records, next_offset, next_offset, memoryview(b"".join(batches)))
 
 
 def values(recorder: Recorder) -> list[bytes | None]:
@@ -179,7 +178,7 @@ def test_damage_and_gaps_break_the_subscription(
 
 def test_detached_partition_is_reported_once(subscription: Subscription, recorder: Recorder) -> None:
     ended = pb.SubscriptionEnded(topic_id=TOPIC, partition=0, error=pb.Error(code=pb.NOT_OWNER))
-    subscription.pushed(Frame(pb.Envelope(subscription_ended=ended), memoryview(b"")))
+    subscription.ended(ended)
     assert [(partitions, type(error)) for partitions, error in recorder.ended] == [([0], NotOwnerError)]
     subscription.positions.clear()
     subscription.end(P0, NotOwnerError("again"))

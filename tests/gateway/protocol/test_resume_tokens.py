@@ -36,6 +36,17 @@ def test_a_token_holds_the_newest_position_of_each_partition(first: dict[int, in
     assert positions_in(tokens.token(), SCOPE) == {**first, **then}
 
 
+@given(
+    st.dictionaries(st.integers(0, 20), st.integers(0, OFFSET_MAX), max_size=5),
+    st.lists(st.tuples(st.integers(0, 20), st.integers(0, OFFSET_MAX)), min_size=1, max_size=5),
+)
+def test_a_token_after_a_move_is_that_of_two_calls(first: dict[int, int], then: list[tuple[int, int]]) -> None:
+    once, twice = ResumeTokens(SCOPE, first), ResumeTokens(SCOPE, first)
+    for partition, next_offset in then:
+        twice.move(partition, next_offset)
+        assert once.after(partition, next_offset) == twice.token()
+
+
 def test_a_token_is_url_safe_and_short() -> None:
     token = ResumeTokens(SCOPE, dict.fromkeys(range(100), 10**9)).token()
     assert token.replace("-", "").replace("_", "").isalnum()
