@@ -207,8 +207,8 @@ def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client, p
         budget=budget,
         outgoing=outgoing,
         metrics=metrics,
-        fast_paths=(publish_fast_path, fetch_fast_path, commit_lane),
-        column_lane=arrow_lane,
+        fast_paths=(publish_fast_path, fetch_fast_path, commit_fast_path),
+        column_fast_path=arrow_fast_path,
         cors=_CORS,
     )
     if settings.access_log:

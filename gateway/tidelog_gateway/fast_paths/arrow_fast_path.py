@@ -19,7 +19,7 @@ from tidelog_gateway.publishing.admission import check_may_publish, topic_publis
 from tidelog_gateway.publishing.column_publish import publish_columns
 
 _NOTED: Final = "topic of columns"
-"""Key of the topic in the notes of a repeated head, if this lane accepts the head."""
+"""Key of the topic in the notes of a repeated head, if this fast path accepts the head."""
 _TYPES: Final[frozenset[bytes | None]] = frozenset({ARROW.encode()})
 
 

@@ -172,7 +172,7 @@ class RequestPipeline:
 
     Args:
         fast_paths: asked in this order to answer a request instead of the framework.
-        column_lane: the fast path of a body that was received into memory.
+        column_fast_path: the fast path of a body that was received into memory.
         cors: options of the framework's CORS middleware.
     """
 
@@ -185,7 +185,7 @@ class RequestPipeline:
         outgoing: ResponseBudget,
         metrics: Metrics,
         fast_paths: Sequence[FastPath] = (),
-        column_lane: Lane | None = None,
+        column_fast_path: FastPath | None = None,
         cors: dict[str, Any] | None = None,
     ) -> None:
         self._app = app
@@ -194,8 +194,8 @@ class RequestPipeline:
         self._slow_timeout_s = settings.ws_slow_timeout_s
         self._outgoing = outgoing
         self._metrics = metrics
-        self._fast_paths = tuple(fast_paths) if column_lane is None else (*lanes, column_lane)
-        self._column_lanes = self._lanes if column_lane is None else (column_lane,)
+        self._fast_paths = tuple(fast_paths) if column_fast_path is None else (*fast_paths, column_fast_path)
+        self._column_fast_paths = self._fast_paths if column_fast_path is None else (column_fast_path,)
         self._limits = BodyLimits(settings, budget)
         self._authenticator = RequestAuthenticator(settings)
         self._enter: ASGIApp = self._admit
@@ -344,7 +344,7 @@ class RequestPipeline:
         request: RequestState = scope["state"]["request"]
         if request.deadline is not None:
             request.deadline.handed_on = True
-        for fast_path in self._lanes if isinstance(body, bytes) else self._column_lanes:
+        for fast_path in self._fast_paths if isinstance(body, bytes) else self._column_fast_paths:
             handling = fast_path(scope, body)
             if handling is not None:
                 break

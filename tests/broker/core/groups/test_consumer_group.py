@@ -106,7 +106,7 @@ def test_changes_of_the_largest_group_are_computed_in_steps(assignor: pb.Assigno
     for number in range(4):
         group.join(f"member{number:010}", pb.GroupWish(topics=["t"], assignor=assignor))
         decided = longest_step_s(group.decide_steps())
-        group._needs_target = True  # the steps have returned their result to nobody
+        group._needs_target = True  # the steps were closed before their end
         record = group.next_record()
         assert record is not None
         written = longest_step_s(group.written_steps(record))
