@@ -23,13 +23,13 @@ WISH = pb.GroupWish(topics=["t"])
 class Stage:
     """A group and a log of one record; the test decides when its writes complete."""
 
-    def __init__(self) -> None:
+    def __init__(self, partitions: int = 2) -> None:
         self.durable_record: pb.GroupRecord | None = None
         self.written: list[pb.GroupRecord] = []
         self.gate: asyncio.Future[None] | None = None
         self.restarted: list[int] = []
         self.settled = 0
-        self.group = ConsumerGroup("g", lambda _wish, _reader: {T: 2}, lambda _: UNRESTRICTED)
+        self.group = ConsumerGroup("g", lambda _wish, _reader: {T: partitions}, lambda _: UNRESTRICTED)
         self.coordinated = CoordinatedGroup(
             self.group,
             tasks=Tasks(),
@@ -75,9 +75,8 @@ async def test_decisions_during_a_write_share_the_next_record() -> None:
 async def test_two_large_groups_are_computed_in_alternation() -> None:
     """Neither the target of a group nor that of two keeps the event loop busy for one turn."""
     loop, turns = asyncio.get_running_loop(), list[float]()
-    stages = [Stage(), Stage()]
+    stages = [Stage(20_000), Stage(20_000)]
     for stage in stages:
-        stage.group._subscribed = lambda _wish, _reader: {T: 20_000}
         for number in range(4):
             stage.group.join(f"member{number:010}", WISH)
 

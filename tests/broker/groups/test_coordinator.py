@@ -13,7 +13,6 @@ from tests.broker.metric import value_of
 from tests.broker.peer import Peer, batch
 
 from tidelog_broker.core.groups.member_access import UNRESTRICTED, MemberAccess
-from tidelog_broker.core.groups.steps import complete
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.core.topics import OFFSETS_KEY
 from tidelog_broker.groups import coordinator as coordinator_module
@@ -121,35 +120,6 @@ async def test_group_is_created_only_in_the_epoch_of_its_quota_count(three: Foun
     assert coordinator.is_new("g")
     await coordinator.heartbeat(asked, UNRESTRICTED, creator="ann", counted_in=epoch)
     assert not coordinator.is_new("g")
-
-
-async def test_members_join_leave_and_expire_after_a_computation(three: Founded) -> None:
-    coordinator, _ = await ready_coordinator(three)
-    peer = await three.peer(coordinator_of(three))
-    await topic(three, peer)
-    wish = pb.GroupWish(topics=["t"], session_timeout_ms=500)
-    ada, bob, eve = (f"{name}0000000000000" for name in ("ada", "bob", "eve"))
-    for name in (ada, bob):
-        await coordinator.heartbeat(pb.GroupHeartbeat(group="g", member_id=name, join=wish), UNRESTRICTED)
-    coordinated = coordinator._groups["g"]
-    coordinated.group._needs_target = True
-    steps = coordinated.group.decide_steps()
-    next(steps)
-    joining = asyncio.create_task(
-        coordinator.heartbeat(pb.GroupHeartbeat(group="g", member_id=eve, join=wish), UNRESTRICTED)
-    )
-    leaving = asyncio.create_task(
-        coordinator.heartbeat(pb.GroupHeartbeat(group="g", member_id=bob, leave=True), UNRESTRICTED)
-    )
-    await asyncio.sleep(1.0)
-    assert not joining.done()
-    assert not leaving.done()
-    assert set(coordinated.group.member_ids) == {ada, bob}, "the session of the first one has timed out, too"
-    complete(steps)
-    await coordinated._decide(asyncio.get_running_loop().create_future())
-    await asyncio.gather(joining, leaving)
-    await three.until(lambda: ada not in coordinated.group.member_ids, "its session has timed out")
-    assert bob not in coordinated.group.member_ids
 
 
 async def test_any_node_forwards_heartbeats(three: Founded) -> None:
