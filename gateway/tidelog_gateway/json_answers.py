@@ -33,7 +33,8 @@ def view_maker(view: type[BaseModel], of: type[T], **made: Callable[[T], Any]) -
     Raises:
         TypeError: the class has no attribute for a field.
     """
-    names = tuple(name for name in view.model_fields if name not in made)
+    fields = tuple(view.model_fields)
+    names = tuple(name for name in fields if name not in made)
     attributes = [_attribute_of(view, of, name) for name in names]
     in_us = [name for name, attribute in zip(names, attributes, strict=True) if name != attribute]
     values_of: Callable[[T], tuple[Any, ...]] = attrgetter(*attributes)
@@ -45,7 +46,7 @@ def view_maker(view: type[BaseModel], of: type[T], **made: Callable[[T], Any]) -
             members[name] = None if value_us is None else value_us // 1000
         for name, make in made.items():
             members[name] = make(item)
-        return members
+        return {name: members[name] for name in fields} if made else members
 
     return view_of
 

@@ -65,7 +65,7 @@ async def arrow_records(
         Problem: 413, the decoded stream is larger than `decoded_bytes_max`; 422, the body is not an Arrow IPC stream or
             its columns are not those of records; as `hold` and `pace`.
     """
-    plain = _plain_batch(body)
+    plain = plain_batch(body)
     if plain is not None:
         schema, batch = plain
         _check_limits(batch.rows, records_max, batch.size_bytes, decoded_bytes_max)
@@ -215,7 +215,7 @@ def _schema(message: Any) -> _KnownSchema:
     return known
 
 
-def _plain_batch(body: Body) -> tuple[pa.Schema, PlainBatch] | None:
+def plain_batch(body: Body) -> tuple[pa.Schema, PlainBatch] | None:
     """Return schema and batch of a stream with a known schema and one batch of its layout; None for other streams."""
     if len(body) < PREFIX_BYTES:
         return None

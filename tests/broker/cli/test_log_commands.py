@@ -131,7 +131,7 @@ def test_dumped_records_can_be_published_again(data: Path) -> None:
         "topic": "t",
         "partition": 0,
         "offset": 0,
-        "timestamp_ms": 0,
+        "timestamp_ms": 0.001,
         "key": None,
         "value": "x" * 50,
     }

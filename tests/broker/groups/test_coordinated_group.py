@@ -87,7 +87,7 @@ async def test_two_large_groups_are_computed_in_alternation() -> None:
     look()
     await asyncio.gather(*(stage.coordinated.settle() for stage in stages))
     longest_s = max(after - before for before, after in itertools.pairwise(turns))
-    assert longest_s < 0.03, "the target of one of them takes longer"
+    assert longest_s < (turns[-1] - turns[0]) / 3, "one of the targets is half of the work"
     assert [len(stage.written) for stage in stages] == [1, 1]
 
 

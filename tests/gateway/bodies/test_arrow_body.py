@@ -12,43 +12,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.gateway.bodies.arrow_streams import MIB, batch, fault, read, stream
 
 from tidelog_gateway.bodies import arrow_body
-from tidelog_gateway.bodies.arrow_body import ArrowRecords, arrow_records
 from tidelog_gateway.problems import Problem
-from tidelog_proto.batch.columns import columns_of
-
-MIB = 1 << 20
-
-
-async def pace() -> None:
-    pass
-
-
-def stream(*batches: Any, compression: Any = None) -> bytes:
-    sink = io.BytesIO()
-    options = pa.ipc.IpcWriteOptions(compression=compression, emit_dictionary_deltas=False)
-    with pa.ipc.new_stream(sink, batches[0].schema, options=options) as writer:
-        for batch in batches:
-            writer.write_batch(batch)
-    return sink.getvalue()
-
-
-def batch(**columns: Any) -> Any:
-    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-
-
-async def read(body: bytes | memoryview, **changes: Any) -> ArrowRecords:
-    given: dict[str, Any] = {"records_max": 10_000, "decoded_bytes_max": 8 * MIB, "hold": lambda _: None, "pace": pace}
-    return await arrow_records(body, **(given | changes))
-
-
-async def fault(body: bytes, status: int = 422, **changes: Any) -> str:
-    with pytest.raises(Problem) as caught:
-        await read(body, **changes)
-    assert caught.value.status == status
-    return caught.value.detail
-
 
 VALUES = pa.array([b"a", None, b""], pa.binary())
 
@@ -223,70 +190,3 @@ async def test_damaged_streams_are_read_or_refused(changes: list[tuple[int, int]
     with contextlib.suppress(Problem):
         for each in (await read(bytes(body))).batches:
             each.validate(full=True)
-
-
-CANONICAL = columns_of(
-    [b"abc", None, b""],
-    keys=[b"k", b"l", None],
-    timestamps_us=[1, 2, 3],
-    headers=[[("h", b"1")], None, []],
-    tags=["t", None, "u"],
-)
-SUBSETS = [["value"], ["key", "value"], ["tag", "value"], ["value", "timestamp"], list(CANONICAL.schema.names)]
-
-
-@pytest.mark.parametrize("names", SUBSETS)
-async def test_a_batch_in_the_layout_of_a_known_schema_is_read_as_any_other(names: list[str]) -> None:
-    given = CANONICAL.select(names)
-    body = stream(given)
-    first = await read(body)
-    assert arrow_body._plain_batch(body) is not None
-    assert (await read(memoryview(bytearray(body)))).batches == first.batches
-    for other in (stream(given, given), stream(given, compression="lz4"), stream(given.slice(0, 0)), body[:-8]):
-        assert arrow_body._plain_batch(other) is None
-    longer = columns_of([b"x" * 1_000] * 500).select(["value"])
-    if names == ["value"]:
-        assert arrow_body._plain_batch(stream(longer)) is not None
-        assert (await read(stream(longer))).batches == [longer]
-        assert "more than 499 records" in await fault(stream(longer), records_max=499)
-        assert "more than 1000 bytes" in await fault(stream(longer), 413, decoded_bytes_max=1_000)
-
-
-async def test_a_large_batch_in_a_known_layout_takes_turns() -> None:
-    body = stream(columns_of([b"x" * 1_000] * 3_000))
-    await read(body)
-    turns: list[None] = []
-
-    async def taken() -> None:
-        turns.append(None)
-
-    await read(body, pace=taken)
-    assert len(turns) == 1
-
-
-PLAIN = stream(CANONICAL)
-HEAD_BYTES = PLAIN.index(b"abc")
-
-
-@settings(max_examples=300, deadline=None)
-@given(
-    changes=st.lists(
-        st.tuples(st.integers(0, HEAD_BYTES - 1) | st.integers(len(PLAIN) - 8, len(PLAIN) - 1), st.integers(0, 255)),
-        min_size=1,
-        max_size=3,
-    )
-)
-async def test_a_damaged_stream_gives_the_same_result_without_a_known_layout(changes: list[tuple[int, int]]) -> None:
-    await read(PLAIN)
-    body = bytearray(PLAIN)
-    for at, byte in changes:
-        body[at] = byte
-    results: list[object] = []
-    for plain_batch in (arrow_body._plain_batch, lambda _: None):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(arrow_body, "_plain_batch", plain_batch)
-            try:
-                results.append((await read(bytes(body))).batches)
-            except Problem as problem:
-                results.append((problem.status, problem.extra))
-    assert results[0] == results[1]

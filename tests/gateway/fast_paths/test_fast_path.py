@@ -5,7 +5,7 @@ from typing import Any
 import httpx
 import pyarrow as pa
 import pytest
-from tests.gateway.bodies.test_arrow_body import batch, stream
+from tests.gateway.bodies.arrow_streams import batch, stream
 from tests.gateway.conftest import OpenApi
 from tests.gateway.fake_log import FakeLog
 

@@ -15,6 +15,7 @@ from tests.simulation.truth import ViolationError
 from tidelog.groups.membership import Change, Membership, PartitionId
 from tidelog_broker.core.groups.consumer_group import ConsumerGroup, ConsumerMember, MemberAssignment
 from tidelog_broker.core.groups.positions import GroupOffsets, OffsetKey
+from tidelog_broker.core.groups.steps import Steps
 from tidelog_broker.groups.sessions import MemberKey, Sessions
 from tidelog_broker.partition.pipeline import PendingPublish
 from tidelog_proto import broker_pb2 as pb
@@ -28,7 +29,7 @@ _report, _answered, _restart, _told = (
     ConsumerGroup.assignment_of,
 )
 _join = ConsumerGroup.join
-_check_commit, _next_record = ConsumerGroup.check_commit, ConsumerGroup.next_record
+_check_commit, _decide_steps = ConsumerGroup.check_commit, ConsumerGroup.decide_steps
 _prepare, _apply, _withdraw = GroupOffsets.prepare, GroupOffsets.apply, GroupOffsets.withdraw
 
 
@@ -225,13 +226,10 @@ def _takes_old_answers(self: Membership, reply: pb.GroupHeartbeatReply, *, sent_
     return _answered(self, reply, sent_at=sent_at, now=now)
 
 
-def _keeps_the_generation(self: ConsumerGroup) -> pb.GroupRecord | None:
+def _keeps_the_generation(self: ConsumerGroup) -> Steps[None]:
     before = self._generation
-    record = _next_record(self)
+    yield from _decide_steps(self)
     self._generation = max(before, 1)
-    if record is not None:
-        record.generation = self._generation
-    return record
 
 
 MUTANTS: dict[str, Mutant] = {
@@ -291,7 +289,7 @@ MUTANTS: dict[str, Mutant] = {
     "a coordinator begins without replaced members": lambda: patch.object(
         ConsumerGroup, "restart", _forgets_who_is_replaced
     ),
-    "the generation does not grow": lambda: patch.object(ConsumerGroup, "next_record", _keeps_the_generation),
+    "the generation does not grow": lambda: patch.object(ConsumerGroup, "decide_steps", _keeps_the_generation),
 }
 
 

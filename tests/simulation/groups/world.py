@@ -1,9 +1,10 @@
 """A group's coordinators, its members, and a log in between: everything late, lost, repeated, paused or killed.
 
 The shipped `ConsumerGroup` and `Sessions` run at whoever coordinates, the shipped `GroupRecords` and `GroupOffsets` at
-every node (see `log`), the shipped `Membership` in every member. A write to the log comes about late, or not, or is
-said to have failed and comes about all the same. Coordinators change at any time, and one that was paused answers
-nothing, as it confirms with a quorum that it is the owner before it does.
+every node (see `log`), the shipped `Membership` in every member. A target, a record and its answers are computed in
+steps, between which heartbeats arrive; joins and leaves wait for a target, as in the shipped shell. A write to the log
+comes about late, or not, or the log reports a failure and it comes about all the same. Coordinators change at any time,
+and one that was paused answers nothing, as it confirms with a quorum that it is the owner before it does.
 
 Invariants:
     G1  two members never read one partition at a time, those that are over by their own clocks excepted
@@ -22,30 +23,23 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from tests.simulation.clock import Clock
-from tests.simulation.groups.log import Log, Node, Positions
+from tests.simulation.groups.coordinator import GROUP, QUESTION_TIMEOUT_US, SESSION_S, Coordinator, Sent, short_steps
+from tests.simulation.groups.log import Log, Node
 from tests.simulation.truth import ViolationError
 
 from tidelog.groups.membership import Membership, PartitionId
-from tidelog_broker.core.groups.consumer_group import ConsumerGroup, fenced
-from tidelog_broker.core.groups.member_access import UNRESTRICTED
-from tidelog_broker.core.groups.partition_lists import keys_of, partitions_of
 from tidelog_broker.core.groups.positions import OffsetKey
-from tidelog_broker.groups.sessions import MemberKey, Sessions
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.errors import NATURE, ProtocolError
+from tidelog_proto.errors import ProtocolError
 
 TOPICS = (b"a" * 16, b"b" * 16, b"c" * 16)
-GROUP = "g"
-SESSION_S = 2.0
 WAIT_S = 0.6
-TICK_US = 50_000
 LATE = 0.03
 LATE_COMMITS = 0.2
 """So that some come when their partition has been with another member, and is back."""
 LATE_ANSWERS = 0.1
 """So that some come when a later one has been carried out."""
 LATE_US = 900_000
-QUESTION_TIMEOUT_US = 1_000_000
 COUNT = 10_000
 FAULTS_US = 20_000_000
 REFUSED_US = 500_000
@@ -64,159 +58,6 @@ HAND_BACK_SEEDS = 1
 def load_of(place: PartitionId) -> float:
     """Return the read rate of a partition, in bytes per second."""
     return HEAVY if place[1] % 2 == 0 else HEAVY / 1000
-
-
-@dataclass
-class Waiting:
-    """A heartbeat whose answer is delayed."""
-
-    asked: pb.GroupHeartbeat
-    answer: Callable[[pb.GroupHeartbeatReply | ProtocolError], None]
-    until_us: int
-
-
-class Coordinator:
-    """The shipped shell's behavior without an event loop."""
-
-    def __init__(self, world: World, number: int, node: Node | None = None) -> None:
-        self.world = world
-        self.number = number
-        self.node = world.log.takes_over(node)
-        self.positions = Positions(self.node, partial(world.log.write, number))
-        self.group = ConsumerGroup(GROUP, lambda _wish, _reader: dict(world.topics), lambda _: UNRESTRICTED)
-        self.sessions = Sessions()
-        self.waiting: dict[str, Waiting] = {}
-        self.writing = False
-        self.paused = False
-        self.group.restart(self.node.records.get(GROUP))
-        for member_id in self.group.member_ids:
-            self._hear(member_id)
-        self._tick()
-
-    @property
-    def stands(self) -> bool:
-        return self.world.log.owner == self.number and not self.paused
-
-    def ask(self, asked: pb.GroupHeartbeat, answer: Callable[[pb.GroupHeartbeatReply | ProtocolError], None]) -> None:
-        if not self.stands:
-            return
-        if asked.leave or asked.stopped:
-            if (self.group.stop if asked.stopped else self.group.remove)(asked.member_id):
-                self.settle()
-            if self.group.member(asked.member_id) is not None:
-                self._hear(asked.member_id)
-            return
-        if asked.HasField("join"):
-            try:
-                replaced = self.group.join(asked.member_id, asked.join, ended=asked.ended_member_id)
-            except ProtocolError as error:
-                answer(error)
-                return
-            self.sessions.forget(MemberKey(GROUP, other) for other in replaced)
-        if self.group.member(asked.member_id) is None:
-            answer(fenced(GROUP))
-            return
-        self._hear(asked.member_id)
-        if not asked.HasField("join"):
-            self.group.note_loads(
-                asked.member_id, {(load.topic_id, load.partition): load.bytes_per_s for load in asked.loads}
-            )
-            self.group.report(asked.member_id, seen_revision=asked.seen_revision, held=keys_of(asked.held))
-        wait_us = asked.wait_ms * 1000 if not asked.HasField("join") else QUESTION_TIMEOUT_US
-        self.waiting[asked.member_id] = Waiting(asked, answer, self.world.clock.now_us + wait_us)
-        self.settle()
-        self.look()
-
-    def commit(self, sent: Sent, answer: Callable[[int | None], None]) -> None:
-        """Take a commit; `answer` is called with the resulting position, or None."""
-        if not self.stands:
-            return
-        try:
-            self.group.check_commit(sent.member_id, sent.generation, sent.place)
-        except ProtocolError:
-            answer(None)
-            return
-        self.world.committing(sent)
-        key = OffsetKey(GROUP, *sent.place)
-        self.positions.commit(key, sent.offset, now_us=self.world.clock.now_us, answer=answer)
-
-    def position(self, place: PartitionId) -> int:
-        """Return where the group is in a partition."""
-        stored = self.node.positions.get(OffsetKey(GROUP, *place))
-        return 0 if stored is None else stored.next_offset
-
-    def settle(self) -> None:
-        """Write the decisions, one record after the other."""
-        if self.writing or (record := self.group.next_record()) is None:
-            return
-        self.writing = True
-
-        def settled(error: ProtocolError | None) -> None:
-            self.writing = False
-            if error is not None:
-                self.group.restart(self.node.records.get(GROUP), in_doubt=not NATURE[error.code].definite)
-                for member_id in self.group.member_ids:
-                    if MemberKey(GROUP, member_id) not in self.sessions:
-                        self._hear(member_id)
-            else:
-                self.group.written(record)
-            self.look()
-            self.settle()
-
-        self.world.log.write(self.number, [record], settled)
-
-    def look(self) -> None:
-        """Answer members with news, and members that have waited for long enough."""
-        if not self.stands or self.group.in_doubt:
-            return
-        for member_id, waiting in list(self.waiting.items()):
-            told = self.group.assignment_of(member_id)
-            if self.group.member(member_id) is None:
-                waiting.answer(fenced(GROUP))
-            elif told is not None and told.revision > waiting.asked.seen_revision:
-                reply = pb.GroupHeartbeatReply(revision=told.revision, generation=told.generation)
-                reply.wants_loads = self.group.wants_loads
-                reply.assigned.extend(partitions_of(told.assigned))
-                waiting.answer(reply)
-            elif told is not None and self.world.clock.now_us >= waiting.until_us:
-                seen = waiting.asked.seen_revision
-                waiting.answer(
-                    pb.GroupHeartbeatReply(
-                        revision=seen,
-                        generation=told.generation,
-                        unchanged=True,
-                        wants_loads=self.group.wants_loads,
-                    )
-                )
-            else:
-                continue
-            del self.waiting[member_id]
-
-    def _hear(self, member_id: str) -> None:
-        self.sessions.heard(MemberKey(GROUP, member_id), until=self.world.now_s + SESSION_S)
-
-    def _tick(self) -> None:
-        if self.world.log.owner != self.number:
-            return
-        if not self.paused:
-            for who in self.sessions.expired(self.world.now_s):
-                self.group.remove(who.member_id)
-            self.group.check_topics()
-            self.group.check_loads(self.world.now_s)
-            self.settle()
-            self.look()
-        self.world.clock.after(TICK_US, self._tick)
-
-
-@dataclass(frozen=True)
-class Sent:
-    """A sent commit. `tenure`: number of times that the partition has moved to another member."""
-
-    member_id: str
-    generation: int
-    place: PartitionId
-    offset: int
-    tenure: int
 
 
 @dataclass
@@ -502,6 +343,10 @@ class World:
         Raises:
             ViolationError: an invariant broke.
         """
+        with short_steps():
+            self._run()
+
+    def _run(self) -> None:
         for reader in self.readers:
             self.clock.after(self.clock.random.randrange(2_000_000), reader.begin)
         self._later(self._next_fault)

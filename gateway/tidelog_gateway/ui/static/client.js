@@ -1555,7 +1555,7 @@ function queryOf({ from, group, key, tag }) {
     if (!Number.isSafeInteger(ms) || ms < 0) {
       throw invalidOption(`from must be "earliest", "latest", a Date or milliseconds, got ${from}`);
     }
-    query.timestamp = ms;
+    query.timestamp = from instanceof Date ? from.toISOString() : ms;
   }
   const bytes = bytesOf(key);
   if (bytes) Object.assign(query, { key: toBase64(bytes), key_encoding: "base64" });
@@ -1983,8 +1983,8 @@ function requestOf(topic, options) {
 
 function startOf(from) {
   if (from === "earliest" || from === "latest") return from;
-  const ms = from instanceof Date ? from.getTime() : from;
-  if (Number.isSafeInteger(ms) && ms >= 0) return { timestamp_ms: ms };
+  if (from instanceof Date && from.getTime() >= 0) return { timestamp: from.toISOString() };
+  if (Number.isSafeInteger(from) && from >= 0) return { timestamp_ms: from };
   throw invalidOption(`from must be "earliest", "latest", a Date or milliseconds, got ${from}`);
 }
 
@@ -2223,7 +2223,9 @@ function unknownOutcome(error) {
 
 function timeOf(timestamp) {
   if (timestamp === undefined) return undefined;
-  return timestamp instanceof Date ? String(timestamp.getTime()) : String(timestamp);
+  if (!(timestamp instanceof Date)) return String(timestamp);
+  if (Number.isNaN(timestamp.getTime())) throw invalidOption(`timestamp must be a valid Date, got ${timestamp}`);
+  return timestamp.toISOString();
 }
 
 function keyOf(key) {
