@@ -61,7 +61,7 @@ class Rounds:
             pytest = (sys.executable, "-m", "pytest", "-p", "tests.freeze.results", "-o", f"cache_dir={folder}/cache")
             process = subprocess.Popen(
                 [sys.executable, "-S", tied.__file__, str(os.getpid()), *pytest, *self._arguments],
-                env={**os.environ, RESULTS_VARIABLE: str(results)},
+                env=_environment() | {RESULTS_VARIABLE: str(results)},
                 start_new_session=True,  # a shell that ends while a process of its session is stopped hangs it up
             )
             freezer = Freezer(psutil.Process(process.pid), seed)
@@ -97,6 +97,11 @@ class Rounds:
                     for freeze in freezes[-SHOWN_MAX:]
                 )
         return "\n".join(lines)
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment without what pytest-xdist sets for its processes: the new pytest is none of them."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
 
 
 def freezes_during(result: Result, freezes: list[Freeze]) -> list[Freeze]:
