@@ -100,7 +100,7 @@ class Rounds:
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment without what pytest-xdist sets for its processes: the new pytest is none of them."""
+    """Return the environment without what pytest-xdist sets for its processes, to which the new pytest does not belong."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
 
 
