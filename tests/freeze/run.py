@@ -100,7 +100,7 @@ class Rounds:
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment without what pytest-xdist sets for its processes, to which the new pytest does not belong."""
+    """Return the environment without the variables of pytest-xdist: the new pytest is not one of its processes."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
 
 
