@@ -242,7 +242,7 @@ def group_of(  # noqa: PLR0917 - the parameters of a member
 
     def assigned(partitions: frozenset[TopicPartition]) -> None:
         at, positions, generation = time.monotonic(), consumer().position(), consumer().generation
-        for where in partitions:
+        for where in partitions & positions.keys():  # a partition may be lost before the callback's thread runs
             notes.begin(who, Key(*where), position=positions[where], generation=generation, at=at)
 
     def ended(partitions: frozenset[TopicPartition], *, lost: bool) -> None:
