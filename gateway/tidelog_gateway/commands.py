@@ -16,7 +16,7 @@ from tidelog.credentials import API_KEY_FILE_VARIABLE, PASSWORD_FILE_VARIABLE, T
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.workers.worker_settings import worker_settings_of
 from tidelog_proto.auth.secret_permissions import file_permission_fault
-from tidelog_proto.process.core_files import disable_core_files
+from tidelog_proto.process.crashes import prepare_for_crashes
 from tidelog_proto.process.file_descriptors import connections_that_fit, raise_descriptor_limit
 from tidelog_proto.process.garbage_collection import no_collections
 from tidelog_proto.process.settings import SettingsError, load_settings
@@ -102,7 +102,7 @@ def gateway(
         # Until the server handles signals itself, Ctrl-C ends the process without an exception: libraries that are
         # interrupted while they build data models would report an error of their own.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    disable_core_files()
+    prepare_for_crashes()
     try:
         code = _serve(settings, context)
     except SettingsError as error:

@@ -28,7 +28,7 @@ from tidelog_broker.node.join import open_founding
 from tidelog_broker.node.node import Node
 from tidelog_broker.storage.io.errors import NodeDirError, OldCopyError
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.process.core_files import disable_core_files
+from tidelog_proto.process.crashes import prepare_for_crashes
 from tidelog_proto.process.garbage_collection import tune_garbage_collection
 from tidelog_proto.process.settings import SettingsError, load_settings
 from tidelog_proto.process.standard_streams import queued_streams
@@ -125,7 +125,7 @@ def node(
 
 async def _serve(settings: NodeSettings, *, replaces: bool) -> int:
     """Open the data directory, start the node, print the ready line, serve until a signal."""
-    disable_core_files()
+    prepare_for_crashes()
     loop = asyncio.get_running_loop()
     opened = await open_founding(settings, replaces=replaces)
     _warn_of_loopback(opened.settings)

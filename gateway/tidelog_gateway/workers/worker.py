@@ -20,7 +20,7 @@ from typing import Any, Final
 from tidelog.cluster.contexts import Context
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.worker_channel import frames
-from tidelog_proto.process.core_files import disable_core_files
+from tidelog_proto.process.crashes import prepare_for_crashes
 from tidelog_proto.process.garbage_collection import no_collections
 from tidelog_proto.process.settings import SettingsError
 from tidelog_proto.process.standard_streams import queued_streams
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     """Serve until the parent stops the worker, or has ended; return the exit code."""
     number, control_fd, lifeline, *listener_fds = map(int, arguments)
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # the worker shares the parent's terminal
-    disable_core_files()
+    prepare_for_crashes()
     control = socket.socket(fileno=control_fd)
     begin = _begin(control)
     settings = GatewaySettings.model_validate(begin["settings"])
