@@ -52,4 +52,5 @@ async def test_forwarded_answer_refreshes_the_route(node: FakeNode, router: Rout
     await asyncio.sleep(0.05)
     assert node.requests.count("metadata") == before
     note_forwarded(router, pb.CommittedReply(forwarded=True))
-    await node.received("metadata", before + 1)
+    async with asyncio.timeout(5):
+        await node.received("metadata", before + 1)

@@ -88,8 +88,12 @@ async def test_the_first_address_that_takes_a_connection_has_it(monkeypatch: pyt
 
 def listening(host: str, port: int = 0) -> socket.socket:
     listener = socket.socket()
-    listener.bind((host, port))
-    listener.listen(0)
+    try:
+        listener.bind((host, port))
+        listener.listen(0)
+    except OSError:
+        listener.close()
+        raise
     return listener
 
 
