@@ -17,6 +17,13 @@ from rich.table import Table
 from tidelog_loadtest.gateway.live_delivery import LivePlan, LiveResult, measure_live
 
 SOCKETS: Final = (1, 100)
+PROBES: Final = {
+    "fastapi_memory": "FastAPI, text from memory",
+    "fastapi_relay": "FastAPI, text received",
+    "transport_memory": "transport, frame from memory",
+    "transport_relay": "transport, frame received",
+    "translator": "transport, batch of a node translated",
+}
 
 
 class SurfaceName(StrEnum):
@@ -57,7 +64,7 @@ def live(
     results: list[LiveResult] = []
     for count in SOCKETS if sockets is None else (sockets,):
         plan = LivePlan(count, batch_records, size, rate, seconds, rounds, surface=surface.value)
-        sys.stderr.write(f"measuring {rounds} rounds of {count} subscribers and of the probe ...\n")
+        sys.stderr.write(f"measuring {rounds} rounds of {count} subscribers and of the probes ...\n")
         with tempfile.TemporaryDirectory(prefix="tidelog-bench-") as directory:
             results.append(uvloop.run(measure_live(plan, Path(directory))))
     if as_json:
@@ -67,11 +74,11 @@ def live(
 
 
 def _table(results: list[LiveResult]) -> Table:
-    heads = ("subscribers", "frame", "gateway", "translator", "ratio", "relay", "ratio", "from memory", "ratio")
-    table = Table(*heads, title="CPU per frame and subscriber")
+    table = Table("subscribers", "frame", "broadcast", "CPU", "ratio", title="CPU per frame and subscriber")
     for each in results:
-        figures = [f"{each.gateway_us:.1f} us", f"{each.translator_us:.1f} us", f"{each.translator_ratio:.2f}"]
-        figures += [f"{each.relay_us:.1f} us", f"{each.relay_ratio:.2f}"]
-        figures += [f"{each.memory_us:.1f} us", f"{each.memory_ratio:.2f}"]
-        table.add_row(f"{each.sockets} {each.surface}", f"{each.frame_bytes:,} B", *figures)
+        table.add_row(
+            f"{each.sockets} {each.surface}", f"{each.frame_bytes:,} B", "gateway", f"{each.gateway_us:.1f} us"
+        )
+        for probe in each.probes:
+            table.add_row("", "", PROBES[probe.name], f"{probe.us:.1f} us", f"{probe.ratio:.2f}")
     return table

@@ -1,16 +1,17 @@
-"""`tidelog bench live`: the gateway's cost of live delivery per frame and socket, compared with a bare broadcast.
+"""`tidelog bench live`: the gateway's cost of live delivery per frame and socket, compared with bare broadcasts.
 
 Sockets subscribe to a topic at its end, a producer publishes a batch at a time at a steady rate, and each batch becomes
-one frame for each socket. The probe (`bare_broadcast.py`) broadcasts frames of the same length at the same rate in
-three ways:
+one frame for each socket. Probes broadcast frames of the same length at the same rate:
 
-- *Translator*: it receives the batches of the node over TCP, reads their Arrow columns and writes them as JSON. This is
-  the minimal work of a gateway.
-- *Relay*: it receives finished frames over a WebSocket.
-- *Memory*: it repeats one frame and receives nothing.
+- *fastapi_memory*, *fastapi_relay*: a FastAPI application (`fastapi_broadcast.py`) sends a text to each socket. It
+  repeats the text from memory, or receives it over a WebSocket.
+- *transport_memory*, *transport_relay*: the same below the framework (`bare_broadcast.py`): the probe writes a finished
+  frame to the transport of each socket.
+- *translator*: the probe below the framework receives the batches of the node over TCP, reads their Arrow columns and
+  writes them as JSON. This is the minimal work of a gateway.
 
 The runs alternate. Processor time is compared, because other processes influence it little. A stream of
-server-sent events (`--surface sse`) is read by plain HTTP; its probe is the broadcast of WebSocket frames.
+server-sent events (`--surface sse`) is read by plain HTTP; its probes are the broadcasts of WebSocket frames.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from websockets.typing import Subprotocol
 
 from tidelog import Client, Producer
 from tidelog_cli.base.failures import CommandFailed
-from tidelog_cli.up.child_processes import running
+from tidelog_cli.up.child_processes import Child, running
 from tidelog_loadtest.measure.footprint import cpu_s
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import stamp_owner
@@ -70,12 +71,27 @@ class LivePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class LiveResult:
-    """Processor time in microseconds per frame and socket; medians of the rounds.
+class ProbeCost:
+    """Processor time of one probe.
 
     Attributes:
-        translator_us, relay_us, memory_us: of the probe, which receives batches or frames, or has a frame in memory.
-        translator_ratio, relay_ratio, memory_ratio: these divided by `gateway_us`; medians of the rounds.
+        name: of the probe, as in the description of this module.
+        us: microseconds per frame and socket; median of the rounds.
+        ratio: `us` divided by that of the gateway; median of the ratios of the rounds.
+    """
+
+    name: str
+    us: float
+    ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class LiveResult:
+    """Processor time of live delivery.
+
+    Attributes:
+        gateway_us: microseconds per frame and socket; median of the rounds.
+        probes: the costs of the broadcasts that do nothing else.
     """
 
     sockets: int
@@ -83,12 +99,7 @@ class LiveResult:
     frame_bytes: int
     frames: int
     gateway_us: float
-    translator_us: float
-    translator_ratio: float
-    relay_us: float
-    relay_ratio: float
-    memory_us: float
-    memory_ratio: float
+    probes: tuple[ProbeCost, ...]
 
     def document(self) -> dict[str, Any]:
         """Return the JSON form of the result."""
@@ -163,38 +174,50 @@ async def measure_live(plan: LivePlan, directory: Path) -> LiveResult:
         bootstrap = f"127.0.0.1:{node.ready['port']}"
         gateway_command = ("--context=", "gateway", "--bootstrap", bootstrap, "--http-port", "0")
         gateway = await stack.enter_async_context(running("gateway", gateway_command))
-        probe = await stack.enter_async_context(running("probe", (), module="tidelog_loadtest.gateway.bare_broadcast"))
+        bare = await _started_probe(stack, "bare_broadcast")
+        fastapi = await _started_probe(stack, "fastapi_broadcast")
         client = await stack.enter_async_context(Client(bootstrap, client_id="tidelog-bench"))
         await client.create_topic(TOPIC, partitions=plan.partitions, flush="never")
         producer = await stack.enter_async_context(client.producer(TOPIC))
-        gateway_port, probe_port = int(gateway.ready["http_port"]), int(probe.ready["http_port"])
+        gateway_port = int(gateway.ready["http_port"])
         frame = await _frame(gateway_port, plan, producer)
-        translated = await stack.enter_async_context(_translated(int(probe.ready["feed_port"]), plan))
-        feed = await stack.enter_async_context(connect(f"ws://127.0.0.1:{probe_port}/feed", compression=None))
+        translated = await stack.enter_async_context(_translated(int(bare.ready["feed_port"]), plan))
+        bare_feed, fastapi_feed = await _feed(stack, bare), await _feed(stack, fastapi)
+        probes: dict[str, tuple[Child, _Source]] = {
+            "fastapi_memory": (fastapi, _Repeated(fastapi_feed, frame)),
+            "fastapi_relay": (fastapi, _Relayed(fastapi_feed, frame)),
+            "transport_memory": (bare, _Repeated(bare_feed, frame)),
+            "transport_relay": (bare, _Relayed(bare_feed, frame)),
+            "translator": (bare, translated),
+        }
         gateway_us: list[float] = []
-        translator_us: list[float] = []
-        relay_us: list[float] = []
-        memory_us: list[float] = []
+        probes_us: dict[str, list[float]] = {name: [] for name in probes}
         for _ in range(plan.rounds):
             async with _sockets(_gateway_client(gateway_port, plan), gateway_port, plan) as sockets:
                 gateway_us.append(await _run(plan, gateway.process.pid, sockets, _Publisher(plan, producer)))
-            async with _sockets(_probe_client(probe_port, frame), probe_port, plan) as sockets:
-                translator_us.append(await _run(plan, probe.process.pid, sockets, translated))
-                relay_us.append(await _run(plan, probe.process.pid, sockets, _Relayed(feed, frame)))
-                memory_us.append(await _run(plan, probe.process.pid, sockets, _Repeated(feed, frame)))
+            for name, (probe, source) in probes.items():
+                port = int(probe.ready["http_port"])
+                async with _sockets(_probe_client(port, frame), port, plan) as sockets:
+                    probes_us[name].append(await _run(plan, probe.process.pid, sockets, source))
     return LiveResult(
         sockets=plan.sockets,
         surface=plan.surface,
         frame_bytes=len(frame),
         frames=plan.rounds * int(plan.rate * plan.seconds),
         gateway_us=round(statistics.median(gateway_us), 2),
-        translator_us=round(statistics.median(translator_us), 2),
-        translator_ratio=_ratio(translator_us, gateway_us),
-        relay_us=round(statistics.median(relay_us), 2),
-        relay_ratio=_ratio(relay_us, gateway_us),
-        memory_us=round(statistics.median(memory_us), 2),
-        memory_ratio=_ratio(memory_us, gateway_us),
+        probes=tuple(
+            ProbeCost(name, round(statistics.median(us), 2), _ratio(us, gateway_us)) for name, us in probes_us.items()
+        ),
     )
+
+
+async def _started_probe(stack: contextlib.AsyncExitStack, module: str) -> Child:
+    return await stack.enter_async_context(running(module, (), module=f"tidelog_loadtest.gateway.{module}"))
+
+
+async def _feed(stack: contextlib.AsyncExitStack, probe: Child) -> ClientConnection:
+    address = f"ws://127.0.0.1:{probe.ready['http_port']}/feed"
+    return await stack.enter_async_context(connect(address, compression=None))
 
 
 def _ratio(probe_us: list[float], gateway_us: list[float]) -> float:
@@ -276,7 +299,7 @@ async def _translated(port: int, plan: LivePlan) -> AsyncIterator[_Translated]:
 
 
 class _Relayed:
-    """Makes the probe broadcast each frame that it receives."""
+    """Makes a probe broadcast each frame that it receives."""
 
     def __init__(self, feed: ClientConnection, frame: str) -> None:
         self._feed = feed
@@ -287,7 +310,7 @@ class _Relayed:
 
 
 class _Repeated:
-    """Makes the probe broadcast a frame from memory."""
+    """Makes a probe broadcast a frame from memory."""
 
     def __init__(self, feed: ClientConnection, frame: str) -> None:
         self._feed = feed
