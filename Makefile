@@ -166,10 +166,8 @@ sbom: $(TOOLS) ## the image's bill of materials, CycloneDX (sbom.json)
 release: sbom ## build wheel and sdist in dist/, try the wheel without the sources, SHA256SUMS, SBOM; say which tag to push (DIRTY=1)
 	@$(BIN)/python -m tests.release.run $(DIRTY:%=--dirty)
 
-# The commit before the first release that can be upgraded by levels.
-FROM ?= f5283dbba500b536f738c4e25ad8792beed26d57
 upgrade: $(STAMP) ## upgrade a cluster of an older build under load, and go back (FROM=<commit or wheel> SECONDS=4)
-	@$(BIN)/python -m tests.upgrade.run --from $(FROM) --seconds $(or $(SECONDS),4)
+	@$(BIN)/python -m tests.upgrade.run $(FROM:%=--from %) --seconds $(or $(SECONDS),4)
 
 clean: ## remove what the other targets made, .venv included
 	rm -rf $(VENV) .spark-* .demo .up .upgrade tidelog-data build dist sbom.json .mypy_cache .ruff_cache .pytest_cache .hypothesis

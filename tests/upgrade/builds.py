@@ -13,6 +13,8 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[2]
 CACHE: Final = ROOT / ".upgrade"
 """Environments of other builds, one a commit; `make clean` removes them."""
+BEFORE_LEVELS: Final = "212e4fc66b0c46f31b0f8aa4a97bce8b4951d141"
+"""The build that is upgraded unless another one is named: the last commit before rooms, releases and feature levels."""
 EXTRAS: Final = "[broker,gateway]"
 PROBE: Final = "from importlib.metadata import version; print(version('tidelog'))"
 
@@ -30,6 +32,14 @@ class Build:
     name: str
     version: str
     python: str
+
+
+def has_history() -> bool:
+    """Return whether this folder is a clone with its whole history, which contains `BEFORE_LEVELS`."""
+    done = subprocess.run(
+        ["git", "-C", ROOT, "rev-parse", "--is-shallow-repository"], capture_output=True, text=True, check=False
+    )
+    return done.returncode == 0 and done.stdout.strip() == "false"
 
 
 def this_build() -> Build:

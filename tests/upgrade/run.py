@@ -28,7 +28,7 @@ from typing import Any, Final
 from tests.faults import tied
 from tests.faults.gateway import Gateway
 from tests.faults.nodes import Node, make_nodes
-from tests.upgrade.builds import Build, other_build, this_build
+from tests.upgrade.builds import BEFORE_LEVELS, Build, other_build, this_build
 from tests.upgrade.verdict import Place, faults_of_log, faults_of_records, kinds_of_lines, seen_in
 from tests.upgrade.web_load import WebLoad
 
@@ -369,7 +369,9 @@ async def one_run(way: str, old: Build, new: Build, seconds: float, base: Path) 
 def main() -> int:
     """Do the runs; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--from", dest="old", required=True, help="the old build: a commit or a wheel")
+    parser.add_argument(
+        "--from", dest="old", default=BEFORE_LEVELS, help="the old build: a commit or a wheel (default: %(default)s)"
+    )
     parser.add_argument("--seconds", type=float, default=4.0, help="of load after each step")
     parser.add_argument("--way", choices=WAYS, action="append", help="the runs to do (all)")
     parser.add_argument("--keep", type=Path, help="a directory that keeps data and logs")

@@ -5,14 +5,19 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Final
 
 import pytest
-from tests.upgrade.builds import ROOT, other_build
+from tests.upgrade.builds import BEFORE_LEVELS, ROOT, has_history, other_build
 
 pytestmark = [pytest.mark.e2e, pytest.mark.machine, pytest.mark.timeout(600)]
 
-FROM: Final = "f5283dbba500b536f738c4e25ad8792beed26d57"
+needs_history = pytest.mark.skipif(not has_history(), reason="this folder is not a clone, or a shallow one")
+
+
+@needs_history
+def test_the_default_build_is_a_commit_of_this_history() -> None:
+    done = subprocess.run(["git", "-C", ROOT, "merge-base", "--is-ancestor", BEFORE_LEVELS, "HEAD"], check=False)
+    assert done.returncode == 0, f"`make upgrade` begins at {BEFORE_LEVELS}, which is not in this history"
 
 
 def test_a_commit_and_a_wheel_that_do_not_exist_are_refused() -> None:
@@ -22,13 +27,12 @@ def test_a_commit_and_a_wheel_that_do_not_exist_are_refused() -> None:
         other_build("no.whl")
 
 
+@needs_history
 @pytest.mark.long
 @pytest.mark.parametrize("way", ["upgrade", "downgrade"])
 def test_a_cluster_under_load_loses_nothing(way: str, tmp_path: Path) -> None:
-    if subprocess.run(["git", "-C", ROOT, "cat-file", "-e", FROM], capture_output=True, check=False).returncode:
-        pytest.skip(f"needs the commit {FROM[:8]}: this folder is not a clone, or a shallow one")
     done = subprocess.run(
-        [sys.executable, "-m", "tests.upgrade.run", "--from", FROM, "--seconds", "1", "--way", way, "--keep", tmp_path],
+        [sys.executable, "-m", "tests.upgrade.run", "--seconds", "1", "--way", way, "--keep", tmp_path],
         cwd=ROOT,
         capture_output=True,
         text=True,
