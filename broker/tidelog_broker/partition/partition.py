@@ -198,7 +198,7 @@ class Partition:
             else self.state.not_owner()
         )
         self.deduplication.forget()
-        self.retention.ages.forget_expired()
+        self.retention.ages.reset_expired()
         self.pipeline.decided(news.end_offset, not_written, held_by_all=news.held_by_all, handed_over=handed_over)
         self.tools.route_news.changed(*self.driver.key)
         self.access.not_confirmed()

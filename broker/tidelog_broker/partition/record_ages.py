@@ -55,15 +55,15 @@ class RecordAges:
             return False
         return found.newest_first_us <= self._before_us(time_us // ROLLS)
 
-    def forget_expired(self) -> None:
+    def reset_expired(self) -> None:
         """Forget the expired offsets: the epoch has ended, and the log may be truncated before them.
 
-        New records may get those offsets; the next `update_expired` examines them (ADR 0123).
+        New records may get those offsets; the next `find_expired` examines them (ADR 0123).
         """
         self.expired_below = self.long_expired_below = 0
         self._examined_shape = ()
 
-    async def update_expired(self) -> None:
+    async def find_expired(self) -> None:
         """Determine the expired offsets, if the topic has a retention time."""
         epoch = self._state.epoch
         had_expired, self.expired_below, self.long_expired_below = self.expired_below > 0, 0, 0
@@ -82,7 +82,7 @@ class RecordAges:
             found = await self._ask(long_us)
             self.long_expired_below = found.expired_below if found is not None else 0
         if self._state.epoch != epoch:
-            self.forget_expired()
+            self.reset_expired()
 
     async def refresh(self) -> None:
         """Determine when the oldest and the newest record were appended, for a description."""

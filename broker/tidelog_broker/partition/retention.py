@@ -136,7 +136,7 @@ class Retention:
             if self._driver.cut_offset is None and state.log.copies.is_overtaken(replica.state.log_start):
                 await self._delete(replica.state.log_start)
                 self._changes.wake()
-            await self.ages.update_expired()
+            await self.ages.find_expired()
             if self.ages.must_roll:
                 await self._roll()
             if replica.state.owner is None:

@@ -20,7 +20,7 @@ from tidelog_broker.storage.io.errors import DamagedError, DiskFullError, NotHel
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import unpack_header
-from tidelog_proto.batch.record_batch import body_of
+from tidelog_proto.batch.record_batch import crc_checked_body
 from tidelog_proto.errors import ProtocolError
 
 log = logging.getLogger(__name__)
@@ -333,7 +333,7 @@ class ReplicaLog:
         for number, batch in enumerate(batches):
             header = unpack_header(batch)
             try:
-                body_of(header, batch)
+                crc_checked_body(header, batch)
             except ProtocolError as error:
                 if number == 0:
                     what = f"{self.store.directory.name} is damaged at offset {header.base_offset}: {error.message}"

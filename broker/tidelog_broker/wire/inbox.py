@@ -25,7 +25,7 @@ from tidelog_broker.core.replication.ports import Batch
 from tidelog_broker.wire.budget import Budget
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import batch_length, unpack_header
-from tidelog_proto.batch.record_batch import body_of, iter_batches
+from tidelog_proto.batch.record_batch import crc_checked_body, iter_batches
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import ENTRIES_PER_PEER_MESSAGE_MAX, KIB, MIB
 from tidelog_proto.wire.frames import Frame, split_attachment
@@ -214,12 +214,12 @@ def _verified(part: memoryview) -> Sequence[Batch] | ProtocolError:
     try:
         header = unpack_header(part)
         if header.length == len(part):  # a single batch, the common case
-            body_of(header, part)
+            crc_checked_body(header, part)
             return (Batch(header, part),)
         batches = []
         for data in iter_batches(part):
             header = unpack_header(data)
-            body_of(header, data)
+            crc_checked_body(header, data)
             batches.append(Batch(header, data))
     except ProtocolError as error:
         return error

@@ -34,7 +34,7 @@ from tidelog.produce.record_preparation import PreparedRecord
 from tidelog.produce.sender import Sender
 from tidelog.produce.splitting import group_by_partition
 from tidelog_proto.batch.columns import columns_of
-from tidelog_proto.batch.key_partitions import partition_column, partition_for_key, partition_list
+from tidelog_proto.batch.key_partitions import partition_for_key, partitions_of_keys
 
 COLUMNS_MIN: Final = 128
 """Number of records from which splitting as columns is cheaper than splitting as lists."""
@@ -378,11 +378,7 @@ def _split_columns(batch: OpenBatch, partition_count: int, keyless: Callable[[],
         tags=batch.tags or None,
         timestamps_us=batch.timestamps_us or None,
     )
-    hashed = None
-    if batch.keys:
-        hashed = partition_list(batch.keys, partition_count)
-        if hashed is None:
-            hashed = partition_column(columns.column("key"), partition_count)
+    hashed = partitions_of_keys(columns, partition_count, batch.keys) if batch.keys else None
     explicit: Any = pa.array(batch.partitions, pa.int32()) if batch.partitions else None
     targets: Any = hashed if explicit is None else explicit if hashed is None else pc.coalesce(explicit, hashed)
     grouped = group_by_partition(columns, targets, keyless)

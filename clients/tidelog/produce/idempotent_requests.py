@@ -44,7 +44,7 @@ from tidelog.produce.open_batch import RecordLists
 from tidelog.produce.splitting import group_by_partition
 from tidelog.requests.needed_permission import requiring
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch.key_partitions import partition_column, partition_list
+from tidelog_proto.batch.key_partitions import partitions_of_keys
 from tidelog_proto.batch.record_batch import EncodedBatch, columns_of, encode_batch
 from tidelog_proto.features import KEYED_REQUESTS
 from tidelog_proto.limits import KEYED_ID_MIN
@@ -426,10 +426,6 @@ def _parts(rows: RecordLists, partitions: int, key: RequestKey) -> list[_Part]:
 
 def _targets(rows: RecordLists, columns: pa.RecordBatch, partitions: int) -> Any:
     """Return the partition of each record as int32; None, or a null, if it is derived from the request's key."""
-    hashed = None
-    if rows.keys:
-        hashed = partition_list(rows.keys, partitions)
-        if hashed is None:
-            hashed = partition_column(columns.column("key"), partitions)
+    hashed = partitions_of_keys(columns, partitions, rows.keys) if rows.keys else None
     explicit: Any = pa.array(rows.partitions, pa.int32()) if rows.partitions else None
     return explicit if hashed is None else hashed if explicit is None else pc.coalesce(explicit, hashed)

@@ -13,7 +13,7 @@ from tidelog.produce.partition_queue import QueueOptions
 from tidelog.produce.partition_queues import PartitionQueues
 from tidelog.produce.record_preparation import RecordPreparation
 from tidelog.produce.splitting import group_by_partition, split_rows
-from tidelog_proto.batch.key_partitions import partition_column, partition_list
+from tidelog_proto.batch.key_partitions import partitions_of_keys
 
 KEYED_SORT_BYTES: Final = 32 * 1024 * 1024
 """Keyed columns are sorted by partition in parts of this size, which bounds the memory of the copy."""
@@ -71,10 +71,8 @@ class PartitionSlicer:
             for part in split_rows(columns, bytes_max=KEYED_SORT_BYTES, records_max=columns.num_rows):
                 rows = part.num_rows
                 of_part = None if chosen is None else chosen.slice(at, rows)
-                if of_part is None and keys is not None and len(keys) == rows:
-                    of_part = partition_list(keys, count)
                 if of_part is None:
-                    of_part = partition_column(part.column("key"), count)
+                    of_part = partitions_of_keys(part, count, keys if keys and len(keys) == rows else None)
                 at += rows
                 grouped = group_by_partition(
                     part, of_part, lambda: self._queues.least_loaded(route.partition_count, 0).partition

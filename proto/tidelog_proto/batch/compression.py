@@ -66,7 +66,7 @@ def strongest_body(columns: pa.RecordBatch) -> tuple[memoryview, int]:
     return body, uncompressed_bytes(description, buffer_lengths(body, description))
 
 
-def message_of(body: Buffer, codec: Codec, uncompressed_length: int) -> Buffer:
+def decompressed_message(body: Buffer, codec: Codec, uncompressed_length: int) -> Buffer:
     """Return the Arrow IPC message in a body; for GZIP and SNAPPY a new buffer of `uncompressed_length` bytes.
 
     Raises:

@@ -37,6 +37,19 @@ def partition_column(keys: pa.Array[Any], partitions: int) -> pa.Array[Any]:
     return result
 
 
+def partitions_of_keys(
+    columns: pa.RecordBatch, partitions: int, keys: Sequence[bytes | None] | None = None
+) -> pa.Array[Any]:
+    """Return the partition of every key of a batch as int32; null keys give null.
+
+    Args:
+        columns: a batch with the column `key`.
+        keys: the same keys as a list, from which few keys are hashed faster.
+    """
+    few = None if keys is None else partition_list(keys, partitions)
+    return partition_column(columns.column("key"), partitions) if few is None else few
+
+
 def partition_list(keys: Sequence[bytes | None], partitions: int) -> pa.Array[Any] | None:
     """Return the partition of every key of a list, equal to `partition_column` of its column.
 

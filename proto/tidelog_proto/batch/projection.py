@@ -35,7 +35,7 @@ from tidelog_proto.batch.ipc_message import (
     parse_message,
     uncompressed_bytes,
 )
-from tidelog_proto.batch.record_batch import body_of
+from tidelog_proto.batch.record_batch import crc_checked_body
 from tidelog_proto.limits import KIB
 
 WHOLE_BYTES_MAX: Final = 2 * KIB
@@ -106,7 +106,7 @@ def project(batch: Buffer, columns: int) -> Buffer:
         return head_alone(header)
     if header.body_length <= WHOLE_BYTES_MAX or header.codec in _COMPRESSED_WHOLE:
         return batch
-    return _cut(header, body_of(header, batch), header.flags & columns & COLUMN_FLAGS)
+    return _cut(header, crc_checked_body(header, batch), header.flags & columns & COLUMN_FLAGS)
 
 
 def head_alone(header: BatchHeader) -> bytes:

@@ -20,7 +20,7 @@ from crc32c import crc32c
 
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.columns import canonical, columns_of, flags_of, stored_schema_of, with_tight_headers
-from tidelog_proto.batch.compression import encode_body, message_of
+from tidelog_proto.batch.compression import decompressed_message, encode_body
 from tidelog_proto.batch.header import (
     BatchHeader,
     Buffer,
@@ -167,7 +167,7 @@ class RecordBatch:
                 batches with records but without a value column.
         """
         header = unpack_header(buffer, is_sent=True)
-        body = body_of(header, buffer)
+        body = crc_checked_body(header, buffer)
         if header.record_count and not header.flags & (Flags.VALUE | Flags.PROJECTED):
             raise ProtocolError(
                 pb.UNSUPPORTED_BATCH, f"flags {header.flags:#x}: batches without a value column are not supported"
@@ -305,7 +305,7 @@ def plain_columns_of(batch: RecordBatch) -> PlainColumns | None:
     return None if batch._first else plain_columns(batch.header, batch._body)  # noqa: SLF001 - of this module
 
 
-def body_of(header: BatchHeader, buffer: Buffer) -> memoryview:
+def crc_checked_body(header: BatchHeader, buffer: Buffer) -> memoryview:
     """Return the body after a header that was parsed from the start of `buffer`.
 
     Raises:
@@ -333,7 +333,7 @@ def decode_columns(header: BatchHeader, body: Buffer) -> pa.RecordBatch:
         return columns_of([])
     if not has_body(header):
         return _NO_COLUMNS
-    return read_columns(header, message_of(body, header.codec, header.uncompressed_length))
+    return read_columns(header, decompressed_message(body, header.codec, header.uncompressed_length))
 
 
 def read_columns(header: BatchHeader, message: Buffer) -> pa.RecordBatch:

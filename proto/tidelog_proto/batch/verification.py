@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.arrow_layout import check_layout
-from tidelog_proto.batch.compression import message_of
+from tidelog_proto.batch.compression import decompressed_message
 from tidelog_proto.batch.header import BatchHeader, Buffer, Codec, Flags, unpack_header
 from tidelog_proto.batch.ipc_message import (
     LZ4_FRAME,
@@ -43,7 +43,7 @@ from tidelog_proto.batch.ipc_message import (
     parse_message,
     uncompressed_bytes,
 )
-from tidelog_proto.batch.record_batch import body_of, read_columns, timestamp_range
+from tidelog_proto.batch.record_batch import crc_checked_body, read_columns, timestamp_range
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import TAG_BYTES_MAX
 
@@ -93,16 +93,16 @@ def verify_stored(view: Buffer) -> BatchHeader:
     """
     header = unpack_header(view)
     if header.flags & Flags.DERIVED and not header.record_count:
-        body_of(header, view)
+        crc_checked_body(header, view)
         return header
     return _verified(header, view)
 
 
 def _verified(header: BatchHeader, view: Buffer) -> BatchHeader:
-    body = body_of(header, view)
+    body = crc_checked_body(header, view)
     _check_storable(header)
     codec = header.codec
-    message = message_of(body, codec, header.uncompressed_length) if codec else body
+    message = decompressed_message(body, codec, header.uncompressed_length) if codec else body
     checked = _check_description(header, codec, message)
     if checked.pairs is not None:
         _check_offsets(message, checked.pairs)

@@ -57,7 +57,7 @@ async def test_records_expire_after_the_retention_time(stand: Stand) -> None:
     found: list[tuple[int, int]] = []
     for passing.passed_s in (0, DAY_S - 60, DAY_S + 60, LONG * DAY_S - 60, LONG * DAY_S + 60):
         ages = passing.ages(partition)
-        await ages.update_expired()
+        await ages.find_expired()
         found.append((ages.expired_below, ages.long_expired_below))
     assert found == [(0, 0), (0, 0), (3, 0), (3, 0), (3, 3)]
 
@@ -76,11 +76,11 @@ async def test_expired_offsets_are_forgotten_when_the_epoch_ends(stand: Stand, m
     ages = passing.ages(partition)
     monkeypatch.setattr(partition.retention, "ages", ages)
     passing.passed_s = LONG * DAY_S + 60
-    await ages.update_expired()
+    await ages.find_expired()
     assert (ages.expired_below, ages.long_expired_below) == (3, 3)
     await ended(partition)
     assert (ages.expired_below, ages.long_expired_below) == (0, 0)
-    await ages.update_expired()
+    await ages.find_expired()
     assert (ages.expired_below, ages.long_expired_below) == (3, 3)
 
 
@@ -96,10 +96,10 @@ async def test_result_found_while_an_epoch_ends_is_discarded(stand: Stand, monke
         return found
 
     monkeypatch.setattr(partition.log.times, "look", look_while_it_ends)
-    await ages.update_expired()
+    await ages.find_expired()
     assert ages.expired_below == 0
     monkeypatch.undo()
-    await ages.update_expired()
+    await ages.find_expired()
     assert ages.expired_below == 3
 
 
@@ -107,8 +107,8 @@ async def test_expired_records_stay_expired_until_deleted(stand: Stand) -> None:
     passing, partition = Passing(), await filled(stand, retention_ms=DAY_MS)
     ages = passing.ages(partition)
     passing.passed_s = DAY_S + 60
-    await ages.update_expired()
-    await ages.update_expired()
+    await ages.find_expired()
+    await ages.find_expired()
     assert ages.expired_below == 3
 
 
@@ -121,7 +121,7 @@ async def test_nothing_expires_without_a_retention_time(
     ages = passing.ages(partition)
     monkeypatch.setattr(AppendTimes, "look", lambda *_: pytest.fail("the log was looked at"))
     passing.passed_s = 1000 * DAY_S
-    await ages.update_expired()
+    await ages.find_expired()
     assert (ages.expired_below, ages.long_expired_below, ages.must_roll) == (0, 0, False)
 
 
@@ -130,7 +130,7 @@ async def test_segment_rolls_after_a_fraction_of_the_time_unless_on_hold(stand: 
     ages = passing.ages(partition)
     passing.passed_s = DAY_S // ROLLS + 60
     told = [ages.must_roll]
-    await ages.update_expired()
+    await ages.find_expired()
     told.append(ages.must_roll)
     passing.passed_s = DAY_S // ROLLS - 60
     told.append(ages.must_roll)
@@ -152,13 +152,13 @@ async def test_idle_log_is_not_read_until_something_expires(stand: Stand, monkey
 
     monkeypatch.setattr(AppendTimes, "look", noted)
     for _ in range(4):
-        await ages.update_expired()
+        await ages.find_expired()
     assert len(looks) == 2, "again after it failed, and not after that"
     assert partition.log.roll()
-    await ages.update_expired()
+    await ages.find_expired()
     assert len(looks) == 3
     passing.passed_s = DAY_S + 60
-    await ages.update_expired()
+    await ages.find_expired()
     assert ages.expired_below == 3
 
 
@@ -166,10 +166,10 @@ async def test_downtime_counts_only_after_the_clock_is_steady(stand: Stand) -> N
     partition = await filled(stand, retention_ms=DAY_MS)
     passing = Passing(off_s=365 * DAY_S, settle_s=3_600)
     ages = passing.ages(partition)
-    await ages.update_expired()
+    await ages.find_expired()
     assert ages.expired_below == 0
     passing.passed_s = 3_600
-    await ages.update_expired()
+    await ages.find_expired()
     assert (ages.expired_below, ages.long_expired_below) == (3, 3)
 
 

@@ -9,7 +9,7 @@ from tests.proto.batches import CODECS, EVERYTHING
 
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.columns import columns_of
-from tidelog_proto.batch.compression import encode_body, message_of
+from tidelog_proto.batch.compression import decompressed_message, encode_body
 from tidelog_proto.batch.header import Buffer, Codec
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import MIB
@@ -20,14 +20,14 @@ MESSAGE = bytes(memoryview(COLUMNS.serialize()))
 
 def refuse(body: Buffer, codec: Codec, length: int) -> None:
     with pytest.raises(ProtocolError) as refused:
-        message_of(body, codec, length)
+        decompressed_message(body, codec, length)
     assert refused.value.code == pb.CORRUPT_BATCH
 
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_bodies_come_back(codec: Codec) -> None:
     body, length = encode_body(COLUMNS, codec)
-    message = message_of(body, codec, length)
+    message = decompressed_message(body, codec, length)
     assert pa.ipc.read_record_batch(pa.py_buffer(message), COLUMNS.schema).equals(COLUMNS)
     if codec in {Codec.NONE, Codec.GZIP, Codec.SNAPPY}:
         assert bytes(message) == MESSAGE
@@ -54,7 +54,7 @@ def test_uncompressed_length_of_compressed_buffers_is_what_they_hold() -> None:
 def test_gzip_is_understood_by_others() -> None:
     body, _ = encode_body(COLUMNS, Codec.GZIP)
     assert gzip.decompress(body) == MESSAGE
-    assert bytes(message_of(gzip.compress(MESSAGE), Codec.GZIP, len(MESSAGE))) == MESSAGE
+    assert bytes(decompressed_message(gzip.compress(MESSAGE), Codec.GZIP, len(MESSAGE))) == MESSAGE
 
 
 def test_gzip_bodies_that_are_not_one_exact_member() -> None:
