@@ -13,7 +13,7 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 STAGGER_S: Final = 0.25
@@ -82,7 +82,8 @@ async def over_socket(above: asyncio.BaseProtocol, connected: socket.socket) -> 
     except BaseException:
         connected.close()
         raise
-    if transport.is_closing() and not isinstance(transport, asyncio.Transport):  # uvloop's are not subclasses of it
+    is_of_asyncio = isinstance(cast("object", transport), asyncio.Transport)  # uvloop's are not subclasses of it
+    if transport.is_closing() and not is_of_asyncio:
         connected.detach()
 
 
