@@ -515,7 +515,7 @@ class OffsetsLog(StateLog):
         """Make prepared positions durable and apply them.
 
         Args:
-            records: at most `RECORDS_PER_BATCH` - 1; they are applied as they are, so nobody changes them later.
+            records: at most `RECORDS_PER_BATCH` - 1; they are applied as they are, and do not change afterwards.
             epoch: see `write`.
             made: the record of a group that the commit creates, with its creator.
 
