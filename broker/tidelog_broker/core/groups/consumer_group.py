@@ -577,15 +577,6 @@ def _topic_sets(available: Mapping[str, Mapping[bytes, int]]) -> dict[str, froze
     return {member_id: topics[id(answer)] for member_id, answer in available.items()}
 
 
-def not_held(group: str, generation: int, key: PartitionKey) -> ProtocolError:
-    """Return the error for a position that a member may not commit, see `ConsumerGroup.may_commit`."""
-    return ProtocolError(
-        pb.MEMBER_FENCED,
-        f"partition {key[1]} of topic {key[0].hex()} is not held by this member of group {group!r} in "
-        f"generation {generation}: it is assigned to another member; stop reading it",
-    )
-
-
 def fenced(group: str) -> ProtocolError:
     """Return the error for a client that is not, or no longer, a member."""
     return ProtocolError(

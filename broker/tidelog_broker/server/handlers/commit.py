@@ -17,8 +17,8 @@ from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from tidelog_broker.broker import Broker
-from tidelog_broker.core.groups.consumer_group import not_held
 from tidelog_broker.core.groups.member_access import MemberAccess
+from tidelog_broker.core.groups.partition_lists import not_held
 from tidelog_broker.core.groups.positions import GroupOffsets, OffsetKey, Place
 from tidelog_broker.core.request_costs import SLICE_US
 from tidelog_broker.core.security.session import Session

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tidelog_broker.core.groups import consumer_group
-from tidelog_broker.core.groups.consumer_group import ConsumerGroup, not_held
+from tidelog_broker.core.groups.consumer_group import ConsumerGroup
 from tidelog_broker.core.groups.member_access import UNRESTRICTED, MemberAccess
-from tidelog_broker.core.groups.partition_lists import keys_of, partitions_of
+from tidelog_broker.core.groups.partition_lists import keys_of, not_held, partitions_of
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
