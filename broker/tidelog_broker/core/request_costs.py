@@ -204,7 +204,8 @@ COSTS: Final[dict[str, Cost]] = {
 """Cost by envelope kind."""
 
 LONG_SLICES: Final[dict[str, str]] = {
-    "commit": "positions are prepared and written without interruption: 20 ms for 4,096",
+    "commit": "records of positions get their revisions and are written without interruption, and are applied so when "
+    "they are durable: 12 ms for 4,096 in all; they are made in slices before that, and so is the answer afterwards",
     "group_heartbeat": "held partitions and loads are read without interruption, and so are the partitions of a new "
     "assignment granted: 15 ms for 20,000; the assignment is computed in slices before that",
 }

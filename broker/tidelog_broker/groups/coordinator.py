@@ -248,12 +248,13 @@ class Coordinator:
         if known is not None and known.principal != reader.principal:
             raise fenced(group)
 
-    def check_commit(self, group: str, member_id: str, generation: int, key: PartitionKey) -> None:
-        """Check that a position may be committed; the caller then prepares it without an await in between.
+    def may_commit(self, group: str, member_id: str, generation: int) -> Callable[[PartitionKey], bool]:
+        """Return the check of a position's partition; it holds, and positions are prepared, until the next await.
 
         Raises:
-            ProtocolError: see `ConsumerGroup.check_commit`; EPOCH_CHANGING if this node no longer coordinates, or
-                while the group is being deleted; INVALID_REQUEST if the limit of groups is reached.
+            ProtocolError: no position may be committed: see `ConsumerGroup.may_commit`; EPOCH_CHANGING if this node no
+                longer coordinates, or while the group is being deleted; INVALID_REQUEST if the limit of groups is
+                reached.
         """
         self._coordinating()
         self._check_stays(group)
@@ -261,9 +262,10 @@ class Coordinator:
             self._check_room(group)
         coordinated = self._groups.get(group)
         if coordinated is not None:
-            coordinated.group.check_commit(member_id, generation, key)
-        elif member_id:
+            return coordinated.group.may_commit(member_id, generation)
+        if member_id:
             raise fenced(group)
+        return _anywhere
 
     # ----------------------------------------------------------------------------------------------- groups
 
@@ -540,6 +542,10 @@ class Coordinator:
         coordinated = self._groups.get(group.name)
         if coordinated is not None and coordinated.group is group and group.is_empty:
             del self._groups[group.name]
+
+
+def _anywhere(_: PartitionKey) -> bool:
+    return True
 
 
 def _elsewhere() -> ProtocolError:

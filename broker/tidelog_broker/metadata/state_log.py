@@ -195,7 +195,8 @@ class StateLog:
         """
         for start in range(0, len(records), RECORDS_PER_BATCH):
             values = [record.SerializeToString() for record in records[start : start + RECORDS_PER_BATCH]]
-            self._bytes_since_snapshot += await self._append(values, epoch=epoch)
+            written_bytes = await self._append(values, epoch=epoch)
+            self._bytes_since_snapshot += written_bytes
         self._begin_snapshot_if_due(epoch)
 
     async def write_deletion(self, record: StateRecord, *, epoch: int) -> None:
@@ -206,7 +207,8 @@ class StateLog:
         """
         if self._snapshotting:
             raise ProtocolError(pb.EPOCH_CHANGING, f"a snapshot of {self._partition.name} is being written; retry")
-        self._bytes_since_snapshot += await self._append([record.SerializeToString()], epoch=epoch, bars=True)
+        written_bytes = await self._append([record.SerializeToString()], epoch=epoch, bars=True)
+        self._bytes_since_snapshot += written_bytes
 
     def _begin_snapshot_if_due(self, epoch: int) -> None:
         if self._snapshotting or self._barring:
@@ -220,11 +222,22 @@ class StateLog:
             if value is not None:
                 self._apply(value)
 
-    async def _append(self, values: list[bytes], *, epoch: int, bars: bool = False, changes: bool = True) -> int:
+    async def _append(
+        self,
+        values: list[bytes],
+        *,
+        epoch: int,
+        bars: bool = False,
+        changes: bool = True,
+        applied: Callable[[], None] | None = None,
+    ) -> int:
         """Append values, apply them as soon as they are durable, and return the bytes written.
 
-        Nothing is appended in another epoch than `epoch`. `bars`: no snapshot may begin before the outcome. `changes`:
-        whether the values are new, unlike those of a snapshot.
+        Args:
+            epoch: nothing is appended in another one.
+            bars: no snapshot may begin before the outcome.
+            changes: whether the values are new, unlike those of a snapshot.
+            applied: applies the values, for a caller that has them decoded.
         """
         encoded = encode_batch(columns_of(values), now_us=time.time_ns() // 1000, control=True)
         data = memoryview(bytearray(encoded.to_bytes()))
@@ -236,7 +249,10 @@ class StateLog:
             self._barring -= bars
             if not isinstance(outcome, ProtocolError):
                 # Applied before the wait: a snapshot that begins during the wait must include the record.
-                self._apply_all(values)
+                if applied is None:
+                    self._apply_all(values)
+                else:
+                    applied()
                 if self.applied == outcome.base_offset:
                     self.applied = outcome.end_offset
             if settled.done():
@@ -469,9 +485,18 @@ class OffsetsLog(StateLog):
             if self._groups.apply(group) and group.deleted:
                 self._positions.forget_group(group.group)
             return
-        record = pb.OffsetRecord.FromString(value)
-        if not self._is_gone(record.topic_id):  # The topic may have been deleted while the commit was pending.
-            self._positions.apply(record)
+        self._take_positions([pb.OffsetRecord.FromString(value)])
+
+    def _take_positions(self, records: Sequence[pb.OffsetRecord]) -> None:
+        """Apply positions, except those of topics that were deleted while the commit was pending."""
+        gone: dict[bytes, bool] = {}
+        for record in records:
+            topic_id = record.topic_id
+            is_gone = gone.get(topic_id)
+            if is_gone is None:
+                is_gone = gone[topic_id] = self._is_gone(topic_id)
+            if not is_gone:
+                self._positions.apply(record)
 
     async def write_group(self, record: pb.GroupRecord, *, epoch: int) -> None:
         """Make a group's new record durable and apply it; a deletion also deletes the group's positions.
@@ -490,6 +515,7 @@ class OffsetsLog(StateLog):
         """Make prepared positions durable and apply them.
 
         Args:
+            records: at most `RECORDS_PER_BATCH` - 1; they are applied as they are, and do not change afterwards.
             epoch: see `write`.
             made: the record of a group that the commit creates, with its creator.
 
@@ -497,8 +523,22 @@ class OffsetsLog(StateLog):
             ProtocolError: see `StateLog.write`; records that were certainly not written are withdrawn. Others may
                 still be committed, so later ones get a higher revision.
         """
+        if not records:
+            return
+        values = [record.SerializeToString() for record in records]
+        if made is not None:
+            values.insert(0, wrapped_group(made).SerializeToString())
+        assert len(values) <= RECORDS_PER_BATCH, "a commit is one batch"
+
+        def apply() -> None:
+            if made is not None:
+                self._take(values[0])
+            self._take_positions(records)
+
         try:
-            await self.write(records if made is None or not records else [wrapped_group(made), *records], epoch=epoch)
+            written_bytes = await self._append(values, epoch=epoch, applied=apply)
+            self._bytes_since_snapshot += written_bytes
+            self._begin_snapshot_if_due(epoch)
         except ProtocolError as error:
             if NATURE[error.code].definite:
                 for record in records:

@@ -62,14 +62,11 @@ class FallbackReplicas:
         Raises:
             TidelogError: as `ask_owner`, and no other replica can be read yet.
         """
-        loop = asyncio.get_running_loop()
+        open_owner = self.owner_now(topic, partition)
+        if open_owner is not None:
+            return open_owner
         owner = self._metadata.owner_address(topic, partition)
-        connection = None if owner is None else self._responsive_connection(owner)
-        if owner is not None and connection is not None:
-            self._failing_since.pop(owner, None)
-            self._failing_since.pop((topic, partition), None)
-            return ReadReplica(connection)
-        began = loop.time()
+        began = asyncio.get_running_loop().time()
         error: TidelogError
         if self.owner_has_failed(topic, partition) and self.has_others(topic, partition):
             error = NodeUnreachableError(f"the owner of {topic!r}/{partition} does not answer")
@@ -98,6 +95,16 @@ class FallbackReplicas:
                 if fallback is not None:
                     return ReadReplica(fallback, is_owner=False, instead_of=owner)
         raise error
+
+    def owner_now(self, topic: str, partition: int) -> ReadReplica | None:
+        """Return the open connection to the owner, if the owner is known and responsive."""
+        owner = self._metadata.owner_address(topic, partition)
+        connection = None if owner is None else self._responsive_connection(owner)
+        if owner is None or connection is None:
+            return None
+        self._failing_since.pop(owner, None)
+        self._failing_since.pop((topic, partition), None)
+        return ReadReplica(connection)
 
     def has_others(self, topic: str, partition: int) -> bool:
         """Return whether the partition has other replicas than the owner."""

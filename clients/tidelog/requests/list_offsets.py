@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from tidelog.cluster.answers import results_of
@@ -55,23 +55,29 @@ class OffsetSearch:
             TidelogError: the first failure; errors that are not retriable come first.
         """
         self.failures = {}
-        missing = self.missing
-        replicas: list[ReadReplica | BaseException] = []
-        for part in in_requests(missing, OFFSETS_PER_REQUEST):
-            reaching = [self._router.reading_connection(self._topic, partition) for partition in part]
-            replicas += await asyncio.gather(*reaching, return_exceptions=True)
         groups: dict[Connection, tuple[ReadReplica, list[int]]] = {}
-        for partition, one in zip(missing, replicas, strict=True):
-            if isinstance(one, BaseException):
-                self._record_failure([partition], one)
-            else:
-                groups.setdefault(one.connection, (one, []))[1].append(partition)
+        for part in in_requests(self.missing, OFFSETS_PER_REQUEST):
+            for partition, one in zip(part, await self._replicas(part), strict=True):
+                if isinstance(one, BaseException):
+                    self._record_failure([partition], one)
+                else:
+                    groups.setdefault(one.connection, (one, []))[1].append(partition)
         await asyncio.gather(*(self._ask_in_sequence(one, group) for one, group in groups.values()))
         if any(isinstance(failure, UnknownTopicError) for failure in self.failures.values()):
             self.found.clear()  # The name may belong to a new topic now.
         for failure in sorted(self.failures.values(), key=lambda each: each.retriable):
             raise failure
         return {partition: self.found[partition] for partition in self._partitions}
+
+    async def _replicas(self, partitions: Sequence[int]) -> Sequence[ReadReplica | BaseException]:
+        """Return the replica to ask about each partition, without a task for a partition whose owner is connected."""
+        found = [self._router.fallback_replicas.owner_now(self._topic, partition) for partition in partitions]
+        pairs = zip(partitions, found, strict=True)
+        reaching = [self._router.reading_connection(self._topic, partition) for partition, one in pairs if one is None]
+        if not reaching:
+            await asyncio.sleep(0)  # other work may run between the parts of a large topic
+        reached = iter(await asyncio.gather(*reaching, return_exceptions=True))
+        return [next(reached) if one is None else one for one in found]
 
     async def _ask_in_sequence(self, replica: ReadReplica, group: list[int]) -> None:
         """Send the requests for a node one after the other; after a failure the remaining partitions fail, too."""

@@ -13,7 +13,7 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 STAGGER_S: Final = 0.25
@@ -71,12 +71,20 @@ async def connect_to(above: asyncio.BaseProtocol, host: str, port: int) -> None:
 
 
 async def over_socket(above: asyncio.BaseProtocol, connected: socket.socket) -> None:
-    """Attach a connected socket to a protocol; close the socket if that fails."""
+    """Attach a connected socket to a protocol; close the socket if that fails.
+
+    If the protocol closes its transport in `connection_made`, uvloop closes the descriptor before it links the socket
+    object to the transport, so the object would later close a descriptor that has got the same number. libuv aborts
+    the process, without a message, if such a descriptor is one that it polls. So the object gives up its number here.
+    """
     try:
-        await asyncio.get_running_loop().create_connection(lambda: above, sock=connected)
+        transport, _ = await asyncio.get_running_loop().create_connection(lambda: above, sock=connected)
     except BaseException:
         connected.close()
         raise
+    is_of_asyncio = isinstance(cast("object", transport), asyncio.Transport)  # uvloop's are not subclasses of it
+    if transport.is_closing() and not is_of_asyncio:
+        connected.detach()
 
 
 async def connected_socket(

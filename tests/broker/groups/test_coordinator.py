@@ -264,7 +264,7 @@ async def test_coordinator_of_an_ended_epoch_writes_nothing_and_refuses_commits(
     shard.coordinator.begin(node.broker.partitions.get(*shard.key).state.epoch + 1)
     for group, member_id in (("g", ada.membership.member_id), ("other", "")):
         with pytest.raises(ProtocolError) as refused:
-            shard.coordinator.check_commit(group, member_id, 1, (made.topic_id, 0))
+            shard.coordinator.may_commit(group, member_id, 1)
         assert refused.value.code == pb.EPOCH_CHANGING
     with pytest.raises(ProtocolError) as refused:
         await shard.coordinator.delete(kept)

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 from tests.broker.peer import Peer, batch
+from tests.broker.prepared import prepared
 from tests.broker.stand import Stand, settled
 
 from tidelog_broker.base.tasks import Tasks
@@ -299,7 +300,7 @@ async def test_position_with_an_unknown_outcome_is_not_overwritten(
     await peer.publish(topic.topic_id, batch(*[b"x"] * 10))
     key = OffsetKey("g", topic.topic_id, 0)
     epoch = await node.broker.groups.of("g").coordinator.ready()
-    first = node.broker.groups.of("g").positions.prepare(key, next_offset=3, note="", reset=False, now_us=1)
+    first = prepared(node.broker.groups.of("g").positions, key, next_offset=3)
     assert first is not None
 
     def failing(pending: PendingPublish) -> None:
@@ -309,9 +310,34 @@ async def test_position_with_an_unknown_outcome_is_not_overwritten(
         patched.setattr(node.broker.partitions.get(*node.broker.groups.key_of("g")).pipeline, "submit", failing)
         with pytest.raises(ProtocolError):
             await node.broker.groups.of("g").log.write_offsets([first], epoch=epoch)
-    second = node.broker.groups.of("g").positions.prepare(key, next_offset=5, note="", reset=False, now_us=2)
+    second = prepared(node.broker.groups.of("g").positions, key, next_offset=5)
     assert second is not None
     assert second.revision - first.revision == (1 if code == pb.TIMED_OUT else 0)
+
+
+async def test_concurrent_writes_all_count_towards_the_next_snapshot(stand: Stand, node: Node, peer: Peer) -> None:
+    topic = await peer.create()
+    log: Any = node.broker.groups.of("g").log
+
+    def counted_bytes() -> int:
+        return int(vars(log)["_bytes_since_snapshot"])
+
+    async def written_bytes(*next_offsets: int) -> int:
+        before = counted_bytes()
+        numbers = []
+        for next_offset in next_offsets:
+            entry = pb.CommitEntry(topic_id=topic.topic_id, next_offset=next_offset)
+            numbers.append(peer.post(commit=pb.Commit(group="g", entries=[entry])))
+        await asyncio.wait([asyncio.create_task(peer.reply(number)) for number in numbers])
+        return counted_bytes() - before
+
+    await peer.publish(topic.topic_id, batch(*[b"x"] * 9))
+    single = await written_bytes(1)
+    stand.disk.hold("sync", "__offsets")
+    both = asyncio.create_task(written_bytes(2, 3))
+    await stand.disk.held_up()
+    stand.disk.heal()
+    assert (single > 0, await both) == (True, 2 * single)
 
 
 @pytest.mark.parametrize("snapshotting", [False, True], ids=["alone", "beside a snapshot"])

@@ -63,3 +63,17 @@ async def test_position_is_committed_if_no_owner_answers(
     monkeypatch.setattr(FakeConnection, "on_list_offsets", lambda peer, frame: None)
     await fetch_and_commit.commit(router, "g", "t", {0: 7}, reset=False, note="")
     assert [each.next_offset for each in await committed_positions.committed(router, "g", "t")] == [7]
+
+
+async def test_owner_with_an_open_connection_is_found_without_a_task_for_each_partition(
+    node: FakeNode, router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.reach("wide", 5)
+    first = await list_offsets.list_offsets(router, "wide", "latest", None)
+
+    async def connecting(*_: object) -> None:
+        raise AssertionError("a task for one partition")
+
+    monkeypatch.setattr(Router, "reading_connection", connecting)
+    assert await list_offsets.list_offsets(router, "wide", "latest", None) == first
+    assert len(first) == 4

@@ -75,6 +75,30 @@ def test_many_short_lines_are_returned_in_pieces(monkeypatch: pytest.MonkeyPatch
     assert not any(lines for lines in LineBuffer().feed(b"\n" * 1_000))
 
 
+@pytest.mark.parametrize("line", [b"{}\n", b"\n", b"\n" * 99 + b"{}\n"], ids=["short", "blank", "mixed"])
+def test_few_lines_are_read_between_two_groups(line: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A piece of a body has tens of thousands of short lines: the work between two turns is bounded."""
+    made = 0
+
+    def line_made(number: int, text: bytes) -> Line:
+        nonlocal made
+        made += 1
+        return Line(number, text)
+
+    monkeypatch.setattr(json_lines, "Line", line_made)
+    body = line * (128 * 1024 // len(line))
+    found: list[Line] = []
+    groups = 0
+    for lines in LineBuffer().feed(body):
+        groups += 1
+        found += lines
+        assert made - len(found) < GROUP_LINES
+    assert found == [Line(number, text) for number, text in enumerate(body.split(b"\n"), 1) if text]
+    if found:
+        assert groups >= body.count(b"\n") // (json_lines.LOOKED_AT_ONCE + GROUP_LINES)
+    assert groups <= len(found) // GROUP_LINES + body.count(b"\n") // json_lines.LOOKED_AT_ONCE + 3
+
+
 def test_the_beginning_of_a_line_is_buffered() -> None:
     buffer = LineBuffer()
     list(buffer.feed(b"a\nbcd"))

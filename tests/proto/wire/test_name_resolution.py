@@ -1,17 +1,27 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import os
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
+import uvloop
 
-from tidelog_proto.wire.name_resolution import by_turns, connect_to, connected_socket, look_up, most_informative
+from tidelog_proto.wire.name_resolution import (
+    by_turns,
+    connect_to,
+    connected_socket,
+    look_up,
+    most_informative,
+    over_socket,
+)
 
 ADDRESS = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.1", 7400))]
 
@@ -182,3 +192,38 @@ def test_a_process_ends_while_a_name_server_does_not_answer() -> None:
     ended = subprocess.run([sys.executable, "-c", STOPS], capture_output=True, text=True, timeout=50, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "stops\n", "")
     assert time.monotonic() - began < 20
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+@pytest.mark.parametrize("end", ["close", "abort", "cancel"])
+def test_no_descriptor_is_closed_twice(run: Callable[[Coroutine[Any, Any, None]], None], end: str) -> None:
+    """The number of a closed descriptor is soon that of another one, which must stay open."""
+
+    class Ends(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            if end != "cancel":
+                getattr(transport, end)()
+
+    async def connect(address: tuple[str, int]) -> int:
+        connected = await connected_socket(*address)
+        number = connected.fileno()
+        attaching = asyncio.create_task(over_socket(Ends(), connected))
+        await asyncio.sleep(0)
+        if end == "cancel":
+            attaching.cancel()
+        await asyncio.wait([attaching])
+        assert attaching.cancelled() is (end == "cancel")
+        await asyncio.sleep(0.05)
+        return number
+
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            number = await connect(server.getsockname())
+            with pytest.raises(OSError, match="Bad file descriptor"):
+                os.fstat(number)
+            other = os.open(os.devnull, os.O_RDONLY)
+            assert other == number
+            gc.collect()
+            os.close(other)  # it is open
+
+    run(main())

@@ -117,8 +117,10 @@ class Coordinator:
         if not self.stands:
             return
         try:
-            self.group.check_commit(sent.member_id, sent.generation, sent.place)
+            may_commit = self.group.may_commit(sent.member_id, sent.generation)(sent.place)
         except ProtocolError:
+            may_commit = False
+        if not may_commit:
             answer(None)
             return
         self.world.committing(sent)

@@ -159,18 +159,25 @@ class Positions:
 
     def commit(self, key: OffsetKey, offset: int, *, now_us: int, answer: Callable[[int | None], None]) -> None:
         """Store a position; `answer` is called with the resulting position, or None if it is unknown."""
-        record = self._positions.prepare(key, next_offset=offset, note="", reset=False, now_us=now_us)
+        record = pb.OffsetRecord(
+            group=key.group,
+            topic_id=key.topic_id,
+            partition=key.partition,
+            next_offset=offset,
+            commit_timestamp_us=now_us,
+        )
+        is_new = self._positions.prepare(key, record, reset=False)
 
         def settled(error: ProtocolError | None) -> None:
             if error is None:
                 stored = self._positions.get(key)
                 answer(0 if stored is None else stored.next_offset)
                 return
-            if record is not None and NATURE[error.code].definite:
+            if is_new and NATURE[error.code].definite:
                 self._positions.withdraw(record)
             answer(None)
 
-        if record is None:
-            settled(None)
-        else:
+        if is_new:
             self._write([record], settled)
+        else:
+            settled(None)

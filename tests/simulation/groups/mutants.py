@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
 from unittest.mock import patch
 
 from tests.simulation.groups import log
@@ -29,7 +28,7 @@ _report, _answered, _restart, _told = (
     ConsumerGroup.assignment_of,
 )
 _join = ConsumerGroup.join
-_check_commit, _decide_steps = ConsumerGroup.check_commit, ConsumerGroup.decide_steps
+_may_commit, _decide_steps = ConsumerGroup.may_commit, ConsumerGroup.decide_steps
 _prepare, _apply, _withdraw = GroupOffsets.prepare, GroupOffsets.apply, GroupOffsets.withdraw
 
 
@@ -120,18 +119,20 @@ def _tells_the_target(self: ConsumerGroup, member_id: str) -> MemberAssignment |
     return MemberAssignment(told.generation, frozenset(self._members[member_id].target), told.revision)
 
 
-def _checks_no_commit(self: ConsumerGroup, member_id: str, generation: int, key: PartitionId) -> None:
-    del self, member_id, generation, key
+def _checks_no_commit(self: ConsumerGroup, member_id: str, generation: int) -> Callable[[PartitionId], bool]:
+    del self, member_id, generation
+    return lambda _: True
 
 
-def _checks_members_only(self: ConsumerGroup, member_id: str, generation: int, key: PartitionId) -> None:
-    if member_id not in self._members:
-        _check_commit(self, member_id, generation, key)
+def _checks_members_only(self: ConsumerGroup, member_id: str, generation: int) -> Callable[[PartitionId], bool]:
+    if member_id in self._members:
+        return lambda _: True
+    return _may_commit(self, member_id, generation)
 
 
-def _checks_no_generation(self: ConsumerGroup, member_id: str, generation: int, key: PartitionId) -> None:
+def _checks_no_generation(self: ConsumerGroup, member_id: str, generation: int) -> Callable[[PartitionId], bool]:
     del generation
-    _check_commit(self, member_id, 1 << 60, key)
+    return _may_commit(self, member_id, 1 << 60)
 
 
 def _forgets_members(self: ConsumerGroup, record: pb.GroupRecord | None, *, in_doubt: bool = False) -> None:
@@ -158,29 +159,29 @@ def _is_never_silent(self: Sessions, now: float) -> list[MemberKey]:
     return []
 
 
-def _goes_back(self: GroupOffsets, key: OffsetKey, **commit: Any) -> pb.OffsetRecord | None:
-    commit["reset"] = True
-    return _prepare(self, key, **commit)
+def _goes_back(self: GroupOffsets, key: OffsetKey, record: pb.OffsetRecord, *, reset: bool) -> bool:
+    del reset
+    return _prepare(self, key, record, reset=True)
 
 
-def _knows_only_what_is_durable(self: GroupOffsets, key: OffsetKey, **commit: Any) -> pb.OffsetRecord | None:
+def _knows_only_what_is_durable(self: GroupOffsets, key: OffsetKey, record: pb.OffsetRecord, *, reset: bool) -> bool:
     self._pending.pop(key, None)
-    return _prepare(self, key, **commit)
+    return _prepare(self, key, record, reset=reset)
 
 
 def _answers_what_is_overtaken_at_once(
-    self: GroupOffsets, key: OffsetKey, *, next_offset: int, **commit: Any
-) -> pb.OffsetRecord | None:
+    self: GroupOffsets, key: OffsetKey, record: pb.OffsetRecord, *, reset: bool
+) -> bool:
     pending = self._pending.get(key)
-    if pending and next_offset <= pending[-1].next_offset:
-        return None
-    return _prepare(self, key, next_offset=next_offset, **commit)
+    if pending and record.next_offset <= pending[-1].next_offset:
+        return False
+    return _prepare(self, key, record, reset=reset)
 
 
 def _forgets_earlier_commits(self: GroupOffsets, record: pb.OffsetRecord) -> None:
     pending = self._pending.get(OffsetKey(record.group, record.topic_id, record.partition))
     while pending and len(pending) > 1 and pending[-1] is record:
-        pending.popleft()
+        pending.pop(0)
     _withdraw(self, record)
 
 
@@ -246,10 +247,10 @@ MUTANTS: dict[str, Mutant] = {
         ConsumerGroup, "assignment_of", _tells_what_is_decided
     ),
     "members get their target assignment": lambda: patch.object(ConsumerGroup, "assignment_of", _tells_the_target),
-    "commits are not checked": lambda: patch.object(ConsumerGroup, "check_commit", _checks_no_commit),
-    "a member commits for any partition": lambda: patch.object(ConsumerGroup, "check_commit", _checks_members_only),
+    "commits are not checked": lambda: patch.object(ConsumerGroup, "may_commit", _checks_no_commit),
+    "a member commits for any partition": lambda: patch.object(ConsumerGroup, "may_commit", _checks_members_only),
     "a member commits by an earlier generation": lambda: patch.object(
-        ConsumerGroup, "check_commit", _checks_no_generation
+        ConsumerGroup, "may_commit", _checks_no_generation
     ),
     "a coordinator begins without members": lambda: patch.object(ConsumerGroup, "restart", _forgets_members),
     "an assignment that could not be written is valid": lambda: patch.object(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tests.simulation.mutants import Replacement
 
@@ -30,10 +30,11 @@ def begins_without_members() -> Replacements:
 def commits_unchecked() -> Replacements:
     """Commits of any generation are accepted."""
 
-    def check_commit(self: Coordinator, group: str, member_id: str, generation: int, key: PartitionKey) -> None:
-        del self, group, member_id, generation, key
+    def may_commit(self: Coordinator, group: str, member_id: str, generation: int) -> Callable[[PartitionKey], bool]:
+        del self, group, member_id, generation
+        return lambda _: True
 
-    return [(Coordinator, "check_commit", check_commit)]
+    return [(Coordinator, "may_commit", may_commit)]
 
 
 def positions_not_loaded() -> Replacements:

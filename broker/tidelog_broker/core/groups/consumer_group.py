@@ -427,17 +427,18 @@ class ConsumerGroup:
         self.in_doubt = False
         return news
 
-    def check_commit(self, member_id: str, generation: int, key: PartitionKey) -> None:
-        """Check that a member may commit a position of a partition.
+    def may_commit(self, member_id: str, generation: int) -> Callable[[PartitionKey], bool]:
+        """Return the check whether a member may commit a position of a partition; it holds until the group changes.
+
+        A partition that it does not hold is refused with `not_held`.
 
         Args:
             member_id: the committing member; empty for a client that is not a member.
             generation: generation of the member's last answer.
-            key: the partition.
 
         Raises:
-            ProtocolError: MEMBER_FENCED if it is not a member or does not hold the partition; GROUP_NOT_EMPTY if a
-                client that is not a member commits to a group with members.
+            ProtocolError: MEMBER_FENCED if it is not a member; GROUP_NOT_EMPTY if a client that is not a member commits
+                to a group with members.
         """
         if not member_id:
             if not self.is_empty:
@@ -445,17 +446,17 @@ class ConsumerGroup:
                     pb.GROUP_NOT_EMPTY,
                     f"group {self.name!r} has members, and only they may commit: stop them, or use another group",
                 )
-            return
+            return lambda _: True
         member = self._members.get(member_id)
         if member is None:
             raise fenced(self.name)
-        since = member.held.get(key)
-        if since is None or since > generation:
-            raise ProtocolError(
-                pb.MEMBER_FENCED,
-                f"partition {key[1]} of topic {key[0].hex()} is not held by this member of group {self.name!r} in "
-                f"generation {generation}: it is assigned to another member; stop reading it",
-            )
+        held = member.held
+
+        def holds(key: PartitionKey) -> bool:
+            since = held.get(key)
+            return since is not None and since <= generation
+
+        return holds
 
     # -------------------------------------------------------------------------------------------- internals
 

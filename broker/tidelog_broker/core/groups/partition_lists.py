@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
 
 
 def partitions_of(keys: Iterable[PartitionKey]) -> list[pb.TopicPartitions]:
@@ -38,3 +39,12 @@ def held_of(member: pb.GroupMember) -> dict[PartitionKey, int]:
         for topic in member.held
         for partition, generation in zip(topic.partitions, topic.generations, strict=True)
     }
+
+
+def not_held(group: str, generation: int, key: PartitionKey) -> ProtocolError:
+    """Return the error for a position that a member may not commit, see `ConsumerGroup.may_commit`."""
+    return ProtocolError(
+        pb.MEMBER_FENCED,
+        f"partition {key[1]} of topic {key[0].hex()} is not held by this member of group {group!r} in "
+        f"generation {generation}: it is assigned to another member; stop reading it",
+    )

@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.groups.member_access import MemberAccess
+from tidelog_broker.core.groups.partition_lists import not_held
 from tidelog_broker.core.groups.positions import GroupOffsets, OffsetKey, Place
+from tidelog_broker.core.request_costs import SLICE_US
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.core.topics import TopicRegistry, unknown_topic_id
 from tidelog_broker.groups.shards import GroupShard
@@ -32,6 +35,8 @@ from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import ENVELOPE_BYTES_MAX, NOTE_BYTES_MAX, PAGE_BYTES
 from tidelog_proto.names import check_group_name
 
+T = TypeVar("T")
+
 OWNER_S: Final = 2.0
 """Limit of waiting for the epochs of partitions with a single copy, all together."""
 _RESULT_BYTES: Final = 128
@@ -40,6 +45,8 @@ _TELL_OF_TOPIC: Final = frozenset({pb.UNKNOWN_PARTITION, pb.OFFSET_OUT_OF_RANGE}
 """Errors that reveal a topic's name."""
 LARGE_COMMIT: Final = 256
 """Commits with more positions are processed in turns, before and after the write."""
+ANSWERED_AT_ONCE: Final = 500
+"""Positions of a large commit's answer that are filled in without interruption, 3 us each."""
 PAGE_POSITIONS: Final = 2_000
 """Limits the event-loop time of a page to a few milliseconds."""
 
@@ -50,6 +57,29 @@ class _Committer(NamedTuple):
     request: Request
     creator: str
     epoch: int
+
+
+class _Commit(NamedTuple):
+    """A position to commit: its key, its record without a revision, and its part of the answer."""
+
+    key: OffsetKey
+    record: pb.OffsetRecord
+    result: pb.CommittedResult
+
+
+@dataclass(slots=True)
+class _Prepared:
+    """The prepared records of a commit.
+
+    Attributes:
+        records: to write.
+        kept: positions that are answered with what is stored after the write.
+        refused: positions that may not be committed, with the error; None: the member does not hold the partition.
+    """
+
+    records: list[pb.OffsetRecord] = field(default_factory=list)
+    kept: list[_Commit] = field(default_factory=list)
+    refused: list[tuple[_Commit, ProtocolError | None]] = field(default_factory=list)
 
 
 async def commit(broker: Broker, request: Request) -> None:
@@ -74,71 +104,108 @@ async def commit(broker: Broker, request: Request) -> None:
 
 
 async def _commit(broker: Broker, shard: GroupShard, message: pb.Commit, committer: _Committer) -> pb.Envelope:
-    positions, coordinator, request = shard.positions, shard.coordinator, committer.request
-    _check_answer(positions, message)
+    coordinator, request = shard.coordinator, committer.request
     current = await broker.meta_freshness.refresh_for((entry.topic_id, entry.partition) for entry in message.entries)
     await _known_ends(broker, request, message.entries)
     now_us = broker.clock.now_us()
     reply = pb.CommitReply()
-    records: list[pb.OffsetRecord] = []
-    results: list[tuple[OffsetKey, pb.CommittedResult]] = []
-    checked: list[tuple[pb.CommitEntry, pb.CommittedResult]] = []
 
-    def refuse(entry: pb.CommitEntry, result: pb.CommittedResult, error: ProtocolError) -> None:
+    def refuse(result: pb.CommittedResult, error: ProtocolError) -> None:
         # A caller may commit for a topic that it cannot see; the answer must not contain that topic's name.
-        if error.code in _TELL_OF_TOPIC and _hides(broker.topics, request.session, entry.topic_id):
-            error = unknown_topic_id(entry.topic_id)
+        if error.code in _TELL_OF_TOPIC and _hides(broker.topics, request.session, result.topic_id):
+            error = unknown_topic_id(result.topic_id)
         result.error.CopyFrom(denial(error, current=current).to_message())
 
+    commits: list[_Commit] = []
+    answer = _AnswerSize(shard.positions, message)
     async for entry in in_slices(broker, request, message.entries):
         result = reply.results.add(topic_id=entry.topic_id, partition=entry.partition)
+        commit = _Commit(
+            OffsetKey(message.group, entry.topic_id, entry.partition), _record(message, entry, now_us), result
+        )
+        answer.add(commit)
         try:
             _check_entry(broker, entry)
         except ProtocolError as error:
-            refuse(entry, result, error)
+            refuse(result, error)
         else:
-            checked.append((entry, result))
+            commits.append(commit)
     is_large = len(message.entries) > LARGE_COMMIT
     if is_large:
         await broker.bounds.turns.next_slice(request.connection, request.payer)
         check_wanted(broker, request)
-    for entry, result in checked:  # No await from here to the write, see `check_commit`.
-        place = (entry.topic_id, entry.partition)
-        try:
-            coordinator.check_commit(message.group, message.member_id, message.generation, place)
-            key = OffsetKey(message.group, *place)
-            record = positions.prepare(
-                key,
-                next_offset=entry.next_offset,
-                note=entry.note,
-                reset=message.reset,
-                now_us=now_us,
-                epoch=entry.epoch,
-                record_epoch=entry.record_epoch if entry.HasField("record_epoch") else None,
-            )
-        except ProtocolError as error:
-            refuse(entry, result, error)
-            continue
-        if record is not None:
-            records.append(record)
-        results.append((key, result))
+    prepared = _prepare(shard, message, commits)  # No await from here to the write, see `may_commit`.
     made = None
     if committer.creator and coordinator.is_new(message.group):  # concurrent records of the group take precedence
         made = pb.GroupRecord(group=message.group, creator=committer.creator, changed_us=now_us)
-    await shard.log.write_offsets(records, made=made, epoch=committer.epoch)
-    if is_large:
-        await broker.bounds.turns.next_slice(request.connection, request.payer)
-    if results and not records and await coordinator.ready(confirmed=True) != committer.epoch:
+    await shard.log.write_offsets(prepared.records, made=made, epoch=committer.epoch)
+    if prepared.kept and not prepared.records and await coordinator.ready(confirmed=True) != committer.epoch:
         raise ProtocolError(pb.EPOCH_CHANGING, f"the coordinator of group {message.group!r} has changed; retry")
-    for key, result in results:
-        stored = positions.get(key)
-        if stored is None or broker.topics.is_deleted(
-            key.topic_id
-        ):  # The positions of a deleted topic are being removed.
-            result.error.CopyFrom(ProtocolError(pb.UNKNOWN_TOPIC, "the topic was deleted").to_message())
+    # Read in one go, so that what happens between the slices below cannot change the answer.
+    stored = [(result, _stored(broker, shard, key)) for key, _, result in prepared.kept]
+    async for result, record in _unhurried(broker, request, stored):
+        if record is None:  # The positions of a deleted topic are being removed.
+            refuse(result, ProtocolError(pb.UNKNOWN_TOPIC, "the topic was deleted"))
         else:
-            _fill(result, stored)
+            _fill(result, record)
+    async for (key, _, result), refusal in _unhurried(broker, request, prepared.refused):
+        refuse(result, refusal or not_held(message.group, message.generation, key[1:]))
     return pb.Envelope(commit_reply=reply)
+
+
+def _stored(broker: Broker, shard: GroupShard, key: OffsetKey) -> pb.OffsetRecord | None:
+    return None if broker.topics.is_deleted(key.topic_id) else shard.positions.get(key)
+
+
+def _record(message: pb.Commit, entry: pb.CommitEntry, now_us: int) -> pb.OffsetRecord:
+    """Return the record of a position, complete except for its revision."""
+    record = pb.OffsetRecord(
+        group=message.group,
+        topic_id=entry.topic_id,
+        partition=entry.partition,
+        next_offset=entry.next_offset,
+        note=entry.note,
+        commit_timestamp_us=now_us,
+        epoch=entry.epoch,
+    )
+    if entry.HasField("record_epoch"):
+        record.record_epoch = entry.record_epoch
+    return record
+
+
+def _prepare(shard: GroupShard, message: pb.Commit, commits: Sequence[_Commit]) -> _Prepared:
+    """Check the commits and prepare their records, without interruption: 2 us each.
+
+    Errors are made afterwards, in slices, where there may be one for each position.
+    """
+    prepared = _Prepared()
+    try:
+        may_commit = shard.coordinator.may_commit(message.group, message.member_id, message.generation)
+    except ProtocolError as error:
+        prepared.refused = [(commit, error) for commit in commits]
+        return prepared
+    prepare, reset = shard.positions.prepare, message.reset
+    for commit in commits:
+        key, record, _ = commit
+        if not may_commit(key[1:]):
+            prepared.refused.append((commit, None))
+            continue
+        try:
+            if prepare(key, record, reset=reset):
+                prepared.records.append(record)
+        except ProtocolError as error:
+            prepared.refused.append((commit, error))
+        else:
+            prepared.kept.append(commit)
+    return prepared
+
+
+async def _unhurried(broker: Broker, request: Request, items: Sequence[T]) -> AsyncIterator[T]:
+    """Yield the parts of an answer to a commit that has been written, in slices; nothing ends it."""
+    for at, item in enumerate(items):
+        if at % ANSWERED_AT_ONCE == 0 and len(items) > LARGE_COMMIT:
+            await broker.bounds.turns.next_slice(request.connection, request.payer, SLICE_US / 1e6)
+        yield item
 
 
 async def _known_ends(broker: Broker, request: Request, entries: Sequence[pb.CommitEntry]) -> None:
@@ -160,18 +227,29 @@ async def _known_ends(broker: Broker, request: Request, entries: Sequence[pb.Com
                         await partition.access.ensure_active()
 
 
-def _check_answer(positions: GroupOffsets, message: pb.Commit) -> None:
-    """Refuse a commit whose answer might exceed an envelope, since an answer contains the stored notes."""
-    size_bytes = 0
-    for entry in message.entries:
-        stored = positions.get(OffsetKey(message.group, entry.topic_id, entry.partition))
-        size_bytes += _RESULT_BYTES + max(len(entry.note), 0 if stored is None else len(stored.note.encode()))
-    if size_bytes > ENVELOPE_BYTES_MAX - PAGE_BYTES:
-        raise ProtocolError(
-            pb.INVALID_REQUEST,
-            f"the answer to {len(message.entries)} positions with notes would exceed {ENVELOPE_BYTES_MAX - PAGE_BYTES} "
-            "bytes; commit fewer positions at a time",
-        )
+class _AnswerSize:
+    """Refuses a commit whose answer might exceed an envelope, since an answer contains the stored notes."""
+
+    def __init__(self, positions: GroupOffsets, message: pb.Commit) -> None:
+        self._positions = positions
+        self._count = len(message.entries)
+        self._size_bytes = 0
+
+    def add(self, commit: _Commit) -> None:
+        """Count the answer to a position.
+
+        Raises:
+            ProtocolError: INVALID_REQUEST.
+        """
+        stored = self._positions.get(commit.key)
+        stored_bytes = 0 if stored is None else len(stored.note.encode())
+        self._size_bytes += _RESULT_BYTES + max(len(commit.record.note.encode()), stored_bytes)
+        if self._size_bytes > ENVELOPE_BYTES_MAX - PAGE_BYTES:
+            raise ProtocolError(
+                pb.INVALID_REQUEST,
+                f"the answer to {self._count} positions with notes would exceed {ENVELOPE_BYTES_MAX - PAGE_BYTES} "
+                "bytes; commit fewer positions at a time",
+            )
 
 
 def _check_entry(broker: Broker, entry: pb.CommitEntry) -> None:

@@ -7,7 +7,7 @@ import pytest
 from tidelog_broker.core.groups import consumer_group
 from tidelog_broker.core.groups.consumer_group import ConsumerGroup
 from tidelog_broker.core.groups.member_access import UNRESTRICTED, MemberAccess
-from tidelog_broker.core.groups.partition_lists import keys_of, partitions_of
+from tidelog_broker.core.groups.partition_lists import keys_of, not_held, partitions_of
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
@@ -80,10 +80,10 @@ def report(group: ConsumerGroup, member_id: str, *held: int) -> None:
 
 def code(group: ConsumerGroup, member_id: str, generation: int, key: PartitionKey) -> int:
     try:
-        group.check_commit(member_id, generation, key)
+        may_commit = group.may_commit(member_id, generation)
     except ProtocolError as error:
         return error.code
-    return 0
+    return 0 if may_commit(key) else not_held(group.name, generation, key).code
 
 
 def test_first_member_gets_all_partitions_once_its_join_is_durable(group: ConsumerGroup) -> None:

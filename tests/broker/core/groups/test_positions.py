@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.broker.prepared import prepared
 
 from tidelog_broker.core.groups.positions import POSITION_BYTES, GroupBounds, GroupOffsets, OffsetKey
 from tidelog_proto import broker_pb2 as pb
@@ -14,7 +15,7 @@ KEY = OffsetKey("g", b"t" * 16, 0)
 
 
 def prepare(offsets: GroupOffsets, position: int, *, reset: bool = False, note: str = "") -> pb.OffsetRecord | None:
-    return offsets.prepare(KEY, next_offset=position, note=note, reset=reset, now_us=1)
+    return prepared(offsets, KEY, next_offset=position, note=note, reset=reset)
 
 
 def commit(offsets: GroupOffsets, position: int, *, reset: bool = False, note: str = "") -> None:
@@ -95,14 +96,14 @@ def test_deleted_topic_is_dropped_and_groups_are_listed() -> None:
 
 
 def held(offsets: GroupOffsets, key: OffsetKey, note: str = "") -> None:
-    record = offsets.prepare(key, next_offset=1, note=note, reset=True, now_us=1)
+    record = prepared(offsets, key, next_offset=1, note=note, reset=True)
     assert record is not None
     offsets.apply(record)
 
 
 def refused(offsets: GroupOffsets, key: OffsetKey, note: str = "") -> str:
     with pytest.raises(ProtocolError) as caught:
-        offsets.prepare(key, next_offset=1, note=note, reset=True, now_us=1)
+        prepared(offsets, key, next_offset=1, note=note, reset=True)
     assert caught.value.code == pb.INVALID_REQUEST
     return caught.value.message
 
@@ -135,11 +136,11 @@ def test_new_groups_and_positions_are_limited_but_existing_ones_can_be_updated()
     for partition in range(3):
         held(offsets, OffsetKey("a", b"t" * 16, partition))
     assert "group_positions_max" in refused(offsets, OffsetKey("a", b"t" * 16, 3))
-    prepared = offsets.prepare(OffsetKey("b", b"t" * 16, 0), next_offset=1, note="", reset=False, now_us=1)
-    assert prepared is not None
+    on_its_way = prepared(offsets, OffsetKey("b", b"t" * 16, 0), next_offset=1)
+    assert on_its_way is not None
     assert "groups_max" in refused(offsets, OffsetKey("c", b"t" * 16, 0)), "one that is on its way counts"
     held(offsets, OffsetKey("a", b"t" * 16, 2))
-    offsets.withdraw(prepared)
+    offsets.withdraw(on_its_way)
     held(offsets, OffsetKey("c", b"u" * 16, 0))
     assert "groups_max" in refused(offsets, OffsetKey("b", b"t" * 16, 0))
     offsets.forget_topic(b"u" * 16)
@@ -184,7 +185,8 @@ def test_sizes_and_counts_are_exact_after_any_drops(done: list[tuple[str, *tuple
     for number, (step, *rest) in enumerate(done):
         if step == "prepare":
             key = OffsetKey(*rest[0])  # type: ignore[misc]  # as drawn above
-            record = offsets.prepare(key, next_offset=number, note=str(rest[1]), reset=True, now_us=number)
+            note = str(rest[1])
+            record = prepared(offsets, key, next_offset=number, note=note, reset=True, commit_timestamp_us=number)
             assert record is not None
             earlier = [other for other in (*on_their_way, *applied.values()) if id(other) not in forgotten]
             revisions = [
@@ -287,8 +289,8 @@ def test_durable_older_commit_keeps_the_newer_one_pending() -> None:
 @pytest.mark.parametrize("record_epoch", [None, 0, 3])
 def test_superseded_commit_repeats_the_epoch_of_the_pending_one(record_epoch: int | None) -> None:
     offsets = GroupOffsets()
-    offsets.prepare(KEY, next_offset=8, note="", reset=False, now_us=1, epoch=4, record_epoch=record_epoch)
-    second = offsets.prepare(KEY, next_offset=6, note="", reset=False, now_us=1, epoch=2, record_epoch=1)
+    prepared(offsets, KEY, next_offset=8, epoch=4, record_epoch=record_epoch)
+    second = prepared(offsets, KEY, next_offset=6, epoch=2, record_epoch=1)
     assert second is not None
     assert (second.next_offset, second.epoch) == (8, 4)
     assert (second.record_epoch if second.HasField("record_epoch") else None) == record_epoch
@@ -298,5 +300,5 @@ def test_pending_commits_count_in_the_memory_limit() -> None:
     offsets = GroupOffsets(GroupBounds(size_bytes=2 * POSITION_BYTES))
     keys = [OffsetKey("g", KEY.topic_id, number) for number in range(3)]
     for key in keys[:2]:
-        assert offsets.prepare(key, next_offset=1, note="", reset=False, now_us=1) is not None
+        assert prepared(offsets, key, next_offset=1) is not None
     assert "positions_bytes" in refused(offsets, keys[2])

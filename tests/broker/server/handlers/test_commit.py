@@ -1,10 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.broker.founded import Founded
+from tests.broker.group_member import GroupMember
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand
 
@@ -342,6 +346,140 @@ async def test_commit_with_an_oversized_answer_is_refused_before_the_write(peer:
     assert (await peer.refused(commit=pb.Commit(group="g", entries=older))).code == pb.INVALID_REQUEST
     (page, *_) = await paged(peer)
     assert page[0].note
+
+
+async def test_answer_limit_counts_the_bytes_of_notes(peer: Peer) -> None:
+    topic = await peer.create("t", partitions=300)
+    note = "€" * (NOTE_BYTES_MAX // 3)
+    entries = [pb.CommitEntry(topic_id=topic.topic_id, partition=index, note=note) for index in range(250)]
+    refused = await peer.refused(commit=pb.Commit(group="g", entries=entries))
+    assert refused.code == pb.INVALID_REQUEST
+    assert "answer" in refused.message
+
+
+LARGE = 5
+
+
+@pytest.fixture
+def sliced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a commit of five positions be large."""
+    monkeypatch.setattr(commit_module, "LARGE_COMMIT", LARGE - 1)
+    monkeypatch.setattr(commit_module, "ANSWERED_AT_ONCE", 2)
+
+
+async def wide_topic(peer: Peer, name: str = "t") -> bytes:
+    topic = await peer.create(name, partitions=LARGE)
+    for partition in range(LARGE):
+        await peer.publish(topic.topic_id, batch(*[b"x"] * 10), partition=partition)
+    return topic.topic_id
+
+
+def large_commit(topic_id: bytes, next_offset: int, **fields: Any) -> pb.Commit:
+    entries = [
+        pb.CommitEntry(topic_id=topic_id, partition=index, next_offset=next_offset, note=str(index), record_epoch=index)
+        for index in range(LARGE)
+    ]
+    return pb.Commit(group="g", entries=entries, **fields)
+
+
+def at_slices(node: Node, monkeypatch: pytest.MonkeyPatch, act: Callable[[int], None]) -> None:
+    """Call `act` with the number of each slice before it begins."""
+    turns, number = node.broker.bounds.turns, itertools.count()
+    next_slice = turns.next_slice
+
+    async def acted(*arguments: Any) -> None:
+        await next_slice(*arguments)
+        act(next(number))
+
+    monkeypatch.setattr(turns, "next_slice", acted)
+
+
+@pytest.mark.usefixtures("sliced")
+async def test_large_commit_stores_each_position_of_the_newest_request(stand: Stand, node: Node) -> None:
+    peer = await stand.peer()
+    topic_id = await wide_topic(peer)
+    for next_offset, stored in ((7, 7), (5, 7), (9, 9)):
+        reply = (await peer.ask(commit=large_commit(topic_id, next_offset))).envelope.commit_reply
+        assert [
+            (result.partition, result.next_offset, result.note, result.record_epoch) for result in reply.results
+        ] == [(index, stored, str(index), index) for index in range(LARGE)]
+    before = list(node.broker.groups.of("g").positions.of_group("g"))
+    assert {record.revision for record in before} == {2}, "the commit that moved nothing was not written"
+    await stand.restart()
+    await (await stand.peer()).ask(committed=pb.Committed(group="g"))
+    assert list(stand.node.broker.groups.of("g").positions.of_group("g")) == before, "as the log has it"
+
+
+@pytest.mark.usefixtures("sliced")
+async def test_large_commit_writes_nothing_if_the_coordinator_changes_between_its_slices(
+    node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic_id = await wide_topic(peer)
+    await peer.ask(commit=large_commit(topic_id, 3))
+    shard = node.broker.groups.of("g")
+    end = node.broker.partitions.get(*shard.key).state.high_watermark
+    epoch = node.broker.partitions.get(*shard.key).state.epoch
+    at_slices(node, monkeypatch, lambda number: shard.coordinator.begin(epoch + 1) if number == 0 else None)
+    reply = (await peer.ask(commit=large_commit(topic_id, 8))).envelope.commit_reply
+    assert {result.error.code for result in reply.results} == {pb.EPOCH_CHANGING}
+    assert node.broker.partitions.get(*shard.key).state.high_watermark == end
+    assert {record.next_offset for record in shard.positions.of_group("g")} == {3}
+    assert not shard.positions.is_committing("g")
+
+
+@pytest.mark.usefixtures("sliced")
+async def test_large_commit_prepared_in_a_new_epoch_is_not_written_with_the_old_one(
+    node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic_id = await wide_topic(peer)
+    await peer.ask(commit=large_commit(topic_id, 3))
+    shard = node.broker.groups.of("g")
+    coordinator_type, ready = type(shard.coordinator), type(shard.coordinator).ready
+
+    async def earlier(coordinator: Any, *, confirmed: bool = False) -> int:
+        return await ready(coordinator, confirmed=confirmed) - 1
+
+    monkeypatch.setattr(coordinator_type, "ready", earlier)
+    refused = await peer.refused(commit=large_commit(topic_id, 8))
+    assert refused.code == pb.EPOCH_CHANGING
+    assert {record.next_offset for record in shard.positions.of_group("g")} == {3}
+    assert not shard.positions.is_committing("g")
+
+
+@pytest.mark.usefixtures("sliced")
+async def test_answer_to_a_large_commit_is_what_was_stored_after_its_write(
+    node: Node, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer is made in slices, between which the group may be deleted or committed to."""
+    topic_id = await wide_topic(peer)
+    shard = node.broker.groups.of("g")
+
+    def forget(_: int) -> None:
+        if shard.positions.count_of("g"):
+            shard.positions.forget_group("g")
+
+    at_slices(node, monkeypatch, forget)
+    reply = (await peer.ask(commit=large_commit(topic_id, 3))).envelope.commit_reply
+    assert shard.positions.count_of("g") == 0, "there was a slice after the write"
+    assert {(result.found, result.next_offset) for result in reply.results} == {(True, 3)}
+
+
+@pytest.mark.usefixtures("sliced")
+async def test_each_position_of_a_large_commit_without_permission_is_refused(node: Node, peer: Peer) -> None:
+    topic_id = await wide_topic(peer)
+    member = GroupMember(peer, "t")
+    await member.ask()
+    other = await wide_topic(peer, "u")
+    for committed_id, member_id, code in (
+        (topic_id, "", pb.GROUP_NOT_EMPTY),
+        (topic_id, "unknown", pb.MEMBER_FENCED),
+        (other, member.membership.member_id, pb.MEMBER_FENCED),
+    ):
+        request = large_commit(committed_id, 3, member_id=member_id, generation=1)
+        reply = (await peer.ask(commit=request)).envelope.commit_reply
+        assert {result.error.code for result in reply.results} == {code}
+    assert f"partition 3 of topic {other.hex()} is not held" in reply.results[3].error.message
+    assert node.broker.groups.of("g").positions.count_of("g") == 0
 
 
 async def test_group_limit_refuses_new_groups_only(stand: Stand) -> None:
