@@ -53,7 +53,7 @@ def _fault(text: str) -> str:
         return f"is not base64: {other[0]!r} at character {other.start() + 1} {_remedy(other[0])}"
     last = len(digits) % 4
     if last == 1:
-        return f"is not base64: {len(digits)} characters before the padding are no whole bytes; send all of the text"
+        return f"is not base64: {len(digits)} characters before the padding end inside a byte; send all of the text"
     if padding != -len(digits) % 4:
         return (
             f"is not base64: {len(digits)} characters are followed by {padding} of padding; end the text with "

@@ -51,7 +51,7 @@ def _is_accepted(text: str) -> bool:
         ("YWEx=", "is not base64: 4 characters are followed by 1 of padding; end the text with 0 characters ="),
         ("YWEx====", "is not base64: 4 characters are followed by 4 of padding; end the text with 0 characters ="),
         ("=", "is not base64: 0 characters are followed by 1 of padding; end the text with 0 characters ="),
-        ("YWExY", "is not base64: 5 characters before the padding are no whole bytes; send all of the text"),
+        ("YWExY", "is not base64: 5 characters before the padding end inside a byte; send all of the text"),
         ("_w==", "is not base64: '_' at character 1 is of the URL-safe alphabet; send + and / for - and _"),
         ("YWEx\nYQ==", "is not base64: '\\n' at character 5 is white space; send the text without spaces and line"),
         ("YQ==\n", "is not base64: '\\n' at character 5 is white space; send the text without spaces and line breaks"),
