@@ -66,6 +66,8 @@ class FakeNode:
         """Names of all topics ever created."""
         self.partitions: dict[Key, FakePartition] = {}
         self.committed: dict[tuple[str, bytes, int], pb.CommittedResult] = {}
+        self.forwards = False
+        """Whether it marks answers about positions as those of another node."""
         self.script: deque[Do | Refuse | Callable[[pb.Publish], Do | Refuse]] = deque()
         self.publishes: list[list[tuple[int, int, int]]] = []
         """For each PUBLISH and entry: partition, base sequence, records."""
@@ -432,7 +434,7 @@ class FakeConnection(asyncio.Protocol):
             self.reply(frame, pb.Envelope(group_heartbeat_reply=told))
 
     def on_commit(self, frame: Frame) -> None:
-        reply = pb.CommitReply()
+        reply = pb.CommitReply(forwarded=self.node.forwards)
         asked = frame.envelope.commit
         for entry in asked.entries:
             refusal = self.refusal_of_topic(entry.topic_id)
@@ -462,7 +464,7 @@ class FakeConnection(asyncio.Protocol):
         if not keys:
             keys = [key for key in self.node.committed if key[0] == asked.group]
             keys = [key for key in keys if asked.topic_id in {b"", key[1]}]
-        reply = pb.CommittedReply()
+        reply = pb.CommittedReply(forwarded=self.node.forwards)
         for key in keys:
             missing = pb.CommittedResult(topic_id=key[1], partition=key[2])
             reply.results.append(self.node.committed.get(key, missing))

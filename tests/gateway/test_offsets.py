@@ -99,6 +99,15 @@ def test_timestamps_are_parsed() -> None:
             parse_timestamp(wrong)
 
 
+def test_a_timestamp_in_another_unit_than_milliseconds_is_refused() -> None:
+    for text, remedy in (
+        ("1700000000", "pass 1700000000000, or the ISO 8601 text 1970-01-20T16:13:20.000000Z"),
+        ("1700000000123456", "in microseconds, but milliseconds since 1970 are expected; pass 1700000000123"),
+    ):
+        with pytest.raises(Problem, match=remedy):
+            parse_timestamp(text)
+
+
 async def test_a_commit_above_the_end_is_refused_with_the_bounds(api: httpx.AsyncClient, log: FakeLog) -> None:
     response = await api.put(GROUP, json={"offsets": [{"topic": "t", "partition": 0, "next_offset": 4}]})
     problem(response, 422, "offset_out_of_range")

@@ -20,7 +20,16 @@ def test_milliseconds_become_microseconds() -> None:
     assert timestamp_us("startingTimestamp", "0") == 0
 
 
+_AS_GIVEN = {
+    "seconds": ", or the ISO 8601 text 1970-01-20T16:13:20.000000Z for that time in 1970",
+    "microseconds": "",
+}
+
+
 @pytest.mark.parametrize(("text", "unit"), [("1700000000", "seconds"), ("1700000000000000", "microseconds")])
 def test_another_unit_is_named_with_the_value_to_pass(text: str, unit: str) -> None:
-    with pytest.raises(OptionError, match=f"'startingTimestamp': {text} is .* in {unit}.*pass 1700000000000"):
+    assert timestamp_us("startingTimestamp", "1970-01-20T16:13:20Z") == 1_700_000_000_000
+    with pytest.raises(
+        OptionError, match=f"'startingTimestamp': {text} is .* in {unit}.*pass 1700000000000{_AS_GIVEN[unit]}.$"
+    ):
         timestamp_us("startingTimestamp", text)

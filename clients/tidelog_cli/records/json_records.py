@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
 import time
 from collections.abc import Sequence
@@ -14,6 +12,7 @@ import pyarrow as pa
 from tidelog_cli.base.failures import CommandFailed
 from tidelog_proto.batch.columns import columns_of
 from tidelog_proto.limits import TIMESTAMP_MS_MAX
+from tidelog_proto.text.base64_text import from_base64
 from tidelog_proto.text.json_text import checked_json, member_text
 
 _READ_FIELDS: Final = frozenset(
@@ -66,7 +65,7 @@ def _read(line: bytes, where: str) -> dict[str, Any]:
         )
     try:
         return {
-            "key": _bytes_of(document.get("key"), document.get("key_encoding", "utf8")),
+            "key": _bytes_of("key", document.get("key"), document.get("key_encoding", "utf8")),
             "value": _value_of(document, text),
             "headers": [_header_of(header) for header in _of(list, document.get("headers") or [], "headers")],
             "tag": None if document.get("tag") is None else _of(str, document["tag"], "tag"),
@@ -80,31 +79,29 @@ def _value_of(document: dict[str, Any], text: str) -> bytes | None:
     """Return the value's bytes; for JSON the exact text of the member. Null is a tombstone in every encoding."""
     encoding = document.get("value_encoding", "utf8")
     if encoding != "json" or document["value"] is None:
-        return _bytes_of(document["value"], "utf8" if encoding == "json" else encoding)
+        return _bytes_of("value", document["value"], "utf8" if encoding == "json" else encoding)
     return member_text(text, "value").encode()
 
 
-def _bytes_of(text: Any, encoding: Any) -> bytes | None:
+def _bytes_of(name: str, text: Any, encoding: Any) -> bytes | None:
     if encoding not in ("utf8", "base64"):
         raise ValueError(f"unknown encoding {encoding!r}; use utf8, base64 or, for values, json")
     if text is None:
         return None
     if not isinstance(text, str):
         raise ValueError(f'{text!r} is not text: add "value_encoding": "json"')  # noqa: TRY004 - a fault of the input
-    return text.encode() if encoding == "utf8" else _from_base64(text)
-
-
-def _from_base64(text: str) -> bytes:
+    if encoding == "utf8":
+        return text.encode()
     try:
-        return base64.b64decode(text, validate=True)
-    except binascii.Error as error:
-        raise ValueError(f"invalid base64: {error}") from error
+        return from_base64(text)
+    except ValueError as error:
+        raise ValueError(f"{name} {error}") from error
 
 
 def _header_of(header: Any) -> tuple[str, bytes | None]:
     if not isinstance(header, list) or len(header) not in {2, 3} or not isinstance(header[0], str):
         raise ValueError(f'{header!r} is not a header: give ["name", "value"] or ["name", "value", "base64"]')
-    return header[0], _bytes_of(header[1], header[2] if len(header) == 3 else "utf8")
+    return header[0], _bytes_of(f"header {header[0]!r}", header[1], header[2] if len(header) == 3 else "utf8")
 
 
 def _timestamp_us_of(text: str) -> int:

@@ -6,8 +6,6 @@ send with any page's requests.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 import re
 from dataclasses import dataclass, field
@@ -21,6 +19,7 @@ from tidelog.errors import InvalidRequestError, TidelogError
 from tidelog_gateway.problems import Problem, from_error
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.auth.api_key import KEY_PREFIX
+from tidelog_proto.text.base64_text import from_base64
 
 TOKEN_CHARS_MAX: Final = 16_384
 CHALLENGE: Final = 'Bearer realm="tidelog"'
@@ -115,8 +114,8 @@ def _of_basic(text: str) -> UserPassword:
             f"the Basic credentials have {len(text)} characters, at most {USER_CHARS_MAX} are allowed"
         )
     try:
-        user, colon, password = base64.b64decode(text, validate=True).decode().partition(":")
-    except (binascii.Error, ValueError):
+        user, colon, password = from_base64(text).decode().partition(":")
+    except ValueError:
         raise unauthenticated("the Basic credentials are not the base64 of user:password in UTF-8") from None
     if not colon:
         raise unauthenticated("the Basic credentials are not the base64 of user:password in UTF-8")

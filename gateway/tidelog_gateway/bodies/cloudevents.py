@@ -7,8 +7,6 @@ the data: a binary event's body, a JSON value as it is in the event, the text of
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import date
@@ -22,6 +20,7 @@ from tidelog_gateway.bodies.json_body import list_parts
 from tidelog_gateway.problems import Problem, invalid, pointer
 from tidelog_gateway.records.json_decoding import Records
 from tidelog_gateway.requests.repeated_members import Opaque, Path, refuse_repeats
+from tidelog_proto.text.base64_text import from_base64
 from tidelog_proto.text.json_text import check_limits, json_text
 
 KEY_ATTRIBUTE: Final = "partitionkey"
@@ -230,10 +229,7 @@ def _data(members: Mapping[str, msgspec.Raw], content_type: str | None) -> tuple
         encoded = msgspec.json.decode(members["data_base64"])
         if not isinstance(encoded, str):
             raise ValueError("must be a string of base64")  # a TypeError would be a fault of the gateway
-        try:
-            return base64.b64decode(encoded, validate=True), "data_base64"
-        except binascii.Error as error:
-            raise ValueError(f"is not base64: {error}") from error
+        return from_base64(encoded), "data_base64"
     if "data" not in members:
         return b"", ""
     raw = bytes(members["data"])

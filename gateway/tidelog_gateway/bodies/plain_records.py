@@ -6,8 +6,6 @@ Other bodies (with a fault, values of other JSON types, headers, or a possibly r
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Callable, Sequence
 from typing import Annotated, Final, Literal, TypeVar
 
@@ -17,6 +15,7 @@ from msgspec import UNSET, UnsetType
 from tidelog_gateway.records.json_decoding import Records
 from tidelog_gateway.requests.repeated_members import has_strings_alone, may_repeat
 from tidelog_proto.limits import PARTITIONS_MAX, TAG_BYTES_MAX, TIMESTAMP_MS_MAX
+from tidelog_proto.text.base64_text import from_base64
 
 _Item = TypeVar("_Item")
 _PartitionNumber = Annotated[int, msgspec.Meta(ge=0, lt=PARTITIONS_MAX)]
@@ -78,7 +77,7 @@ def plain_records(body: bytes, *, records_max: int, now_us: Callable[[], int]) -
         if len(decoded.records) > records_max or may_repeat(body, decoded):
             return None
         return _lists_of(decoded.records, now_us)
-    except (ValueError, binascii.Error):  # also those of msgspec
+    except ValueError:  # also those of msgspec
         return None
 
 
@@ -110,7 +109,7 @@ def plain_lines(lines: Sequence[bytes], *, now_us: Callable[[], int]) -> Records
     try:
         records = [decode(line) for line in lines]
         return None if may_repeat(b"".join(lines), records) else _lists_of(records, now_us)
-    except (ValueError, binascii.Error):  # also those of msgspec
+    except ValueError:  # also those of msgspec
         return None
 
 
@@ -119,7 +118,7 @@ def _lists_of(records: Sequence[_PlainRecord], now_us: Callable[[], int]) -> Rec
     values = [
         None
         if record.value is None
-        else base64.b64decode(record.value, validate=True)
+        else from_base64(record.value)
         if record.value_encoding == "base64"
         else record.value.encode()
         for record in records
@@ -142,11 +141,7 @@ def _keys(records: Sequence[_PlainRecord]) -> list[bytes | None] | None:
     if keys is None:
         return None
     return [
-        None
-        if key is None
-        else base64.b64decode(key, validate=True)
-        if record.key_encoding == "base64"
-        else key.encode()
+        None if key is None else from_base64(key) if record.key_encoding == "base64" else key.encode()
         for key, record in zip(keys, records, strict=True)
     ]
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Sequence
 
 from tidelog_gateway.problems import invalid
 from tidelog_gateway.records.json_decoding import Records
 from tidelog_gateway.requests.parameters import KeyEncoding, parse_key
 from tidelog_proto.limits import TAG_BYTES_MAX
+from tidelog_proto.text.base64_text import from_url_base64
 
 
 def raw_record(
@@ -59,6 +58,6 @@ def _header(text: str) -> tuple[str, bytes | None]:
         return name, value.encode()
     try:
         # As in `key`: `-` and `_` need no percent-encoding in a URL.
-        return name, base64.b64decode(value[7:].replace("-", "+").replace("_", "/"), validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise invalid([{"parameter": "header", "detail": f"header {name}: is not base64: {error}"}]) from error
+        return name, from_url_base64(value[7:])
+    except ValueError as error:
+        raise invalid([{"parameter": "header", "detail": f"header {name}: {error}"}]) from error

@@ -14,8 +14,6 @@ the third item of a header, every fetched record can be published again unchange
 
 from __future__ import annotations
 
-import base64
-import binascii
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -41,6 +39,7 @@ from tidelog_proto.limits import (
     TAG_BYTES_MAX,
     TIMESTAMP_MS_MAX,
 )
+from tidelog_proto.text.base64_text import from_base64
 from tidelog_proto.text.json_text import check_limits
 
 HEADERS_PER_RECORD_MAX: Final = 256
@@ -296,10 +295,7 @@ def _from_utf8(value: object) -> bytes:
 def _from_base64(value: object) -> bytes:
     if not isinstance(value, str):
         raise ValueError("must be a string of base64, or null")  # noqa: TRY004 # a fault of the request, collected with the others
-    try:
-        return base64.b64decode(value, validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise ValueError(f"is not base64: {error}") from error
+    return from_base64(value)
 
 
 def _from_json(raw: msgspec.Raw) -> bytes:

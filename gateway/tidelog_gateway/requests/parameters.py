@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
 from typing import Annotated, Final, Literal
 
@@ -12,6 +10,7 @@ from starlette.convertors import PathConvertor, register_url_convertor
 
 from tidelog_gateway.problems import invalid
 from tidelog_proto.limits import KIB, TAG_BYTES_MAX
+from tidelog_proto.text.base64_text import from_url_base64
 
 KeyEncoding = Literal["utf8", "base64"]
 
@@ -40,14 +39,14 @@ def parse_key(text: str, encoding: KeyEncoding) -> bytes:
     """Decode a key.
 
     Raises:
-        Problem: 422, the key is not base64.
+        Problem: 422, the key is not canonical base64.
     """
     if encoding == "utf8":
         return text.encode()
     try:
-        return base64.b64decode(text.replace("-", "+").replace("_", "/"), validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise invalid([{"parameter": "key", "detail": f"is not base64: {error}"}]) from error
+        return from_url_base64(text)
+    except ValueError as error:
+        raise invalid([{"parameter": "key", "detail": str(error)}]) from error
 
 
 ANY_TEXT: Final = "any_text"

@@ -14,7 +14,6 @@ would keep it busy. Channel binding is not supported.
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import hmac
 import re
@@ -23,6 +22,7 @@ from typing import Final, NamedTuple
 
 from tidelog_proto.auth.saslprep import saslprep
 from tidelog_proto.limits import PRINCIPAL_CHARS_MAX
+from tidelog_proto.text.base64_text import from_base64
 
 ITERATIONS: Final = 60_000
 """Iterations for new passwords, with which one guess takes about 50 ms of CPU time."""
@@ -224,8 +224,8 @@ def _matched(pattern: re.Pattern[str], message: str) -> re.Match[str]:
 
 def _decoded(text: str) -> bytes:
     try:
-        return base64.b64decode(text, validate=True)
-    except binascii.Error as error:
+        return from_base64(text)
+    except ValueError as error:
         raise ScramError("invalid base64") from error
 
 

@@ -119,6 +119,9 @@ async def test_batch_larger_than_the_share_is_sent_if_the_budget_has_room() -> N
     assert not first.backlog.fits(MAX // 4), "something waits for it already"
     assert second.backlog.fits(MAX // 2)
     assert not second.backlog.fits(MAX // 2 + 1)
+    third = FakeSink(budget())
+    with third.backlog.reserving(MAX // 2):
+        assert not third.backlog.fits(MAX // 2), "another batch is read for it already"
 
 
 async def test_reserved_reads_count_as_unsent() -> None:
@@ -166,6 +169,19 @@ async def test_stalled_client_is_closed_and_slow_one_is_not(meanwhile: str) -> N
     assert not slow.cut
     slow.backlog.end()
     assert outgoing.used_bytes == 0
+
+
+async def test_a_client_is_closed_as_soon_as_it_has_read_nothing_for_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    outgoing = budget(stall_ms=1500)
+    now_s = 100.0
+    monkeypatch.setattr(outgoing, "now_s", lambda: now_s)
+    deaf = FakeSink(outgoing)
+    deaf.send(100)
+    now_s += 1.499
+    await asyncio.sleep(3 * outgoing_module.TICK_S)
+    assert not deaf.cut
+    now_s = 101.5
+    await settled(lambda: deaf.cut == [1.5], "it is not closed")
 
 
 @pytest.mark.parametrize("somebody_waits", [True, False])

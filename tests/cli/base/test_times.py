@@ -45,3 +45,16 @@ def test_stamps(stamp: Any, stamp_us: int) -> None:
 def test_invalid_time_is_refused(stamp: Any) -> None:
     with pytest.raises(ValueError, match=r"time|1970|Invalid|iso"):
         timestamp_us_of(stamp)
+
+
+@pytest.mark.parametrize(
+    ("stamp", "remedy"),
+    [
+        (1_795_964_400, "in seconds.* pass 1795964400000, or the ISO 8601 text 1970-01-21T18:52:44.400000Z"),
+        (1_795_964_400_000_000, "in microseconds.* pass 1795964400000$"),
+    ],
+)
+def test_a_time_in_another_unit_than_milliseconds_is_refused(stamp: int, remedy: str) -> None:
+    with pytest.raises(ValueError, match=remedy):
+        timestamp_us_of(stamp)
+    assert timestamp_us_of(1_795_964_400_000) == 1_795_964_400_000_000

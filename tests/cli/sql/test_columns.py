@@ -94,6 +94,8 @@ def test_given_kind_of_values_is_used() -> None:
         ((b'{"a":0.1234567891}',), FieldKind.NUMBER),
         ((b'{"a":0.5}', b'{"a":9007199254740993}'), FieldKind.DECIMAL),
         ((b'{"a":12345678901234567.89}',), FieldKind.DECIMAL),
+        ((b'{"a":123456789000000000.0}',), FieldKind.DECIMAL),
+        ((b'{"a":9999999.1234567891}',), FieldKind.DECIMAL),
         ((b'{"a":12345678901234567.89}', b'{"a":1e-7}'), FieldKind.DIGITS),
         ((b'{"a":%s.%s}' % (b"9" * 20, b"1" * 19),), FieldKind.DIGITS),
         ((b'{"a":1e999}',), FieldKind.DIGITS),
@@ -142,6 +144,7 @@ def test_scale_of_a_decimal_is_the_longest_sampled_fraction() -> None:
 
 
 def test_decimal_with_more_than_18_whole_digits_has_38_digits() -> None:
+    assert shape_like([], [b'{"a":123456789012345678.5}'], None).decimals == {"a": (19, 1)}
     shape = shape_like([], [b'{"a":1234567890123456789.5}'], None)
     assert shape.decimals == {"a": (38, 1)}
 

@@ -169,6 +169,30 @@ def test_numbers_that_were_not_looked_at_are_exact_or_an_error(
         assert list(map(is_same, answered, texts)) == [True] * len(texts), (answered, table.shape)
 
 
+@pytest.mark.parametrize(
+    ("seen", "exact", "rounded"),
+    [
+        ("1", "2.0", "1.5"),
+        ("1", "9223372036854775807", "9223372036854775808"),
+        ("18446744073709551616", "2.0", "1.5"),
+        ("18446744073709551616", "9" * 38, "9" * 39),
+        ("0.5", "0.50", "0.25"),
+        ("0.5", "123456789012345678", "1234567890123456789"),
+        ("1e-7", "9007199254740992", "9007199254740993"),
+        ("1e-7", "1.234567890123456", "9999999.1234567891"),
+        ("1e-7", "1e300", "1e400"),
+    ],
+)
+def test_a_number_that_its_column_would_round_is_an_error(
+    engine: DuckDbEngine, seen: str, exact: str, rounded: str
+) -> None:
+    sampled = [f'{{"n":{seen}}}'.encode()]
+    (answered,) = column_of(engine, table_of([f'{{"n":{exact}}}'.encode()], sampled), "n")
+    assert is_same(answered, exact)
+    with pytest.raises(CommandFailed, match=f"does not represent every number exactly.*Number: {rounded}"):
+        column_of(engine, table_of([f'{{"n":{rounded}}}'.encode()], sampled), "n")
+
+
 def test_text_of_another_form_is_null_and_counted(engine: DuckDbEngine) -> None:
     values = [b'{"it\'s":"2024-02-29"}', b'{"it\'s":"soon"}', b'{"it\'s":"2024-02-30"}', b'{"it\'s":null}']
     table = table_of(values, values[:1])

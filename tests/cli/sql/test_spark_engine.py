@@ -114,6 +114,8 @@ def test_values_outside_the_sample_that_are_not_json_are_reported_by_spark(cli: 
     line = b'{"n":1,"m":2}\n'
     other = b'garbage\n[1]\n{"n":\n7\nnull\n'
     assert cli("produce", topic, "--partition", 0, stdin=line * 9 + other + line * 9).code == 0
+    tombstone = b'{"value":null}\n'
+    assert cli("produce", topic, "--partition", 0, "--format", "records", stdin=tombstone).code == 0
     topics = Topics(node, "earliest", {}, 4)
     spark = SparkEngine(768, {"bootstrap": node})
 
@@ -126,9 +128,9 @@ def test_values_outside_the_sample_that_are_not_json_are_reported_by_spark(cli: 
         f"0 at offset 9: 'garbage'. It is shown by: SELECT value FROM `{topic}` WHERE `partition` = 0 AND `offset` = 9"
     )
     try:
-        assert asked(f"SELECT sum(n), count(*) FROM {topic}") == ([(18, 23)], [report])
+        assert asked(f"SELECT sum(n), count(*) FROM {topic}") == ([(18, 24)], [report])
         assert asked(f"SELECT count(*), max(value) FROM {topic}")[1] == []
-        assert len(asked(f"SELECT n, value FROM {topic}")[0]) == 23
+        assert len(asked(f"SELECT n, value FROM {topic}")[0]) == 24
         assert spark.notes() == [report]
         assert asked(f"SELECT count(*) FROM {topic} a JOIN {topic} b ON a.n = b.m - 1")[1] == [report]
         assert asked(report.rpartition(": ")[2]) == ([("garbage",)], [])

@@ -181,6 +181,26 @@ async def test_definite_refusal_is_retried(router: Router) -> None:
     assert len(made) == 2
 
 
+async def test_node_that_has_refused_a_non_repeatable_request_is_not_asked_again(
+    node: FakeNode, router: Router
+) -> None:
+    async with running_fake_node() as gone, running_fake_node() as other:
+        await gone.stop()
+        addresses = [("127.0.0.1", each.port) for each in (gone, node, other)]
+        router = Router(addresses, router.pool, request_timeout_s=0.5)
+        asked: list[int] = []
+
+        async def ask(connection: Connection) -> int:
+            asked.append(connection.address[1])
+            if connection.address[1] == node.port:
+                raise QuorumLostError("__meta/0: 1 of 3 replicas are alive")
+            return 7
+
+        assert await router.at_any(ask, repeatable=False) == 7
+        assert asked == [node.port, other.port]
+        await router.close()
+
+
 async def test_non_repeatable_request_moves_to_another_node_after_definite_refusal(
     node: FakeNode, router: Router
 ) -> None:

@@ -141,6 +141,26 @@ async def test_arrow_columns_are_published(node: FakeNode, client: Client) -> No
         await client.producer("t").send_arrow(pa.table({"value": [b"1"], "colour": [b"x"]}))
 
 
+async def test_arrow_integers_are_milliseconds_and_timestamps_have_any_unit(node: FakeNode, client: Client) -> None:
+    moment_ms = 1_795_964_400_123
+    for stamps in (
+        pa.array([moment_ms], pa.int64()),
+        pa.array([moment_ms], pa.timestamp("ms")),
+        pa.array([moment_ms * 1000], pa.timestamp("us", "UTC")),
+        pa.array([moment_ms * 10**6 + 999], pa.timestamp("ns", "Asia/Tokyo")),
+    ):
+        await client.producer("t").send_arrow(pa.table({"value": [b"a"], "timestamp": stamps}))
+        assert RecordBatch.parse(node.partition("t").batches[-1]).columns()["timestamp"].cast(
+            pa.int64()
+        ).to_pylist() == [moment_ms * 1000]
+    count = len(node.partition("t").batches)
+    with pytest.raises(
+        ValueError, match=f"column timestamp: {moment_ms * 1000} is .* in microseconds.* pass {moment_ms}"
+    ):
+        await client.producer("t").send_arrow(pa.table({"value": [b"a"], "timestamp": [moment_ms * 1000]}))
+    assert len(node.partition("t").batches) == count
+
+
 # ------------------------------------------------------------------------------------------ faults and retries
 
 

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
-from tests.clients.fake_node import FakeNode
+from tests.clients.fake_node import FakeConnection, FakeNode, running_fake_node
 
+from tidelog.cluster import routing
 from tidelog.cluster.routing import Router
 from tidelog.errors import (
     CorruptBatchError,
@@ -16,6 +18,7 @@ from tidelog.requests import committed_positions, fetch_and_commit
 from tidelog_proto.batch.columns import columns_of
 from tidelog_proto.batch.header import stamp_owner
 from tidelog_proto.batch.record_batch import encode_batch
+from tidelog_proto.wire.frames import Frame
 
 
 def stored(base_offset: int, *values: bytes, control: bool = False) -> bytes:
@@ -54,6 +57,29 @@ async def test_fetch_with_a_time_in_another_unit_is_refused(node: FakeNode, rout
 async def test_empty_commit_sends_nothing(node: FakeNode, router: Router) -> None:
     assert await fetch_and_commit.commit(router, "g", "t", {}, reset=False, note="") == {}
     assert node.requests == []
+
+
+@pytest.mark.parametrize("reset", [False, True])
+async def test_slow_commit_is_sent_to_another_node_and_a_reset_is_not(
+    node: FakeNode, router: Router, monkeypatch: pytest.MonkeyPatch, *, reset: bool
+) -> None:
+    """A late copy of a reset could undo a newer one."""
+    asked: list[FakeNode] = []
+    answer = FakeConnection.on_commit
+
+    def answer_late(self: FakeConnection, frame: Frame) -> None:
+        asked.append(self.node)
+        asyncio.get_running_loop().call_later(0.3, answer, self, frame)
+
+    monkeypatch.setattr(FakeConnection, "on_commit", answer_late)
+    monkeypatch.setattr(routing, "REQUEST_HEDGE_S", 0.05)
+    async with running_fake_node() as other:
+        other.add_topic("t")
+        both = routing.Router([("127.0.0.1", each.port) for each in (node, other)], router.pool, request_timeout_s=10)
+        await both.topic("t")
+        await fetch_and_commit.commit(both, "g", "t", {0: 0}, reset=reset, note="")
+        assert asked == ([node] if reset else [node, other])
+        await both.close()
 
 
 async def test_commit_for_a_recreated_topic(node: FakeNode, router: Router) -> None:

@@ -135,6 +135,7 @@ _WRONG_RECORDS: Final[dict[str, tuple[Any, ...]]] = {
 _ENCODED: Final[tuple[dict[str, Any], ...]] = (
     {"value": "*", "value_encoding": "base64"},
     {"value": "YQ", "value_encoding": "base64"},
+    {"value": "YR==", "value_encoding": "base64"},
     {"value": "x", "key": "=", "key_encoding": "base64"},
     {"value": "x", "headers": [["n", "v", "hex"]]},
     {"value": "x", "headers": [["n", "v"]] * 257},

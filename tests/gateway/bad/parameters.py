@@ -72,6 +72,7 @@ _ADDRESSES: Final[dict[str, tuple[int, str | None]]] = {
     f"GET {_P0}/records?offset%5B%5D=0": (422, _PARTITION + "/records"),
     f"GET {_P0}/records?" + "&".join(["x=1"] * 2_000): (400, _PARTITION + "/records"),
     f"GET {_P0}/records?key=*&key_encoding=base64": (422, _PARTITION + "/records"),
+    f"GET {_P0}/records?key=YR==&key_encoding=base64": (422, _PARTITION + "/records"),
     f"GET {_T}/keys/none": (404, _KEY),
     f"GET {_T}/keys/%3D?key_encoding=base64": (422, _KEY),
     f"GET {_T}/keys/" + "x" * 32_769: (422, _KEY),

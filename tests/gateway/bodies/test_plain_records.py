@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog_gateway.bodies.plain_records import plain_records
+from tidelog_gateway.bodies.plain_records import plain_lines, plain_records
 from tidelog_gateway.problems import Problem
 from tidelog_gateway.records.json_decoding import Records, parse_body
 
@@ -36,7 +36,11 @@ def same(plain: Records, validated: Records) -> bool:
 
 
 VALUES = (
-    st.none() | st.text(max_size=8) | st.integers(-3, 3) | st.just("aGk=") | st.lists(st.integers(0, 1), max_size=1)
+    st.none()
+    | st.text(max_size=8)
+    | st.integers(-3, 3)
+    | st.sampled_from(["aGk=", "YR==", "YWEx=", "_w=="])
+    | st.lists(st.integers(0, 1), max_size=1)
 )
 RECORDS = st.fixed_dictionaries(
     {},
@@ -60,6 +64,14 @@ def test_the_fast_path_parses_like_the_validator(records: list[dict[str, Any]], 
     if plain is not None:
         assert validated is not None
         assert same(plain, validated)
+
+
+@pytest.mark.parametrize("text", ["YR==", "YWF=", "YWEx=", "YQ", "YQ==\n", "_w=="])
+def test_base64_that_is_not_canonical_is_refused(text: str) -> None:
+    for name in ("value", "key"):
+        record = {"value": "YQ==", name: text, f"{name}_encoding": "base64"}
+        assert both(json.dumps({"records": [{"value": "YQ=="}, record]}).encode()) == (None, None)
+        assert plain_lines([json.dumps(record).encode()], now_us=lambda: NOW_US) is None
 
 
 @pytest.mark.parametrize(

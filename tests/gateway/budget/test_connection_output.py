@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tidelog_gateway.budget.connection_output import UNSENT_BYTES, ConnectionOutput
+from tidelog_gateway.budget.connection_output import LOOK_MAX_S, UNSENT_BYTES, ConnectionOutput
 from tidelog_gateway.budget.response_budget import ResponseBudget
 from tidelog_gateway.budget.shedding_bounds import PROGRESS_BYTES
 from tidelog_gateway.problems import Problem
@@ -134,6 +134,23 @@ async def test_a_slow_client_is_reported_once_and_then_disconnected(outgoing: Re
     assert outgoing.used_bytes == 0
 
 
+async def test_a_slow_client_is_disconnected_after_twice_the_timeout(
+    outgoing: ResponseBudget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.get_running_loop()
+    real_s, later_s = loop.time, 0.0
+    monkeypatch.setattr(loop, "time", lambda: real_s() + later_s)
+    outlet, line = connected(outgoing, slow_timeout_s=1000)
+    told: list[bool] = []
+    outlet.on_slow = lambda: told.append(line.aborted)
+    line.unsent = 1
+    outlet.look()
+    for idle_s, expected in ((900.0, ([], False)), (1900.0, ([False], False)), (2000.0, ([False], True))):
+        later_s = idle_s
+        await asyncio.sleep(2 * LOOK_MAX_S)
+        assert (told, line.aborted) == expected
+
+
 async def test_by_default_a_slow_client_is_disconnected_at_once(outgoing: ResponseBudget) -> None:
     outlet, line = connected(outgoing, slow_timeout_s=0.05)
     line.unsent = 1
@@ -154,6 +171,19 @@ async def test_few_bytes_are_not_progress_and_a_large_piece_is(outgoing: Respons
     assert outlet.idle_s() < idle_s
     line.unsent = 0
     assert outlet.idle_s() == 0
+    outlet.lost()
+
+
+async def test_progress_counts_from_the_most_that_has_waited(outgoing: ResponseBudget) -> None:
+    outlet, line = connected(outgoing)
+    line.unsent = MIB
+    outlet.look()
+    await asyncio.sleep(0.02)
+    line.unsent += MIB  # more is sent to it
+    idle_s = outlet.idle_s()
+    assert idle_s > 0
+    line.unsent -= PROGRESS_BYTES
+    assert outlet.idle_s() < idle_s
     outlet.lost()
 
 

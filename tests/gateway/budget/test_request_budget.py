@@ -69,6 +69,18 @@ def test_active_senders_are_not_closed() -> None:
     assert gone == ["idle"]
 
 
+def test_few_bytes_are_not_progress() -> None:
+    gone = list[str]()
+    budget = RequestBudget(10 * PROGRESS_BYTES)
+    trickle = arrival(budget, "trickle", gone)
+    assert trickle.hold(10 * PROGRESS_BYTES)
+    trickle.received(PROGRESS_BYTES - 2)
+    time.sleep(2 * STALL_TIMEOUT_S)
+    trickle.received(PROGRESS_BYTES - 1)
+    assert budget.take(1)
+    assert gone == ["trickle"], "its rate since its start is high, but it has stopped"
+
+
 def test_a_sender_that_sheds_itself_keeps_nothing() -> None:
     """A body in chunks reserves more with each, and may be the slow one itself."""
     gone = list[str]()

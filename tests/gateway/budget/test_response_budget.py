@@ -55,6 +55,12 @@ def test_records_read_ahead_are_limited_to_half_and_do_not_block_messages() -> N
     assert not outgoing.take_prefetch(1)
 
 
+def test_a_single_batch_read_ahead_may_exceed_its_half() -> None:
+    outgoing = ResponseBudget(10 * MIB, MIB)
+    assert outgoing.take_prefetch(6 * MIB), "otherwise its subscription would wait without end"
+    assert not outgoing.take_prefetch(1)
+
+
 async def test_returned_bytes_wake_waiting_connections() -> None:
     outgoing = ResponseBudget(MIB, MIB)
     assert outgoing.take(MIB)

@@ -91,6 +91,13 @@ async def test_a_reservation_grows_and_shrinks(outgoing: ResponseBudget) -> None
     assert (answer.reserved_bytes, outgoing.used_bytes) == (0, 0), "without a transport nothing waits"
 
 
+async def test_an_answer_smaller_than_its_reservation_returns_the_rest(outgoing: ResponseBudget) -> None:
+    answer = ResponseReservation(ConnectionOutput(outgoing, 30), never)
+    await answer.reserve(3 * MIB)
+    assert answer.hold(MIB, is_forced=False)
+    assert answer.reserved_bytes == outgoing.used_bytes == MIB
+
+
 async def test_a_single_answer_may_exceed_the_share_of_its_connection() -> None:
     outgoing = ResponseBudget(64 * MIB, MIB)
     outlet = ConnectionOutput(outgoing, 30)

@@ -125,13 +125,17 @@ async def test_a_raw_record_takes_its_other_parts_from_the_query(api: httpx.Asyn
     (record,) = stored(log, 1)
     assert (record.key, record.value, record.tag, record.timestamp_us) == (b"\xff", b"v", "x", 7_000)
     assert record.headers == (("a", b"b:c"), ("a", b"\xff"), ("e", b""))
-    for name, value in (("header", "a"), ("header", ":b"), ("header", "a:base64:%"), ("timestamp_ms", "-1")):
+    for name, value in (
+        ("header", "a"),
+        ("header", ":b"),
+        ("header", "a:base64:%"),
+        ("header", "a:base64:_x=="),
+        ("timestamp_ms", "-1"),
+    ):
         problem(await post(api, "application/octet-stream", params={name: value}), 422, "invalid_request")
-    problem(
-        await post(api, "application/octet-stream", params={"key": "%", "key_encoding": "base64"}),
-        422,
-        "invalid_request",
-    )
+    for key in ("%", "_x==", "_w", "_w==\n"):
+        params = [("key", key), ("key_encoding", "base64")]
+        problem(await post(api, "application/octet-stream", params=params), 422, "invalid_request")
     twice = [("key", "a"), ("key", "b")]
     problem(await post(api, "application/octet-stream", params=twice), 422, "invalid_request")
 

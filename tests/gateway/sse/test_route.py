@@ -202,6 +202,7 @@ async def test_the_header_wins_over_the_address(serve: Serve, log: FakeLog) -> N
         ("offsets=99999:1", {}, 422, "offsets"),
         ("offsets=0:0", {}, 422, "offsets"),
         ("key=%3D&key_encoding=base64", {}, 422, "key"),
+        ("key=YR==&key_encoding=base64", {}, 422, "key"),
         ("member=true", {}, 422, "member"),
         ("", {"last-event-id": "AQ"}, 422, "Last-Event-ID"),
         ("", {"last-event-id": "é"}, 422, "Last-Event-ID"),

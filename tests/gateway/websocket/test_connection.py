@@ -234,6 +234,8 @@ async def test_the_answer_to_seconds_has_the_remedy(serve: Serve) -> None:
     async with serve() as served, opened(served) as socket:
         answer = await ask(socket, {"id": 1, "sub": {**sub()["sub"], "from": {"timestamp_ms": 1_795_964_400}}})
         assert "in seconds, but milliseconds since 1970 are expected" in answer["error"]["detail"]
+        remedy = "pass 1795964400000, or timestamp with 1970-01-21T18:52:44.400000Z for that time in 1970"
+        assert remedy in answer["error"]["detail"]
         answer = await ask(socket, {"id": 2, "sub": {**sub()["sub"], "from": "newest"}})
         assert "/sub/from" in answer["error"]["detail"]
 

@@ -56,6 +56,10 @@ def test_both_sides_meet_whatever_the_name(name: str) -> None:
     signature = node.final(answered(client, node, "pa\u0308ss w\u00f6rd"))
     assert signature is not None
     client.check(signature)
+    with pytest.raises(ScramError, match="invalid base64"):
+        client.check(
+            f"{signature[:-2]}{chr(ord(signature[-2]) + 1)}="
+        )  # the same bytes, with an unused bit that is set
 
 
 def test_a_wrong_password_and_a_node_that_knows_none() -> None:

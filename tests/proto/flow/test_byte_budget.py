@@ -72,6 +72,16 @@ def test_only_slow_senders_are_cut_and_searches_have_a_least_interval() -> None:
     assert cut(slow, brisk, complete) == [True, False, False]
 
 
+def test_a_slow_sender_without_counted_bytes_is_not_cut() -> None:
+    budget = ByteBudget(100)
+    budget.take_anyway(90)
+    senders = SlowSenders(budget)
+    slow, empty = FakeHolder(budget, 10), FakeHolder(budget, 0)
+    senders.receiving |= dict.fromkeys((slow, empty))
+    senders.make_room(1.0)
+    assert cut(slow, empty) == [True, False], "it would free nothing"
+
+
 def test_a_request_arrives_slowly_if_its_rate_needs_more_than_the_limit() -> None:
     assert arrives_slowly(100, 0, 1.0)
     assert not arrives_slowly(300, 10, 1.0)

@@ -53,6 +53,14 @@ def test_full_key_refuses_and_full_queue_replaces_the_newest_of_the_largest_key(
     assert [item for _, item in queue.items()] == ["a1", "a2", "b1", "b2"]
 
 
+def test_full_queue_refuses_the_new_item_of_a_key_with_one_item_less_than_the_largest() -> None:
+    queue = queue_of(SlotBounds(waiting_max=3), "x", "a1", "a2", "b1")
+    with pytest.raises(FullError):
+        queue.wait("b", "b2")  # in place of a2 it would make b the largest key
+    assert [item for _, item in queue.items()] == ["a1", "a2", "b1"]
+    assert queue.wait("c", "c1") == "a2"
+
+
 def test_removed_items_get_no_turn() -> None:
     queue = queue_of(SlotBounds(), "x", "a1", "a2", "b1")
     queue.remove("a", "a1")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog_broker.core.groups.rebalancing import Assignment, rebalance, subscribers_by_topic
-from tidelog_broker.core.groups.steps import complete
+from tidelog_broker.core.groups.steps import Steps, complete
 from tidelog_broker.core.topics import PartitionKey
 
 TOPICS = [bytes([number]) * 16 for number in range(4)]
@@ -107,6 +107,20 @@ def test_subscribers_are_listed_by_topic() -> None:
         TOPICS[1]: ["b", "c"],
         TOPICS[2]: [],
     }
+
+
+def test_topics_are_looked_up_in_steps_by_their_cost() -> None:
+    """A step looks at all wishes of a topic, and sorts the subscribers of topics that no earlier topic has."""
+    topics = [key[0] for key in keys(100, 100)]
+    wishes: Members = {f"m{number}": frozenset([number.to_bytes(16)]) for number in range(1_000, 5_000)}
+    assert steps_of(subscribers_by_topic(wishes, topics)) > 90, "4,000 wishes of other topics"
+    crowds = {f"m{number}": frozenset([topics[number % 10]]) for number in range(5_000)}
+    assert steps_of(subscribers_by_topic(crowds, topics)) >= 10, "10 topics with 500 subscribers each"
+    assert steps_of(subscribers_by_topic({"m": frozenset(topics)}, topics)) == 0, "little work"
+
+
+def steps_of(steps: Steps[object]) -> int:
+    return sum(1 for _ in steps)
 
 
 @pytest.mark.parametrize("topics", [1, 200, 20_000])

@@ -9,6 +9,7 @@ from tests.broker.core.groups.test_consumer_group import ADA, BOB, T, Topics, ha
 
 from tidelog_broker.core.groups.consumer_group import ConsumerGroup
 from tidelog_broker.core.groups.member_access import UNRESTRICTED
+from tidelog_broker.core.groups.partition_lists import held_of
 from tidelog_broker.core.groups.steps import STEP, Steps, complete
 from tidelog_proto import broker_pb2 as pb
 
@@ -41,6 +42,19 @@ def test_changes_of_the_largest_group_are_computed_in_steps(assignor: pb.Assigno
         assert decided[1] > 20_000 / STEP / 4
         assert written[1] > min(number, 1)
         assert max(decided[0], written[0]) < 0.03, "a few milliseconds, on a machine that is not busy"
+
+
+def test_changes_of_many_small_members_are_computed_in_steps() -> None:
+    group = ConsumerGroup("g", lambda _wish, _reader: {T: 4_000}, lambda _: UNRESTRICTED)
+    for number in range(900):
+        group.join(f"member{number:010}", wish())
+    group.decide()
+    steps = group.record_steps()
+    assert sum(1 for _ in steps) >= 8_000 // STEP, "each of 900 members holds 4 or 5 partitions of its target"
+    group.join("one more", wish())
+    record = group.next_record()
+    assert record is not None
+    assert sum(1 for _ in group.written_steps(record)) >= 4_000 // STEP
 
 
 def test_heartbeats_between_steps_free_nothing(group: ConsumerGroup) -> None:
@@ -87,3 +101,18 @@ def test_change_between_steps_of_a_record_is_in_the_next_one(group: ConsumerGrou
     write(group)
     assert group.assignment_of(BOB) is not None
     assert len(has(group, ADA)) == 2
+
+
+def test_report_between_steps_of_a_record_is_in_the_next_one(group: ConsumerGroup) -> None:
+    join(group, ADA)
+    group.join(BOB, wish())
+    group.decide()
+    steps = group.record_steps()
+    next(steps)
+    group.report(ADA, seen_revision=99, held=())
+    record = complete(steps)
+    assert record is not None
+    assert [len(held_of(member)) for member in record.members] == [4, 0]
+    group.written(record)
+    write(group)
+    assert (len(has(group, ADA)), len(has(group, BOB))) == (2, 2)
