@@ -16,8 +16,13 @@ from tidelog_proto.wire.frames import FrameDecoder
 
 NODES_ONLY: frozenset[str] = frozenset({"node_announce", "incarnations"})
 """Kinds that are refused from clients before their work: their cost is an estimate."""
-UNKNOWN: frozenset[str] = frozenset({"group_heartbeat: joins of a group of 20,000 partitions"})
-"""Requests that cost more than the table lists: the number of a group's partitions is not in the request."""
+UNKNOWN: frozenset[str] = frozenset(
+    {"committed: a whole group", "group_heartbeat: joins of a group of 20,000 partitions"}
+)
+"""Requests that cost more than the table lists: the number of a group's positions or partitions is not in the request.
+
+A page of a group's positions has at most 2,000 of them.
+"""
 
 
 def known_us(name: str, frames: bytes) -> int:
