@@ -134,3 +134,33 @@ async def test_charts_keep_the_proportions_of_their_text_on_a_phone(serve: Serve
         await page.get_by_role("tab", name="Settings").click()
         bar = page.get_by_role("tablist")
         assert await bar.evaluate("bar => bar.scrollWidth <= bar.clientWidth"), "a tab is out of sight"
+
+
+async def test_characters_that_change_the_direction_of_text_are_shown_as_escapes(serve: Serve, log: FakeLog) -> None:
+    log.logs = {"t": [[]]}
+    async with serve(ui_interval_s=600) as served, browser_page() as page:
+        await publish(page, served.http, "t", [{"value": '{"file": "\N{RIGHT-TO-LEFT OVERRIDE}txt.exe"}'}])
+        await page.goto(f"{served.http}/ui/#/topic/t?tab=records&partition=0&offset=0&one=1")
+        dialog = page.get_by_role("dialog")
+        await expect(dialog.get_by_text(r'"\u202etxt.exe"')).to_be_visible()
+
+
+async def test_sign_in_dialog_that_is_closed_does_not_open_again(serve: Serve, log: FakeLog) -> None:
+    log.logs = {"t": [[]]}
+    async with serve(ui_interval_s=600) as served, browser_page() as page:
+        await page.goto(f"{served.http}/ui/#/topics")
+        await expect(page.get_by_role("link", name="t", exact=True)).to_be_visible()
+        asked: list[str] = []
+
+        async def refuse(route: Route) -> None:
+            asked.append(route.request.url)
+            await route.fulfill(status=401, json={"code": "unauthenticated", "detail": "the key is revoked"})
+
+        await page.route(re.compile("/v1/"), refuse)
+        await page.keyboard.press("r")
+        await page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+        await expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+        asked.clear()
+        await asyncio.sleep(6)  # longer than the interval of refreshes
+        assert asked == []
+        await expect(page.get_by_role("dialog")).to_have_count(0)
