@@ -147,7 +147,8 @@ class Retention:
                 below = self.removable()
                 await self._delete(below)
                 self._raise_log_start(below)
-            await self._drop_partial_copies(replica.state.log_start)
+            if not self._is_held:
+                await self._drop_partial_copies(replica.state.log_start)
         except DiskFullError as error:
             self._no_space(error)
         else:
@@ -317,7 +318,7 @@ class Retention:
             DiskFullError, StorageFailedError: as `delete_before`.
         """
         copies = self._state.log.copies
-        if self._is_over or self._is_held or not copies.has_copy_below(offset):
+        if not copies.has_copy_below(offset):
             return
         try:
             await self._notes.call(self._io_key, self._prepare, offset)

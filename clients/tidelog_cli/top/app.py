@@ -17,6 +17,7 @@ from textual.binding import Binding, BindingType
 from textual.widgets import DataTable, Footer, Input, Static, TabbedContent, TabPane
 
 from tidelog.errors import TidelogError
+from tidelog_cli.base.failures import EXIT_INTERRUPTED
 from tidelog_cli.base.output import ABSENT, bytes_text, line_of
 from tidelog_cli.top.figures import Figures, GroupRow, NodeRow, PartitionRow, TopicRow, figures_of
 from tidelog_cli.top.sampling import Sample
@@ -39,7 +40,6 @@ TABS: Final[dict[str, tuple[str, ...]]] = {
 
 USUAL_STATES: Final = frozenset({"", "running", "alive", "active", "idle", "stable", "empty"})
 """States that need no attention; others are red."""
-EXIT_INTERRUPTED: Final = 130
 
 
 class TopApp(App[None]):
