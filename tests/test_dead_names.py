@@ -25,6 +25,7 @@ CALLED_BY_OTHERS = {
     "action_clear_filter": "textual, of an application",
     "action_filter": "textual, of an application",
     "action_internal": "textual, of an application",
+    "action_interrupt": "textual, of an application",
     "action_pause": "textual, of an application",
     "action_sort": "textual, of an application",
     "action_tab": "textual, of an application",

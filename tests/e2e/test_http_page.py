@@ -37,6 +37,8 @@ def outputs(folder: Path, started: contextlib.ExitStack) -> list[tuple[str, str,
         if language == "text":
             done[-1] = (*done[-1][:2], block)
             continue
+        if language == "console":  # an alternative to other examples of the page
+            continue
         if start := STARTS.fullmatch(block):
             place = folder / f"stack{len(done)}"
             place.mkdir()

@@ -216,6 +216,12 @@ UNIT_TEST: dict[str, Any] = {
                 {"series": 'tidelog_disk_free_bytes{job="tidelog",instance="a"}', "values": "100-1x60"},
                 {"series": 'tidelog_disk_size_bytes{job="tidelog",instance="a"}', "values": "1000+0x60"},
                 {"series": 'tidelog_no_quorum_partitions{job="tidelog",instance="a"}', "values": "0x10 3x50"},
+                # 8 of 10 partitions lose their owner in the 20th minute; from the 40th on owners move again and again.
+                {"series": 'tidelog_partitions{job="tidelog",instance="a",role="owner"}', "values": "10x19 2x40"},
+                {
+                    "series": 'tidelog_owner_changes_total{job="tidelog",instance="a"}',
+                    "values": "0x15 8x24 10+2x20",
+                },
             ],
             "promql_expr_test": [
                 {
@@ -237,10 +243,24 @@ UNIT_TEST: dict[str, Any] = {
                         {
                             "exp_labels": {"severity": "warning", "job": "tidelog", "group": "g", "topic": "t"},
                             "exp_annotations": {
-                                "summary": "group g has committed nothing of t for 15 minutes and is 4960 records "
-                                "behind",
+                                "summary": "group g has committed nothing of t for half an hour and is 4960 "
+                                "records behind",
                                 "description": "`tidelog group describe` shows its members. Reset or delete an unused "
                                 "group.",
+                            },
+                        }
+                    ],
+                },
+                {"eval_time": "25m", "alertname": "TidelogOwnersMove", "exp_alerts": []},
+                {
+                    "eval_time": "55m",
+                    "alertname": "TidelogOwnersMove",
+                    "exp_alerts": [
+                        {
+                            "exp_labels": {"severity": "warning", "job": "tidelog"},
+                            "exp_annotations": {
+                                "summary": "partitions of tidelog change their owners again and again",
+                                "description": "Look for nodes that restart, stall or cannot reach each other.",
                             },
                         }
                     ],

@@ -147,6 +147,8 @@ class Retention:
                 below = self.removable()
                 await self._delete(below)
                 self._raise_log_start(below)
+            if not self._is_held:
+                await self._drop_partial_copies(replica.state.log_start)
         except DiskFullError as error:
             self._no_space(error)
         else:
@@ -302,6 +304,26 @@ class Retention:
             await self._notes.call(self._io_key, self._prepare, offset)
             if not self._is_over:
                 await self._io.call(self._io_key, self.delete_files_below, offset)
+        except StorageFailedError:
+            if not self._is_over:
+                raise
+
+    async def _drop_partial_copies(self, offset: int) -> None:
+        """Remove partial copies of epochs that end at or below the log start.
+
+        `_delete` removes them with segments of the log. A log that begins at the log start has no such segments, as on
+        a node whose disk was full until all older records were deleted: the copies would occupy its disk.
+
+        Raises:
+            DiskFullError, StorageFailedError: as `delete_before`.
+        """
+        copies = self._state.log.copies
+        if not copies.has_copy_below(offset):
+            return
+        try:
+            await self._notes.call(self._io_key, self._prepare, offset)
+            if not self._is_over and not self._is_held:
+                await self._io.call(self._io_key, copies.drop_below, offset)
         except StorageFailedError:
             if not self._is_over:
                 raise

@@ -17,6 +17,7 @@ from textual.binding import Binding, BindingType
 from textual.widgets import DataTable, Footer, Input, Static, TabbedContent, TabPane
 
 from tidelog.errors import TidelogError
+from tidelog_cli.base.failures import EXIT_INTERRUPTED
 from tidelog_cli.base.output import ABSENT, bytes_text, line_of
 from tidelog_cli.top.figures import Figures, GroupRow, NodeRow, PartitionRow, TopicRow, figures_of
 from tidelog_cli.top.sampling import Sample
@@ -27,15 +28,18 @@ ROWS_MAX: Final = 500
 """Maximum number of rows shown in a table."""
 
 TABS: Final[dict[str, tuple[str, ...]]] = {
-    "nodes": ("node", "address", "zone", "state", "owns", "records/s", "connections", "data", "disk free", "up"),
-    "topics": ("topic", "partitions", "copies", "records", "records/s", "size", "largest lag", "trouble"),
+    "nodes": ("node", "state", "owns", "records/s", "disk free", "data", "connections", "up", "address", "zone"),
+    "topics": ("topic", "trouble", "records", "records/s", "largest lag", "size", "partitions", "copies"),
     "partitions": (
-        *("topic", "partition", "owner", "epoch", "state", "copies", "slowest copy lacks", "records", "records/s"),
-        "size",
+        *("topic", "partition", "state", "owner", "records", "records/s", "slowest copy lacks", "size", "copies"),
+        "epoch",
     ),
     "groups": ("group", "state", "members", "positions", "lag", "lag change/s", "coordinator"),
 }
-"""The tabs and the columns of their tables."""
+"""The tabs and the columns of their tables. A terminal of 80 columns shows the first ones: states come first."""
+
+USUAL_STATES: Final = frozenset({"", "running", "alive", "active", "idle", "stable", "empty"})
+"""States that need no attention; others are red."""
 
 
 class TopApp(App[None]):
@@ -51,15 +55,16 @@ class TopApp(App[None]):
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit", "Quit"),
-        Binding("1", "tab('nodes')", "Nodes"),
-        Binding("2", "tab('topics')", "Topics"),
-        Binding("3", "tab('partitions')", "Partitions"),
-        Binding("4", "tab('groups')", "Groups"),
-        Binding("s", "sort", "Sort by next column"),
+        Binding("1", "tab('nodes')", "Tabs", key_display="1-4"),
+        Binding("2", "tab('topics')", "Topics", show=False),
+        Binding("3", "tab('partitions')", "Partitions", show=False),
+        Binding("4", "tab('groups')", "Groups", show=False),
+        Binding("s", "sort", "Sort"),
         Binding("i", "internal", "Internal topics"),
         Binding("p", "pause", "Pause"),
         Binding("slash", "filter", "Filter"),
         Binding("escape", "clear_filter", "Clear filter", show=False),
+        Binding("ctrl+c", "interrupt", "Quit", show=False, priority=True),
     ]
 
     def __init__(self, take: Callable[[], Awaitable[Sample]], *, interval_s: float, internal: bool = False) -> None:
@@ -142,23 +147,26 @@ class TopApp(App[None]):
     def _summary(self, figures: Figures, hidden: int) -> Text:
         assert self._newest is not None
         status = self._newest.status
-        text = Text(f"cluster {status.cluster_id.hex()[:8]}  ")
-        text.append(f"{len(figures.nodes)} nodes  {len(figures.topics)} topics  {len(figures.partitions)} partitions  ")
-        text.append(f"{rate_text(figures.records_per_s)} records/s  ")
+        text = Text()
         lost = sum(row.state == "no quorum" for row in figures.partitions)
         away = sum(not node.alive for node in status.nodes)
+        if self._fault:  # First, because a narrow terminal cuts the end of the line.
+            text.append(f"{time.monotonic() - self._newest.at_s:.0f} s old: {self._fault}  ", "yellow")
         if away:
             text.append(f"{away} away  ", "bold red")
         if lost:
             text.append(f"{lost} without quorum  ", "bold red")
+        if self._paused:
+            text.append("paused  ", "yellow")
+        text.append(f"cluster {status.cluster_id.hex()[:8]}  ")
+        text.append(f"{len(figures.nodes)} nodes  {len(figures.topics)} topics  {len(figures.partitions)} partitions  ")
+        text.append(f"{rate_text(figures.records_per_s)} records/s  ")
         column = self._sorted_by[self._tab()]
         for part in (
-            "paused" if self._paused else "",
             f"sorted by {TABS[self._tab()][column]}" if column is not None else "",
             f"filter {self._filter_text!r}" if self._filter_text else "",
             f"{hidden} more rows: filter with /" if hidden else "",
             f"groups: {self._newest.groups_fault}" if self._newest.groups_fault and self._tab() == "groups" else "",
-            f"{time.monotonic() - self._newest.at_s:.0f} s old: {self._fault}" if self._fault else "",
         ):
             if part:
                 text.append(f"{part}  ", "yellow")
@@ -174,6 +182,10 @@ class TopApp(App[None]):
         return self.query_one(f"#{name}-table", DataTable)
 
     # --- keys ------------------------------------------------------------------------------------------
+
+    def action_interrupt(self) -> None:
+        """Quit on Ctrl-C, with the exit code of an interrupted command."""
+        self.exit(return_code=EXIT_INTERRUPTED)
 
     def action_tab(self, name: str) -> None:
         """Show a tab."""
@@ -236,7 +248,8 @@ def _shown(cell: Cell, label: str) -> Text:
     if cell is None:
         return Text(ABSENT, justify="right")
     if isinstance(cell, str):
-        return Text(line_of(cell, NAME_CHARS))
+        is_unusual = label in {"state", "trouble"} and cell not in USUAL_STATES
+        return Text(line_of(cell, NAME_CHARS), "bold red" if is_unusual else "")
     if label in {"size", "data", "disk free"}:
         return Text(bytes_text(int(cell)), justify="right")
     if label in {"partition", "epoch"}:
@@ -254,18 +267,18 @@ def _order(cell: Cell) -> tuple[int, float, str]:
 
 
 def _node_cells(row: NodeRow) -> tuple[Cell, ...]:
-    load: Sequence[Cell] = (row.records_per_s, row.connections, row.data_bytes, row.disk_free_bytes, row.uptime_s)
-    return (row.node, row.address, row.zone, row.state, row.owns, *load)
+    load: Sequence[Cell] = (row.records_per_s, row.disk_free_bytes, row.data_bytes, row.connections, row.uptime_s)
+    return (row.node, row.state, row.owns, *load, row.address, row.zone)
 
 
 def _topic_cells(row: TopicRow) -> tuple[Cell, ...]:
-    load: Sequence[Cell] = (row.records, row.records_per_s, row.size_bytes, row.largest_lag, row.trouble)
-    return (row.topic, row.partitions, row.copies, *load)
+    load: Sequence[Cell] = (row.records, row.records_per_s, row.largest_lag, row.size_bytes)
+    return (row.topic, row.trouble, *load, row.partitions, row.copies)
 
 
 def _partition_cells(row: PartitionRow) -> tuple[Cell, ...]:
-    load: Sequence[Cell] = (row.copies, row.slowest_lag, row.records, row.records_per_s, row.size_bytes)
-    return (row.topic, row.partition, row.owner, row.epoch, row.state, *load)
+    load: Sequence[Cell] = (row.records, row.records_per_s, row.slowest_lag, row.size_bytes, row.copies)
+    return (row.topic, row.partition, row.state, row.owner, *load, row.epoch)
 
 
 def _group_cells(row: GroupRow) -> tuple[Cell, ...]:

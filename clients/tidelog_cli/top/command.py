@@ -38,7 +38,8 @@ def top(
     require_extras("top", "top")
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise CommandFailed("`tidelog top` needs a terminal; print its figures with: tidelog top --json", EXIT_USAGE)
-    with_client(bootstrap, lambda client: _run(client, interval, internal=internal))
+    if code := with_client(bootstrap, lambda client: _run(client, interval, internal=internal)):
+        raise typer.Exit(code)
 
 
 async def _figures(client: Client, interval_s: float, *, internal: bool) -> Figures:
@@ -47,7 +48,10 @@ async def _figures(client: Client, interval_s: float, *, internal: bool) -> Figu
     return figures_of(await take_sample(client), before, internal=internal)
 
 
-async def _run(client: Client, interval_s: float, *, internal: bool) -> None:
+async def _run(client: Client, interval_s: float, *, internal: bool) -> int:
+    """Run the application and return its exit code."""
     from tidelog_cli.top.app import TopApp  # noqa: PLC0415 - an extra
 
-    await TopApp(lambda: take_sample(client), interval_s=interval_s, internal=internal).run_async()
+    app = TopApp(lambda: take_sample(client), interval_s=interval_s, internal=internal)
+    await app.run_async()
+    return app.return_code or 0

@@ -101,6 +101,23 @@ async def publish_past_bound(stand: ClusterStand, owner: str) -> None:
     assert stand.partition(owner).log.size_bytes > BOUND_BYTES
 
 
+async def test_partial_copy_below_the_log_start_is_removed_from_a_log_that_begins_there(cluster: ClusterStand) -> None:
+    first = await cluster.owner()
+    await publish(cluster, first, 0)
+    await cluster.stop(first)
+    owner = await cluster.owner()
+    await publish(cluster, owner, 1)
+    (follower,) = {*cluster.nodes} - {first, owner}
+    log = cluster.partition(follower).log
+    await settled(lambda: len(log.epochs) == 2, "the follower stores both epochs")
+    oldest = log.epochs[0].epoch
+    log.copies.demote(1)
+    assert log.copies.partial_epochs == (oldest,)
+    await cluster.partition(owner).deletion.delete_below(log.start_offset)
+    await settled(lambda: not [*log.directory.glob("*.fill")], "the copy occupies the disk for ever")
+    assert log.copies.partial_epochs == ()
+
+
 async def test_records_that_a_live_replica_lacks_are_kept_up_to_twice_the_bound(
     cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -262,16 +262,27 @@ class EpochCopies:
         while (ready := next(filter(self._fits, filter(None, self._copies.values())), None)) is not None:
             self._add_copy(ready)
 
+    def has_copy_below(self, offset: int) -> bool:
+        """Return whether `drop_below` has something to remove. Thread-safe."""
+        return bool(self._below(offset))
+
     def drop_below(self, offset: int) -> None:
         """Remove partial copies that contain only records below `offset`; retention deletes those of the log itself."""
-        if self._held.limbo is not None:
-            return
-        for epoch, copy in list(self._copies.items()):
-            bound = copy.target.end.offset if copy is not None else self._held.start_offset
-            if self._held.epochs and epoch < self._held.epochs[0].epoch and bound <= offset:
-                self.abandon_copy(epoch)
+        for epoch in self._below(offset):
+            self.abandon_copy(epoch)
 
     # --------------------------------------------------------------------------------- internals
+
+    def _below(self, offset: int) -> list[int]:
+        """Return the epochs before the log of which a partial copy contains only records below `offset`."""
+        epochs = self._held.epochs
+        if self._held.limbo is not None or not epochs:
+            return []
+        oldest, start_offset = epochs[0].epoch, self._held.start_offset
+        ends = {
+            epoch: start_offset if copy is None else copy.target.end.offset for epoch, copy in [*self._copies.items()]
+        }
+        return [epoch for epoch, end_offset in ends.items() if epoch < oldest and end_offset <= offset]
 
     def _copy_of(self, epoch: int) -> PartialCopy:
         copy = self._copies.get(epoch)

@@ -25,13 +25,23 @@ let view = null;
 let opened = 0;
 let me = null; // what the gateway says about the caller; null: not known yet
 let refreshing = false;
+let mayTryAgain = false; // the view could not be shown because the gateway or nodes did not answer
 let isAsking = false;
 
 /** What the address names: #/SECTION/NAME?KEY=VALUE. */
 function place() {
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
   const [section, ...rest] = path.split("/");
-  return { section, name: rest.map(decodeURIComponent).join("/"), query: new URLSearchParams(query || "") };
+  return { section, name: rest.map(decoded).join("/"), query: new URLSearchParams(query || "") };
+}
+
+/** Decodes a part of an address; one that a person typed with a bare % stays as it is. */
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
 }
 
 async function open() {
@@ -40,9 +50,12 @@ async function open() {
   view = null;
   const { section, name, query } = place();
   drawNavigation(section);
-  const make = VIEWS[section];
+  const make = Object.hasOwn(VIEWS, section) ? VIEWS[section] : null;
+  mayTryAgain = false;
   main.setAttribute("aria-busy", "true");
   if (!make) {
+    main.setAttribute("aria-busy", "false");
+    document.title = "Unknown address · Tidelog";
     fill(main, h("h1", {}, "Unknown address"), h("p", {}, "The address names no part of this page. ", h("a", { href: "#/" }, "Go to the overview"), "."));
     return;
   }
@@ -64,9 +77,13 @@ async function open() {
     document.title = `${made.title} · Tidelog`;
     announce(made.title);
   } catch (error) {
-    if (number === opened) fill(main, error.status === 401 ? signInCard() : failure(error));
+    if (number === opened) {
+      fill(main, error.status === 401 ? signInCard() : failure(error));
+      document.title = `${error.status === 401 ? "Sign in" : "Not shown"} · Tidelog`;
+      mayTryAgain = error.status === 0 || error.status >= 500;
+    }
   } finally {
-    main.setAttribute("aria-busy", "false");
+    if (number === opened) main.setAttribute("aria-busy", "false");
   }
 }
 
@@ -109,16 +126,35 @@ function setQuery(changes) {
 }
 
 async function refresh() {
-  if (refreshing || document.hidden || !view || !view.refresh || document.querySelector("dialog[open]")) return;
+  if (refreshing || document.hidden || document.querySelector("dialog[open]")) return;
+  if (!view && !mayTryAgain) return;
   refreshing = true;
   try {
-    await view.refresh();
-    document.body.classList.remove("stale");
+    if (!view) await open();
+    else if (view.refresh) await view.refresh();
+    stale("");
   } catch (error) {
-    if (error.name !== "AbortError") document.body.classList.add("stale");
+    if (error.name !== "AbortError") stale(sentence(error.message));
   } finally {
     refreshing = false;
   }
+}
+
+/** Shows that the figures are old, and why; "": they are not. A screen reader is told once. */
+function stale(why) {
+  if (why && !document.body.classList.contains("stale")) announce(`Not up to date. ${why}`);
+  document.body.classList.toggle("stale", Boolean(why));
+  const note = document.querySelector(".stale-note");
+  if (note) fill(note, why ? `Not up to date. ${why}` : "");
+}
+
+/** A navigation begins at the top of the page; focus that the former view had does not fall back to the document. */
+async function navigate() {
+  const hadFocus = main.contains(document.activeElement);
+  window.scrollTo(0, 0);
+  stale("");
+  await open();
+  if (hadFocus && document.activeElement === document.body) main.focus({ preventScroll: true });
 }
 
 function drawNavigation(section) {
@@ -141,7 +177,7 @@ function drawTools() {
   });
   const who = !me || me.auth === "none" ? null : h("button", { onclick: () => (me.principal ? signOut() : askWho()) }, me.principal ? `${me.principal} · sign out` : "Sign in");
   const mode = me && me.ui === "read_only" && h("span", { class: "pill" }, "read-only");
-  fill(document.getElementById("tools"), h("span", { class: "pill warn stale-note" }, "not up to date"), mode, choose, who);
+  fill(document.getElementById("tools"), mode, choose, who);
 }
 
 function drawFooter() {
@@ -198,7 +234,14 @@ async function askWho() {
   if (done) {
     toast(`Signed in as ${me.principal}`);
     open();
+    return;
   }
+  // Without credentials no view can be shown: one that is left would ask again with each of its requests.
+  if (view && view.dispose) view.dispose();
+  view = null;
+  opened += 1;
+  fill(main, signInCard());
+  main.setAttribute("aria-busy", "false");
 }
 
 async function signOut() {
@@ -234,7 +277,7 @@ function showKeys() {
 async function start() {
   applyTheme();
   api.onUnauthenticated(askWho);
-  window.addEventListener("hashchange", open);
+  window.addEventListener("hashchange", navigate);
   document.addEventListener("keydown", keys);
   document.addEventListener("visibilitychange", refresh);
   drawTools();

@@ -3,34 +3,51 @@
 import { fill, h, s } from "./dom.js";
 import { time } from "./format.js";
 
-const WIDTH = 640;
+const WIDTH = 640; // until the chart is in the page
 const HEIGHT = 150;
 const LEFT = 56;
 const BOTTOM = 18;
 const TOP = 8;
 
-/** Returns {element, update(times, values)}. `series`: [{label}], drawn in different dashes, too. */
+/** Returns {element, update(times, values), refuse(why)}. `series`: [{label}], drawn in different dashes, too. */
 export function chart({ title, series, format, isBytes = false }) {
   const legend = h("div", { class: "legend" });
-  const plot = s("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", class: "plot", preserveAspectRatio: "none" });
+  const plot = s("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", class: "plot" });
   const tip = h("div", { class: "tip", hidden: true });
   const element = h("figure", { class: "chart" }, h("figcaption", {}, title, legend), h("div", { class: "plot-box" }, plot, tip));
+  let width = WIDTH;
+  let fault = "";
   let times = [];
   let values = [];
+  new ResizeObserver(([box]) => {
+    const changed = Math.round(box.contentRect.width);
+    if (!changed || changed === width) return;
+    width = changed;
+    plot.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
+    draw();
+  }).observe(plot);
   plot.addEventListener("pointermove", hover);
   plot.addEventListener("pointerleave", () => (tip.hidden = true));
 
   function x(at) {
     const [first, last] = [times[0], times[times.length - 1]];
-    return LEFT + ((at - first) / Math.max(1, last - first)) * (WIDTH - LEFT - 4);
+    return LEFT + ((at - first) / Math.max(1, last - first)) * (width - LEFT - 4);
+  }
+
+  function message(text) {
+    fill(plot, s("text", { x: width / 2, y: HEIGHT / 2, class: "axis", "text-anchor": "middle" }, text.length > width / 7 ? `${text.slice(0, width / 7)}…` : text));
+    plot.setAttribute("aria-label", `${title}: ${text}`);
+    fill(legend);
   }
 
   function draw() {
+    if (fault) {
+      message(fault);
+      return;
+    }
     const known = values.flat().filter((value) => value !== null && value !== undefined);
     if (times.length < 2 || !known.length) {
-      fill(plot, s("text", { x: WIDTH / 2, y: HEIGHT / 2, class: "axis", "text-anchor": "middle" }, times.length < 2 ? "No figures yet: they are sampled every few seconds" : "No figures in this hour"));
-      plot.setAttribute("aria-label", `${title}: no figures yet`);
-      fill(legend);
+      message(times.length < 2 ? "No figures yet: they are sampled every few seconds" : "No figures in this hour");
       return;
     }
     const top = nice(Math.max(...known, 0), isBytes ? 1024 : 1000);
@@ -39,13 +56,13 @@ export function chart({ title, series, format, isBytes = false }) {
     const grid = [0, 0.5, 1].map((share) => {
       const value = low + share * (top - low);
       return [
-        s("line", { x1: LEFT, x2: WIDTH, y1: y(value), y2: y(value), class: "grid" }),
+        s("line", { x1: LEFT, x2: width, y1: y(value), y2: y(value), class: "grid" }),
         s("text", { x: LEFT - 6, y: y(value) + 4, class: "axis", "text-anchor": "end" }, format(value)),
       ];
     });
     const ends = [
       s("text", { x: LEFT, y: HEIGHT - 3, class: "axis" }, time(times[0]).slice(11, 16)),
-      s("text", { x: WIDTH - 2, y: HEIGHT - 3, class: "axis", "text-anchor": "end" }, time(times[times.length - 1]).slice(11, 16)),
+      s("text", { x: width - 2, y: HEIGHT - 3, class: "axis", "text-anchor": "end" }, time(times[times.length - 1]).slice(11, 16)),
     ];
     const lines = values.map((each, index) => s("path", { d: path(each, y), class: `line line-${index}` }));
     fill(plot, grid, ends, lines);
@@ -77,7 +94,7 @@ export function chart({ title, series, format, isBytes = false }) {
   function hover(event) {
     if (times.length < 2) return;
     const box = plot.getBoundingClientRect();
-    const share = ((event.clientX - box.left) / box.width) * WIDTH;
+    const share = ((event.clientX - box.left) / box.width) * width;
     let best = 0;
     times.forEach((at, index) => {
       if (Math.abs(x(at) - share) < Math.abs(x(times[best]) - share)) best = index;
@@ -90,7 +107,13 @@ export function chart({ title, series, format, isBytes = false }) {
   return {
     element,
     update(changedTimes, changedValues) {
-      [times, values] = [changedTimes, changedValues];
+      [times, values, fault] = [changedTimes, changedValues, ""];
+      draw();
+    },
+    /** Shows why there are no figures; those that were shown stay. */
+    refuse(why) {
+      if (times.length) return;
+      fault = why;
       draw();
     },
   };

@@ -20,7 +20,7 @@ export function faultsOf(nodes, topics) {
     const ends = Math.min(node.certificate_ends_ms || Infinity, node.ca_ends_ms || Infinity);
     if (ends - Date.now() < CERTIFICATE_LOW_MS) {
       const left = ends - Date.now();
-      faults.push({ what: `A certificate of node ${node.node_id} ends.`, detail: left > 0 ? `In ${duration(left)}.` : "It has ended.", remedy: "tidelog certs issue" });
+      faults.push({ what: `A certificate of node ${node.node_id} ends.`, detail: left > 0 ? `In ${duration(left)}.` : "It has ended.", remedy: "tidelog certs issue --replace" });
     }
   }
   for (const topic of topics) {

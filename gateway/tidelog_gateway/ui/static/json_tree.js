@@ -52,10 +52,17 @@ export function parseJson(text) {
   }
 }
 
+const DIRECTION = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
+
+/** Returns text with the characters that change its direction as JSON escapes: they would show it in another order. */
+function visible(text) {
+  return text.replace(DIRECTION, (each) => `\\u${each.charCodeAt(0).toString(16).padStart(4, "0")}`);
+}
+
 /** Returns an element that shows a node; deeper levels are made when they are opened. */
 export function treeOf(node, key = null, open = true) {
-  const name = key === null ? null : [h("span", { class: "json-key" }, String(key)), ": "];
-  if (node.raw !== undefined) return h("div", { class: "json-row" }, name, h("span", { class: `json-${node.kind}` }, node.raw));
+  const name = key === null ? null : [h("span", { class: "json-key" }, visible(String(key))), ": "];
+  if (node.raw !== undefined) return h("div", { class: "json-row" }, name, h("span", { class: `json-${node.kind}` }, visible(node.raw)));
   const [begin, end] = node.kind === "object" ? ["{", "}"] : ["[", "]"];
   const summary = h("summary", {}, name, `${begin}…${end} `, h("span", { class: "muted" }, plural(node.items.length, node.kind === "object" ? "member" : "item")));
   const details = h("details", { class: "json-row", open: open }, summary);

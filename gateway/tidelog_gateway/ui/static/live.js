@@ -21,12 +21,13 @@ export function livePanel({ topic }) {
   const list = h("tbody");
   let subscription = null;
   let received = 0;
+  let matched = 0;
   let passed = 0;
   let drawing = 0;
   let waiting = [];
 
   async function begin() {
-    received = passed = 0;
+    received = matched = passed = 0;
     lock(true);
     status.textContent = "Connecting…";
     const mine = (subscription = api.client().subscribe(topic.name, {
@@ -60,6 +61,7 @@ export function livePanel({ topic }) {
     received += records.length;
     const word = text.value.toLowerCase();
     const rows = records.map((record) => record.toJSON()).filter((record) => !word || textOf(record).toLowerCase().includes(word));
+    matched += rows.length;
     waiting.push(...rows.map((record) => [partition, record]));
     if (waiting.length > SHOWN_MAX) {
       passed += waiting.length - SHOWN_MAX;
@@ -78,14 +80,18 @@ export function livePanel({ topic }) {
       passed += 1;
     }
     const left = passed ? `; the newest ${count(list.children.length)} are shown` : "";
-    status.textContent = `Live: ${count(received)} received${left}.`;
+    status.textContent = `Live: ${counts()}${left}.`;
+  }
+
+  function counts() {
+    return `${count(received)} received${text.value ? `, ${count(matched)} with the text` : ""}`;
   }
 
   function end(why) {
     lock(false);
     if (subscription) subscription.close();
     subscription = null;
-    status.textContent = `${/[.!?]$/.test(why) ? why : `${why}.`} ${count(received)} received.`;
+    status.textContent = `${/[.!?]$/.test(why) ? why : `${why}.`} ${counts()}.`;
   }
 
   return {

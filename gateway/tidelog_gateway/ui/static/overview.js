@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { chart } from "./chart.js";
-import { fill, h } from "./dom.js";
+import { fill, h, sentence } from "./dom.js";
 import { ago, bytes, count, NONE, plural, rate } from "./format.js";
 import { faultsOf } from "./health.js";
 
@@ -22,6 +22,8 @@ export async function overviewView({ me }) {
     format: (value) => `≤ ${value < 10 ? value.toFixed(1) : Math.round(value)} ms`,
   });
   const note = h("p", { class: "muted" });
+  let groupsTile = tile("Groups", NONE, "asking…", "#/groups");
+  let asksGroups = false;
   const charts = h("div", { class: "charts" }, growth.element, stored.element, through.element, latency.element);
   const refusedCharts = h("section", { class: "card", "aria-label": "Charts", hidden: true });
   const element = h(
@@ -35,11 +37,26 @@ export async function overviewView({ me }) {
     note,
   );
 
+  /** Asks for the groups apart from the rest: without a quorum their coordinators answer late or not at all. */
+  async function askGroups() {
+    if (asksGroups) return;
+    asksGroups = true;
+    const groups = await api.get("/v1/groups", { limit: 1000 }).catch((error) => ({ fault: error }));
+    asksGroups = false;
+    const isKnown = Boolean(groups.groups);
+    const visible = me.auth === "none" ? "" : "visible to you, ";
+    const unit = isKnown ? `${visible}of consumers` : groups.fault.status === 403 ? "not permitted" : "not known: no answer";
+    const drawn = tile("Groups", isKnown ? `${count(groups.groups.length)}${groups.next_cursor ? "+" : ""}` : NONE, unit, "#/groups");
+    if (!isKnown) drawn.title = sentence(groups.fault.message);
+    groupsTile.replaceWith(drawn);
+    groupsTile = drawn;
+  }
+
   async function refresh() {
-    const [nodes, topics, groups, figures] = await Promise.all([
+    askGroups();
+    const [nodes, topics, figures] = await Promise.all([
       api.get("/v1/cluster").catch(refusal),
       api.all("/v1/topics", "topics", { figures: true }),
-      api.get("/v1/groups", { limit: 1000 }).catch(refusal),
       api.get("/v1/history").catch(refusal),
     ]);
     const faults = faultsOf(nodes.nodes || [], topics.topics);
@@ -65,7 +82,7 @@ export async function overviewView({ me }) {
       tile("Topics", count(topics.topics.length), `${visible}${plural(sums.partitions, "partition")}`, "#/topics"),
       tile("Offsets", summed(sums.records, count), "at most so many records", "#/topics"),
       tile("Stored", summed(sums.size, bytes), "one copy of each", "#/topics"),
-      tile("Groups", groups.groups ? `${count(groups.groups.length)}${groups.next_cursor ? "+" : ""}` : NONE, groups.groups ? `${visible}of consumers` : "not permitted", "#/groups"),
+      groupsTile,
     );
     charts.hidden = Boolean(figures.refused);
     refusedCharts.hidden = !figures.refused;

@@ -9,6 +9,14 @@ import { reasonNote, restrict } from "./permissions.js";
 const LINES_PER_REQUEST = 1000;
 const BYTES_PER_REQUEST = 1_000_000;
 
+function octetsOfBase64(text) {
+  try {
+    return octetsOf(text, "base64");
+  } catch {
+    throw new Error("the value is not base64: it has the characters A to Z, a to z, 0 to 9, + and /, and = at its end");
+  }
+}
+
 export function publishPanel({ topic, me }) {
   const key = h("input", { autocomplete: "off", placeholder: "none" });
   const kind = select([["utf8", "text"], ["json", "JSON"], ["base64", "base64"], ["tombstone", "tombstone (deletes the key)"]], "utf8");
@@ -49,7 +57,7 @@ export function publishPanel({ topic, me }) {
       if (!parseJson(text)) throw new Error("the value is not JSON");
       return { ...record, valueText: text };
     }
-    if (kind.value === "base64") return { ...record, value: octetsOf(text, "base64") };
+    if (kind.value === "base64") return { ...record, value: octetsOfBase64(text) };
     return { ...record, value: text };
   }
 

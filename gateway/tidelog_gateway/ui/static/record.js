@@ -11,6 +11,7 @@ const HEX_BYTES_MAX = 64 * 1024;
 /** Returns a key or value in short, as it stands in a table. */
 export function preview(text, encoding) {
   if (text === null) return h("em", { class: "muted" }, encoding === "key" ? "none" : "tombstone");
+  if (text === "") return h("em", { class: "muted" }, "empty");
   if (encoding === "base64") return h("code", { class: "muted" }, `base64 ${text.slice(0, 40)}${text.length > 40 ? "…" : ""}`);
   return text.length > PREVIEW_CHARS ? `${text.slice(0, PREVIEW_CHARS)}…` : text;
 }
@@ -39,7 +40,7 @@ export function showRecord(topic, partition, record, row = null) {
   const bar = h("div", { class: "tabs small", role: "group", "aria-label": "How the value is shown" });
   const choose = (index) => {
     fill(bar, views.map(([text], each) => h("button", { type: "button", "aria-pressed": String(each === index), onclick: () => choose(each) }, text)));
-    fill(shown, record.value === null ? h("p", {}, "A tombstone: the key's earlier records count as deleted.") : views[index][1]());
+    fill(shown, record.value === null ? h("p", {}, "A tombstone: the key's earlier records count as deleted.") : record.value === "" ? h("p", { class: "muted" }, "The value is empty: 0 bytes.") : views[index][1]());
   };
   choose(0);
   const copy = (text, what) => h("button", { type: "button", class: "quiet", onclick: async () => (await navigator.clipboard.writeText(text), toast(`${what} is in the clipboard`)) }, `Copy ${what.toLowerCase()}`);

@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { fill, field, h, select, sentence } from "./dom.js";
-import { bytes, count, octetsOf, time, utc } from "./format.js";
+import { bytes, count, octetsOf, plural, time, utc } from "./format.js";
 import { keyOf, preview, showRecord, textOf } from "./record.js";
 
 export const HEADS = [["Partition", "number"], ["Offset", "number"], ["Time"], ["Key"], ["Value"], ["Size", "number"]];
@@ -13,7 +13,7 @@ const FOUND_MAX = 500;
 
 export function recordsPanel({ topic, query, setQuery }) {
   const partitions = topic.partition_states.map((one) => one.partition);
-  const which = select([["all", `all ${partitions.length}`], ...partitions.map((one) => [String(one), String(one)])], query.get("partition") || "all");
+  const which = select([["all", partitions.length === 1 ? "all (1)" : `all ${partitions.length}`], ...partitions.map((one) => [String(one), String(one)])], query.get("partition") || "all");
   const begins = [["latest", "the newest"], ["earliest", "the oldest"], ["time", "a time"], ["offset", "an offset"]];
   const from = select(begins, query.get("offset") ? "offset" : query.get("from") || "latest");
   const at = h("input", { type: "datetime-local", step: 1, value: query.get("time") || "" });
@@ -35,6 +35,7 @@ export function recordsPanel({ topic, query, setQuery }) {
   const atField = field("Time (your zone)", at);
   const offsetField = field("Offset", offset);
   const form = h("form", { class: "tools-row", onsubmit: (event) => (event.preventDefault(), read()) }, field("Partition", which), field("From", from), atField, offsetField, field("Key", key), field("Tag", tag), field("Text", text), h("div", { class: "buttons" }, go, stop));
+  const faults = new Map(); // partition -> why it could not be read
   let asking = null;
   let positions = null;
 
@@ -57,20 +58,25 @@ export function recordsPanel({ topic, query, setQuery }) {
       if (!at.value) throw new Error("name the time to begin at");
       query.timestamp = String(new Date(at.value).getTime());
     }
-    const told = await api.get(api.topicPath(topic.name, "/offsets"), query, signal);
-    const wanted = told.offsets.filter((one) => chosen().includes(one.partition));
-    const each = Math.ceil(SHOWN / wanted.length);
+    const wanted = (await offsets(query, signal)).filter((one) => chosen().includes(one.partition));
     const isSearch = Boolean(text.value || key.value || tag.value);
-    return Object.fromEntries(
-      wanted.map((one) => {
-        if (from.value === "time") return [one.partition, one.next_offset];
-        if (from.value === "earliest" || isSearch) return [one.partition, one.log_start_offset];
-        return [one.partition, Math.max(one.log_start_offset, one.high_watermark - each)];
-      }),
-    );
+    if (from.value === "time") return Object.fromEntries(wanted.map((one) => [one.partition, one.next_offset]));
+    if (from.value === "earliest" || isSearch) return Object.fromEntries(wanted.map((one) => [one.partition, one.log_start_offset]));
+    return newest(wanted);
+  }
+
+  /** The ends of all partitions. While one cannot be asked, those of the topic's description: the others can be read. */
+  async function offsets(query, signal) {
+    try {
+      return (await api.get(api.topicPath(topic.name, "/offsets"), query, signal)).offsets;
+    } catch (error) {
+      if (error.status < 500 || query.timestamp) throw error;
+      return (await api.get(api.topicPath(topic.name), {}, signal)).partition_states;
+    }
   }
 
   async function read() {
+    faults.clear();
     if (asking) asking.abort();
     const mine = (asking = new AbortController());
     setQuery({ partition: which.value === "all" ? null : which.value, from: from.value === "offset" ? null : from.value, offset: from.value === "offset" ? offset.value : null, time: from.value === "time" ? at.value : null, key: key.value, tag: tag.value, text: text.value, one: null });
@@ -109,8 +115,16 @@ export function recordsPanel({ topic, query, setQuery }) {
     while (open.size && found.length < (isSearch ? FOUND_MAX : SHOWN) && looked < SEARCHED_MAX) {
       for (const partition of [...open]) {
         const before = positions[partition];
-        const wanted = isSearch ? PAGE_RECORDS : Math.ceil(SHOWN / Object.keys(positions).length);
-        const page = await api.client().read(topic.name, partition, { offset: before, maxRecords: wanted, key: key.value || undefined, tag: tag.value || undefined, signal: mine.signal });
+        const wanted = isSearch ? PAGE_RECORDS : from.value === "latest" ? SHOWN : Math.ceil(SHOWN / Object.keys(positions).length);
+        let page;
+        try {
+          page = await api.client().read(topic.name, partition, { offset: before, maxRecords: wanted, key: key.value || undefined, tag: tag.value || undefined, signal: mine.signal });
+        } catch (error) {
+          if (error.name === "AbortError" || Object.keys(positions).length === 1) throw error;
+          faults.set(partition, sentence(error.message)); // the other partitions can be read
+          open.delete(partition);
+          continue;
+        }
         ends[partition] = page.highWatermark;
         positions[partition] = page.nextOffset;
         looked += page.nextOffset - before;
@@ -118,7 +132,7 @@ export function recordsPanel({ topic, query, setQuery }) {
         const rows = read.filter((record) => !word || textOf(record).toLowerCase().includes(word));
         found.push(...rows.map((record) => [partition, record]));
         if (page.nextOffset >= page.highWatermark || page.nextOffset === before) open.delete(partition);
-        if (!isSearch && found.length >= SHOWN) break;
+        if (!isSearch && from.value !== "latest" && found.length >= SHOWN) break;
       }
       if (isSearch) {
         const left = [...open].reduce((sum, one) => sum + ends[one] - positions[one], 0);
@@ -132,10 +146,15 @@ export function recordsPanel({ topic, query, setQuery }) {
     list.append(...found.map(([partition, record]) => row(partition, record)));
     const bounded = open.size > 0;
     more.hidden = !bounded;
-    const what = isSearch ? `${count(found.length)} found in ${count(looked)} offsets` : `${count(found.length)} records`;
+    const what = isSearch ? `${count(found.length)} found in ${count(looked)} offsets` : plural(found.length, "record");
     if (from.value === "latest" && !isSearch && found.length) {
-      status.textContent = `The newest ${count(found.length)} records of ${which.value === "all" ? "all partitions" : `partition ${which.value}`}.`;
+      const of = chosen().length > 1 ? ` of ${count(Object.keys(positions).length)} partitions, ${plural(found.length, "record")} in all` : ` ${plural(found.length, "record")} of partition ${chosen()[0]}`;
+      status.textContent = `The newest${of}.`;
     } else status.textContent = found.length || isSearch ? `${what}${bounded ? "; there is more." : "; that is all."}` : "No records are stored there.";
+    if (faults.size) {
+      const [[partition, why]] = faults;
+      status.textContent += ` ${plural(faults.size, "partition")} could not be read; partition ${partition}: ${why}`;
+    }
     if (query.get("one") && found.length) {
       query.delete("one");
       showRecord(topic.name, found[0][0], found[0][1]);
@@ -164,6 +183,19 @@ export function recordsPanel({ topic, query, setQuery }) {
     element: h("div", {}, form, status, progress, grid, more),
     dispose: () => asking && asking.abort(),
   };
+}
+
+/** Returns where to begin for the newest records: {partition: offset}, `SHOWN` in all, evenly as far as partitions have them. */
+function newest(ends) {
+  const stored = (one) => one.high_watermark - one.log_start_offset;
+  const filled = ends.filter((one) => stored(one) > 0).sort((a, b) => stored(a) - stored(b));
+  let left = SHOWN;
+  const shares = filled.map((one, at) => {
+    const share = Math.min(stored(one), Math.ceil(left / (filled.length - at)));
+    left -= share;
+    return [one, share];
+  });
+  return Object.fromEntries(shares.filter(([, share]) => share > 0).map(([one, share]) => [one.partition, one.high_watermark - share]));
 }
 
 /** Returns the row of a record, which opens it. */

@@ -62,12 +62,13 @@ export function table({ label, columns, filter = null, text = null, empty = "not
     const column = columns.find((each) => each.key === order.key);
     const found = rows.filter((row) => !word || of(row).toLowerCase().includes(word));
     const keyed = found.map((row) => [column.value(row), row]);
-    keyed.sort(([a], [b]) => compare(a, b) * (order.down ? -1 : 1));
+    keyed.sort(([a], [b]) => compare(a, b, order.down));
     return keyed.map(([, row]) => row);
   }
 
   function draw() {
     const found = wanted();
+    const place = focusIn(body);
     fill(
       body,
       found.slice(0, shown).map((row) =>
@@ -84,6 +85,7 @@ export function table({ label, columns, filter = null, text = null, empty = "not
         ),
       ),
     );
+    if (place) focusAt(body, place);
     for (const [column, cell] of sorters.filter(([, each]) => each)) {
       cell.setAttribute("aria-sort", column.key !== order.key ? "none" : order.down ? "descending" : "ascending");
     }
@@ -112,14 +114,36 @@ export function table({ label, columns, filter = null, text = null, empty = "not
     drawn: () => part,
     update(changed) {
       rows = changed;
-      draw();
+      if (!isSelectedIn(body)) draw(); // Text that a person selects to copy it stays selected.
     },
   };
 }
 
-function compare(a, b) {
+/** Orders two values; missing ones are last in both directions. */
+function compare(a, b, down) {
   const missing = (value) => value === null || value === undefined;
   if (missing(a) || missing(b)) return missing(a) - missing(b);
-  if (typeof a === "number" && typeof b === "number") return a - b;
-  return String(a).localeCompare(String(b), "en", { numeric: true });
+  const sign = down ? -1 : 1;
+  if (typeof a === "number" && typeof b === "number") return (a - b) * sign;
+  return String(a).localeCompare(String(b), "en", { numeric: true }) * sign;
+}
+
+const FOCUSABLE = "a[href], button";
+
+/** Where the focus is within the rows: {label: of its row, at: which control of the row}; null without it. */
+function focusIn(body) {
+  const row = document.activeElement && body.contains(document.activeElement) && document.activeElement.closest("tr");
+  return row ? { label: row.firstChild.textContent, at: [...row.querySelectorAll(FOCUSABLE)].indexOf(document.activeElement) } : null;
+}
+
+/** Gives the focus back to a control after its row was drawn again. */
+function focusAt(body, { label, at }) {
+  const row = [...body.children].find((each) => each.firstChild.textContent === label);
+  const control = row && row.querySelectorAll(FOCUSABLE)[at];
+  if (control) control.focus({ preventScroll: true });
+}
+
+function isSelectedIn(body) {
+  const selection = document.getSelection();
+  return selection !== null && !selection.isCollapsed && body.contains(selection.anchorNode);
 }

@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { chart } from "./chart.js";
-import { crumbs, dialog, field, fill, h, select, toast } from "./dom.js";
+import { crumbs, dialog, field, fill, h, select, sentence, toast } from "./dom.js";
 import { ago, bytes, count, duration, rate, time } from "./format.js";
 import { fact } from "./groups.js";
 import { livePanel } from "./live.js";
@@ -34,7 +34,11 @@ export async function topicView({ name, query, me, setQuery }) {
 
   function choose(key, focus = false) {
     if (shown && shown.dispose) shown.dispose();
-    if (key !== current) setQuery({ tab: key, partition: null, offset: null, from: null, text: null, key: null, tag: null });
+    if (key !== current) {
+      const cleared = Object.fromEntries([...query.keys(), "partition", "offset", "from", "time", "text", "key", "tag", "one"].map((each) => [each, null]));
+      for (const each of Object.keys(cleared)) query.delete(each); // what the link named is for the tab it named
+      setQuery({ ...cleared, tab: key });
+    }
     current = key;
     fill(
       bar,
@@ -46,14 +50,17 @@ export async function topicView({ name, query, me, setQuery }) {
     fill(panel, shown.element);
     // Figures that cannot be read now are read again by the next refresh.
     if (shown.update) shown.update(topic).catch(() => document.body.classList.add("stale"));
-    if (focus) bar.querySelector("[aria-selected=true]").focus();
+    const selected = bar.querySelector("[aria-selected=true]");
+    bar.scrollLeft = Math.max(0, selected.offsetLeft + selected.offsetWidth - bar.clientWidth);
+    if (focus) selected.focus();
   }
 
   function turn(event, key) {
-    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    if (!step) return;
     const at = tabs.findIndex(([each]) => each === key);
-    choose(tabs[(at + step + tabs.length) % tabs.length][0], true);
+    const next = { ArrowRight: at + 1, ArrowLeft: at - 1 + tabs.length, Home: 0, End: tabs.length - 1 }[event.key];
+    if (next === undefined) return;
+    event.preventDefault();
+    choose(tabs[next % tabs.length][0], true);
   }
 
   async function refresh() {
@@ -99,7 +106,12 @@ function partitionsPanel({ topic: first }) {
     );
     fill(facts, fact("Offsets stored", h("span", { title: "At most so many records: requests with an Idempotency-Key and records that compaction removed have offsets, too." }, count(sums.records))), fact("Size (one copy)", bytes(sums.size)), fact("Partitions", count(topic.partitions)), fact("Copies", `${topic.replication_factor}, acknowledged by ${topic.ack_quorum || "a majority"}`), fact("Keeps", keeps(topic)), fact("Flush", topic.flush === "interval" ? `each ${topic.flush_interval_ms} ms` : topic.flush));
     list.update(topic.partition_states);
-    const figures = await api.get("/v1/history", { topic: topic.name });
+    const figures = await api.get("/v1/history", { topic: topic.name }).catch((error) => ({ fault: sentence(error.message) }));
+    if (!figures.times_ms) {
+      growth.refuse(figures.fault);
+      size.refuse(figures.fault);
+      return;
+    }
     growth.update(figures.times_ms, [figures.records_per_s]);
     size.update(figures.times_ms, [figures.size_bytes]);
   }

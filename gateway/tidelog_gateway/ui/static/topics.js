@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { dialog, field, fill, h, select, toast } from "./dom.js";
-import { ago, bytes, count, rate } from "./format.js";
+import { ago, bytes, count, duration, rate } from "./format.js";
 import { reasonNote, reasonOf, verdictOf } from "./permissions.js";
 import { table } from "./table.js";
 
@@ -94,7 +94,7 @@ export function keeps(topic) {
   if (topic.hold) return "everything (on hold)";
   const parts = [];
   if (topic.cleanup !== "delete") parts.push("newest of each key");
-  if (topic.retention_ms) parts.push(`${Number((topic.retention_ms / 3_600_000).toPrecision(3))} h`);
+  if (topic.retention_ms) parts.push(duration(topic.retention_ms));
   if (topic.retention_bytes) parts.push(`${bytes(topic.retention_bytes)} a partition`);
   return parts.join(", ") || "everything";
 }
@@ -108,6 +108,6 @@ function state(topic) {
 }
 
 export function pill(text) {
-  const kind = text === "ok" || text === "active" || text === "alive" || text === "running" || text === "stable" ? "good" : /unavailable|quorum|limbo|failed|no owner|dead|no answer/.test(text) ? "bad" : "plain";
-  return h("span", { class: `pill ${kind}` }, `${{ good: "✓ ", bad: "▲ ", plain: "" }[kind]}${text}`);
+  const kind = text === "ok" || text === "active" || text === "alive" || text === "running" || text === "stable" ? "good" : /unavailable|quorum|limbo|failed|no owner|dead|no answer/i.test(text) ? "bad" : /behind|suspect|draining|starting|stopping|rebalancing/.test(text) ? "warn" : "plain";
+  return h("span", { class: `pill ${kind}` }, `${{ good: "✓ ", bad: "▲ ", warn: "! ", plain: "" }[kind]}${text}`);
 }
