@@ -6,7 +6,7 @@ import gc
 import os
 import signal
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import cache, wraps
 from typing import Any
 
@@ -101,7 +101,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(path))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect no garbage while tests are collected, which live until the end: it takes a tenth of that time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_collection_finish() -> None:
-    """Exclude the collected tests, which live until the end, from garbage collection: a pass over them takes 0.3 s."""
+    """Exclude the collected tests from garbage collection: a pass over them takes 0.3 s."""
     gc.collect()
     gc.freeze()
