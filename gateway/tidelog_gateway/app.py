@@ -7,9 +7,10 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import cache
 from typing import Any, Final
 
-from fastapi import Depends, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -230,14 +231,21 @@ def _routed(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]) ->
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        responses=PROBLEM_ANSWER,
+        routes=list(_all_routes().routes),
     )
-    for router in ROUTERS:
-        refusal = refuse_unknown_parameters if router in ANY_HEADER else refuse_unsupported
-        app.include_router(router, dependencies=[Depends(refusal)])
-    app.include_router(websocket_route.router)
     _install_errors(app)
     return app
+
+
+@cache
+def _all_routes() -> APIRouter:
+    """Return a router with all routes; applications share it, because the framework analyses each route for 1 ms."""
+    shared = APIRouter(responses=PROBLEM_ANSWER)
+    for router in ROUTERS:
+        refusal = refuse_unknown_parameters if router in ANY_HEADER else refuse_unsupported
+        shared.include_router(router, dependencies=[Depends(refusal)])
+    shared.include_router(websocket_route.router)
+    return shared
 
 
 def _install_errors(app: FastAPI) -> None:

@@ -71,6 +71,15 @@ def test_only_the_named_command_is_built() -> None:
     assert own_meant([]) == own_meant(["--help"]) == own_meant(["topicc"]) == list(OWN_COMMANDS)
 
 
+def test_only_the_module_of_the_named_command_is_loaded() -> None:
+    program = (
+        "import sys; from tidelog_cli.main import main; assert main(['group', 'list', '--help']) == 0; "
+        "print([name for name in ('groups', 'security', 'users') if f'tidelog_cli.admin.{name}' in sys.modules])"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ended.stdout.splitlines()[-1] == "['groups']"
+
+
 def test_a_mistyped_command_gets_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["topicc", "list"]) == failures.EXIT_USAGE
     assert "'topic'" in capsys.readouterr().err

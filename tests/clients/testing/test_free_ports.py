@@ -13,6 +13,16 @@ def test_free_ports_are_different() -> None:
     assert len(set(free_ports(5))) == 5
 
 
+@pytest.mark.parametrize("ports", [range(7, 8), range(20_000, 20_002), range(20_003, 32_000, 6)])
+def test_every_port_of_the_range_is_tried_once(ports: range) -> None:
+    for _ in range(100):
+        assert sorted(module.in_random_order(ports)) == list(ports)
+
+
+def test_the_order_of_ports_differs() -> None:
+    assert len({tuple(module.in_random_order(range(12_000)))[:3] for _ in range(5)}) > 1
+
+
 def test_free_ports_are_not_ephemeral(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PORT_RANGE", range(port := free_ports(1)[0], port + 1))
     assert free_ports(1) == [port]

@@ -182,7 +182,7 @@ def decode(payload: bytes) -> Datagram:
             counter=message.counter,
             digest=message.digest,
             body=_body(message),
-            members=tuple(_unpacked(packed) for packed in message.members),
+            members=tuple(_unpacked(packed.SerializeToString()) for packed in message.members),
         )
     except (DecodeError, ValueError) as error:
         raise MalformedGossipError(str(error)) from error
@@ -222,7 +222,10 @@ def _packed(member: Member) -> pb.GossipMember:
     )
 
 
-def _unpacked(packed: pb.GossipMember) -> Member:
+@lru_cache(maxsize=4096)
+def _unpacked(record: bytes) -> Member:
+    """Return a record that was checked; it is cached, because most datagrams repeat records."""
+    packed = pb.GossipMember.FromString(record)
     member = Member(
         node_id=packed.node_id,
         incarnation=packed.incarnation,

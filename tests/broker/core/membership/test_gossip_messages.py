@@ -55,6 +55,13 @@ def test_datagrams_round_trip(body: Body | None) -> None:
     assert got.members == (FULL, *(member(10 + state, state=state) for state in MemberState))
 
 
+def test_a_repeated_record_is_decoded_once() -> None:
+    making = writer()
+    assert making.add(FULL)
+    payload = making.finish()
+    assert decode(payload).members[0] is decode(payload).members[0]
+
+
 def test_datagram_is_filled_up_to_its_limit() -> None:
     making = writer(Ping(1))
     added = 0

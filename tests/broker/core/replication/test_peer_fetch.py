@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 import pytest
 from tests.broker.core.bench import KEY
 
@@ -214,15 +216,15 @@ def test_slow_links_make_progress(bytes_per_ms: int) -> None:
     timing = Timing(peer_fetch_bytes=65_536)
     subject = PeerFetch(KEY, 4, ["a", "b"], timing, end=Position(300_000, 7), first_bytes=4096)
     sent_at_ms = {"a": 0, "b": 0}
-    answers: list[tuple[int, str, int, int]] = []
+    answers = defaultdict[int, list[tuple[str, int, int]]](list)
     at, asks = 0, True
     for now_ms in range(600_000):
         if subject.overdue(now_ms) or asks:
             asks, size = False, subject.ask(Position(at, 0), now_ms).max_bytes
             done_ms = max(now_ms, sent_at_ms[subject.source]) + size // bytes_per_ms
             sent_at_ms[subject.source] = done_ms
-            answers.append((done_ms, subject.source, at, size))
-        for _, sender, base, size in [one for one in answers if one[0] == now_ms]:
+            answers[done_ms].append((subject.source, at, size))
+        for sender, base, size in answers.pop(now_ms, ()):
             if subject.expects(sender, reply(base=base), Position(at, 0)):
                 at, asks = at + size, True
                 subject.answered()
