@@ -190,6 +190,14 @@ def test_each_group_of_the_examples_belongs_to_one_page() -> None:
     assert {name: pages for name, pages in used.items() if len(pages) > 1} == {}
 
 
+def test_groups_that_an_example_asks_about_are_joined_on_its_page() -> None:
+    for page in RUN_PAGES:
+        code = "\n".join(code for language, code in FENCE.findall(page.read_text()) if language == "python")
+        joined = set(re.findall(r"(?:\bgroup=|\bGroup\()\"([\w-]+)\"", code))
+        asked = set(re.findall(r"groups\.(?:describe|lag|reset|delete)\(\"([\w-]+)\"", code))
+        assert asked <= joined, page.name
+
+
 def test_every_page_is_in_an_index() -> None:
     index = (ROOT / "docs" / "README.md").read_text()
     decisions = (ROOT / "docs" / "adr" / "README.md").read_text()

@@ -27,7 +27,7 @@ def worker() -> dict[str, Any]:
 
 
 async def lag(client: Client) -> int:
-    return sum(row.lag for row in await client.groups.lag("billing", "payments"))
+    return sum(row.lag for row in await client.groups.lag("charging", "payments"))
 
 
 async def until_idle(client: Client) -> None:
@@ -79,4 +79,4 @@ async def test_worker_survives_an_outage_and_finishes_its_record_when_stopped() 
         await asyncio.gather(*working)
         assert charged.count(6) == 1
         assert await lag(client) == (0 if 7 in charged else 1), "every record that was begun is committed"
-        assert (await client.groups.describe("billing")).member_count == 0
+        assert (await client.groups.describe("charging")).member_count == 0

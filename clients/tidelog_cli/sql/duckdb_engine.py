@@ -217,7 +217,7 @@ class DuckDbEngine:
         if parsed.get("error", True) or len(parsed["statements"]) != 1:
             raise CommandFailed(
                 f"statement {statement.strip()[:40]!r} is not a single query; give one SELECT, DESCRIBE, "
-                "SUMMARIZE or SHOW TABLES",
+                "SUMMARIZE or SHOW TABLES; to store an answer, redirect the output of --csv or --json",
                 EXIT_USAGE,
             )
         statements: list[object] = parsed["statements"]

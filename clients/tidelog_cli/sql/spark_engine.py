@@ -120,7 +120,7 @@ class SparkEngine:
         if not _READS.match(statement):
             raise CommandFailed(
                 f"statement {statement.strip()[:40]!r} is not a query; give one SELECT, DESCRIBE, EXPLAIN "
-                "or SHOW TABLES",
+                "or SHOW TABLES; to store an answer, redirect the output of --csv or --json",
                 EXIT_USAGE,
             )
         self._observed, self._metrics = None, {}

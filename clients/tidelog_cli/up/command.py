@@ -247,6 +247,9 @@ def announce(stack: LocalStack, *, as_json: bool) -> None:
             f"  HTTP, WebSocket  {stack.http_url}/v1  (documentation: {stack.http_url}/docs)\n"
             f"  health, metrics  {stack.management_url}/metrics\n"
         )
+        if len(stack.nodes) > 1:
+            processes = ", ".join(f"{node.ready['node_id']} {node.process.pid}" for node in stack.nodes)
+            sys.stdout.write(f"  process ids      {processes}\n")
         if context is not None and stack.security is not None:
             key = shlex.quote(str(stack.security.admin_key))
             sys.stdout.write(

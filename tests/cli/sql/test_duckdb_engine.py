@@ -51,6 +51,7 @@ def test_a_statement_without_topics(engine: DuckDbEngine) -> None:
         ("SELECT\n  FROM x WHERE", "line 2, column"),
         ("SELECT engine FROM self", "nothing of this program"),
         ("INSERT INTO x SELECT 1", "a single query; give one SELECT"),
+        ("COPY (SELECT 1) TO 'x.parquet' (FORMAT parquet)", "to store an answer, redirect the output of --csv or"),
     ],
 )
 def test_invalid_statement_is_refused(engine: DuckDbEngine, statement: str, said: str) -> None:

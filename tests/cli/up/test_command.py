@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from asyncio.subprocess import Process
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -168,6 +169,18 @@ def test_printed_command_can_be_pasted(
         ["/bin/sh", "-c", f"echo {line.partition(': ')[2]}"], capture_output=True, text=True, check=True
     )
     assert said.stdout == f"-H Authorization: Bearer {security.admin_key.read_text()}"
+
+
+def test_a_cluster_reports_the_process_id_of_each_node(capsys: pytest.CaptureFixture[str]) -> None:
+    def child(name: str, pid: int) -> Child:
+        ready = {"node_id": name, "port": pid, "management_port": 2, "http_port": 3}
+        return Child(name, ready, cast("Process", SimpleNamespace(pid=pid)), "log")
+
+    first, second, gateway = child("node1", 71), child("node2", 72), child("gateway", 73)
+    up.announce(LocalStack((first, second), gateway), as_json=False)
+    assert "  process ids      node1 71, node2 72\n" in capsys.readouterr().out
+    up.announce(LocalStack((first,), gateway), as_json=False)
+    assert "process ids" not in capsys.readouterr().out
 
 
 def test_the_status_shows_the_users_topics_alone(capsys: pytest.CaptureFixture[str]) -> None:
