@@ -87,7 +87,11 @@ class Groups:
         await self._router.call_any(partial(repeated, request), repeatable=False)
 
     async def lag(self, name: str, topic: str | None = None) -> Sequence[Lag]:
-        """Return a group's lag in every partition of the topics that it reads, or of one topic."""
+        """Return a group's lag in every partition of the topics that it reads, or of one topic.
+
+        Without a topic the answer for an unknown group is empty. With one, all its records count if the group has no
+        position in it, also if the group does not exist.
+        """
         self._check_usable()
         committed = await committed_positions.committed(self._router, name, topic)
         held = {TopicPartition(each.topic, each.partition): each for each in committed}

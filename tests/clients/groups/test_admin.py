@@ -71,6 +71,12 @@ async def test_invalid_arguments_are_refused(real: Client) -> None:
             await real.groups.describe(name)
 
 
+async def test_lag_of_an_unknown_group_is_empty_unless_a_topic_is_named(real: Client) -> None:
+    topic = await new_topic(real, partitions=2, records=3)
+    assert await real.groups.lag("a-group-that-nobody-has-joined") == []
+    assert [row.lag for row in await real.groups.lag("a-group-that-nobody-has-joined", topic)] == [3, 3]
+
+
 async def test_deleted_group_loses_its_positions(real: Client) -> None:
     topic = await new_topic(real, partitions=1, records=1)
     await real.commit(topic, topic, {0: 1})
