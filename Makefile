@@ -61,10 +61,13 @@ generate: $(STAMP) ## regenerate what is derived from the code: protobuf modules
 	@for table in configuration_table costs_table metrics_table access_table public_api javascript_bundle; do \
 	  $(BIN)/python -m tests.$$table || exit 1; done
 
-test: check ## check, then every test but the long ones, in several processes (TESTERS=4)
-	$(BIN)/python -m tests.suite -m "not long" -n $(TESTERS) --dist loadgroup
+test: check ## check, then the tests but the slow and the long ones, in several processes (TESTERS=4)
+	$(BIN)/python -m tests.suite -m "not long and not slow" -n $(TESTERS) --dist loadgroup
 
-testall: check ## check, then every test, the long ones too
+testslow: $(STAMP) ## the slow tests: browsers, clusters under load, random requests, benchmarks (TESTERS=4)
+	$(BIN)/python -m tests.suite -m "slow and not long" -n $(TESTERS) --dist loadgroup
+
+testall: check ## check, then every test, the slow and the long ones too
 	$(BIN)/python -m tests.suite -n $(TESTERS) --dist loadgroup
 
 simulate: $(STAMP) ## replication and whole nodes in simulated clusters that fail: SEEDS=1000 WHOLE=300, or SEED=7 with its trace

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 from hypothesis import settings
+from tests.tiers import is_slow
 
 from tidelog.testing import free_ports
 
@@ -91,8 +92,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     Any other two may run at the same time: they have directories, ports and namespaces of their own. Java starts slowly
     on a busy machine, so these tests have more time, too. The tests of a module in ONE_PROCESS stay together, too.
     First of all hooks of its kind: the one that reads the groups would otherwise have done so before there are any.
+    Tests in `tests/tiers.py` are marked as slow.
     """
     for item in items:
+        if is_slow(item.nodeid):
+            item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("spark") or item.get_closest_marker("machine"):
             item.add_marker(pytest.mark.xdist_group("machine"))
             if item.get_closest_marker("timeout") is None:

@@ -19,7 +19,7 @@ import stat
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from subprocess import run
+from subprocess import DEVNULL, Popen, run
 from typing import Final
 
 import pytest
@@ -35,6 +35,8 @@ MEMORY: Final = Path("/dev/shm")
 
 MEMORY_BYTES_MIN: Final = 4 * 1024**3
 """Free space in memory below which the files are on disk."""
+
+TESTS: Final = Path(__file__).parent
 
 FAILED: Final = int(pytest.ExitCode.TESTS_FAILED)
 
@@ -87,9 +89,32 @@ def failed_in(cache: Path) -> list[str]:
         return []
 
 
+def compile_tests(environ: Mapping[str, str], tests: Path = TESTS) -> None:
+    """Compile the tests and what they import, in a clone that has run none.
+
+    The processes that share the tests collect all of them, so each would compile all files. Two processes compile half
+    of the folders each. What fails here fails again in the run, which reports it.
+    """
+    if any(tests.glob("__pycache__/conftest.*pytest*.pyc")):
+        return
+    folders = sorted(str(path) for path in tests.iterdir() if path.is_dir() and path.name != "__pycache__")
+    collectors = [
+        Popen(
+            [sys.executable, "-m", "pytest", "--collect-only", "-qq", *folders[half::2]],
+            env=environ,
+            stdout=DEVNULL,
+            stderr=DEVNULL,
+        )
+        for half in range(2)
+    ]
+    for collector in collectors:
+        collector.wait()
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run the tests with the arguments of pytest and return the exit code."""
     environ = with_files_in_memory(os.environ)
+    compile_tests(environ)
 
     def run_pytest(given: Sequence[str]) -> int:
         return run([sys.executable, "-m", "pytest", *given], env=environ, check=False).returncode

@@ -22,6 +22,7 @@ TARGETS = {
     "generate",
     "test",
     "testall",
+    "testslow",
     "check",
     "faults",
     "freeze",
@@ -213,4 +214,4 @@ def test_continuous_integration_runs_the_tests() -> None:
     path = ROOT / ".ci" / "run"
     assert os.access(path, os.X_OK)
     assert "set -euo pipefail" in path.read_text()
-    assert path.read_text().rstrip().endswith("make test")
+    assert path.read_text().rstrip().endswith("make test testslow")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests import suite
 
+WRITING = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
 SECOND_TIME = """
 from pathlib import Path
 
@@ -80,3 +81,21 @@ def test_many_failures_are_not_repeated(folder: Path) -> None:
 def test_errors_of_collection_fail_the_run(folder: Path) -> None:
     (folder / "test_broken.py").write_text("def broken(:\n")
     assert run_in(folder) not in {0, pytest.ExitCode.TESTS_FAILED}
+
+
+def test_two_processes_compile_the_tests_of_a_new_clone(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"test_{name}.py").write_text("def test_x() -> None:\n    assert True\n")
+    suite.compile_tests(WRITING, tmp_path)
+    compiled = [[*(tmp_path / name / "__pycache__").glob("test_*pytest*.pyc")] for name in ("a", "b")]
+    assert all(compiled)
+
+
+def test_compiled_tests_are_not_compiled_again(tmp_path: Path) -> None:
+    (tmp_path / "__pycache__").mkdir()
+    (tmp_path / "__pycache__/conftest.cpython-311-pytest-9.0.0.pyc").touch()
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/test_a.py").write_text("def test_x() -> None:\n    assert True\n")
+    suite.compile_tests(WRITING, tmp_path)
+    assert not (tmp_path / "a/__pycache__").exists()
