@@ -93,7 +93,7 @@ def compile_tests(environ: Mapping[str, str], tests: Path = TESTS) -> None:
     """Compile the tests and what they import, in a clone that has run none.
 
     The processes that share the tests collect all of them, so each would compile all files. Two processes compile half
-    of the folders each. What fails here fails again in the run, which reports it.
+    of the folders each. An error of collection is reported by the run.
     """
     if any(tests.glob("__pycache__/conftest.*pytest*.pyc")):
         return
