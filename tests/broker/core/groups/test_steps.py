@@ -30,9 +30,10 @@ def longest_step_s(steps: Steps[object]) -> tuple[float, int]:
             return longest_s, count
 
 
-@pytest.mark.parametrize("assignor", [pb.STICKY, pb.RANGE, pb.ROUND_ROBIN, pb.BY_LOAD])
-def test_changes_of_the_largest_group_are_computed_in_steps(assignor: pb.Assignor) -> None:
+def longest_steps_s(assignor: pb.Assignor) -> list[float]:
+    """Let four members join a group of 20,000 partitions; return the time of the longest step of each join."""
     group = ConsumerGroup("g", lambda _wish, _reader: {T: 20_000}, lambda _: UNRESTRICTED)
+    found: list[float] = []
     for number in range(4):
         group.join(f"member{number:010}", pb.GroupWish(topics=["t"], assignor=assignor))
         decided = longest_step_s(group.decide_steps())
@@ -41,7 +42,18 @@ def test_changes_of_the_largest_group_are_computed_in_steps(assignor: pb.Assigno
         written = longest_step_s(group.written_steps(record))
         assert decided[1] > 20_000 / STEP / 4
         assert written[1] > min(number, 1)
-        assert max(decided[0], written[0]) < 0.03, "a few milliseconds, on a machine that is not busy"
+        found.append(max(decided[0], written[0]))
+    return found
+
+
+@pytest.mark.parametrize("assignor", [pb.STICKY, pb.RANGE, pb.ROUND_ROBIN, pb.BY_LOAD])
+def test_changes_of_the_largest_group_are_computed_in_steps(assignor: pb.Assignor) -> None:
+    least = longest_steps_s(assignor)
+    for _ in range(4):
+        if max(least) < 0.03:
+            return
+        least = [min(times_s) for times_s in zip(least, longest_steps_s(assignor), strict=True)]
+    pytest.fail(f"a step takes a few milliseconds, but the longest of each join took {least} s in the best of 5 tries")
 
 
 def test_changes_of_many_small_members_are_computed_in_steps() -> None:
