@@ -100,6 +100,8 @@ def test_a_process_that_was_stopped_by_its_test_is_left_alone(monkeypatch: pytes
     with child(TICKS) as process:
         handle = psutil.Process(process.pid)
         handle.suspend()
+        while handle.status() != psutil.STATUS_STOPPED:
+            time.sleep(0.001)
         looks = iter([False] * 20)
         assert list(Freezer(handle, 1).run(lambda: next(looks, True))) == []
         assert handle.status() == psutil.STATUS_STOPPED
