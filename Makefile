@@ -53,7 +53,7 @@ docs: $(SITE_TOOLS) ## the pages as a site that can be searched, links and ancho
 
 # Tests that take all of a machine keep to one of the processes, see tests/conftest.py. The others wait for more than half of
 # their time, so there are two processes more than there are processors, up to six.
-TESTERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 4 ? n + 2 : 6)))
+TESTERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 4 ? n + 4 : 8)))
 
 generate: $(STAMP) ## regenerate what is derived from the code: protobuf modules, `tidelog.sync`, tables of pages, the list of the API
 	@$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=proto --pyi_out=proto $(wildcard proto/tidelog_proto/*.proto)
@@ -61,10 +61,10 @@ generate: $(STAMP) ## regenerate what is derived from the code: protobuf modules
 	@for table in configuration_table costs_table metrics_table access_table public_api javascript_bundle; do \
 	  $(BIN)/python -m tests.$$table || exit 1; done
 
-test: check ## check, then the tests but the slow and the long ones, in several processes (TESTERS=4)
+test: check ## check, then the tests but the slow and the long ones, in several processes (TESTERS=6)
 	$(BIN)/python -m tests.suite -m "not long and not slow" -n $(TESTERS) --dist loadgroup
 
-testslow: $(STAMP) ## the slow tests: browsers, clusters under load, random requests, benchmarks (TESTERS=4)
+testslow: $(STAMP) ## the slow tests: Spark, browsers, clusters under load, random requests, benchmarks (TESTERS=6)
 	$(BIN)/python -m tests.suite -m "slow and not long" -n $(TESTERS) --dist loadgroup
 
 testall: check ## check, then every test, the slow and the long ones too

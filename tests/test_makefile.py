@@ -214,4 +214,4 @@ def test_continuous_integration_runs_the_tests() -> None:
     path = ROOT / ".ci" / "run"
     assert os.access(path, os.X_OK)
     assert "set -euo pipefail" in path.read_text()
-    assert path.read_text().rstrip().endswith("make test testslow")
+    assert path.read_text().rstrip().endswith("make TESTERS=4 test testslow")

@@ -1,6 +1,6 @@
 """The tests that `make test` leaves to `make testslow`: a few tests with much of the processor time.
 
-They start many processes, browsers and clusters under load, or send random requests. Continuous integration and
+They start many processes, browsers, Java and clusters under load, or send random requests. Continuous integration and
 `make testall` run them, too.
 """
 
@@ -18,6 +18,7 @@ SLOW: Final = (
     "tests/gateway/ui/",
     "tests/gateway/workers/test_parent.py",
     "tests/loadtest/",
+    "tests/spark/",
 )
 """Folders and files, from the top of the repository."""
 
