@@ -165,7 +165,7 @@ COSTS: Final[dict[str, Cost]] = {
         lambda envelope: len(envelope.publish.entries),
         "batch",
         Pace.QUEUED,
-        mib_us=1_200,
+        mib_us=600,
     ),
     "producer_begin": Cost(
         200, 250, _ENTRIES, lambda envelope: len(envelope.producer_begin.entries), "partition", Pace.SLICES
