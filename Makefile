@@ -52,7 +52,7 @@ docs: $(SITE_TOOLS) ## the pages as a site that can be searched, links and ancho
 	@$(BIN)/python -m tests.docs_site
 
 # Tests that take all of a machine keep to one of the processes, see tests/conftest.py. The others wait for more than half of
-# their time, so there are two processes more than there are processors, up to six.
+# their time, so there are four processes more than there are processors, up to eight.
 TESTERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 4 ? n + 4 : 8)))
 
 generate: $(STAMP) ## regenerate what is derived from the code: protobuf modules, `tidelog.sync`, tables of pages, the list of the API
