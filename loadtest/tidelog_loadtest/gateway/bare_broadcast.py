@@ -17,6 +17,7 @@ import socket
 import struct
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -25,6 +26,7 @@ from crc32c import crc32c
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import Frame, Opcode
 
+from tidelog_loadtest.measure.steady_rate import at_rate
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.columns import stored_schema_of
 from tidelog_proto.batch.header import unpack_header
@@ -120,7 +122,7 @@ async def application(_: Any, receive: Any, send: Any) -> None:
                 _broadcast(_frame(rest))
             else:
                 rate, count, text = rest.split(" ", 2)
-                await _repeat(_frame(text), float(rate), int(count))
+                await at_rate(float(rate), int(count), partial(_broadcast_again, _frame(text)))
         else:
             return
 
@@ -134,12 +136,8 @@ def _broadcast(frame: bytes) -> None:
         transport.write(frame)
 
 
-async def _repeat(frame: bytes, rate: float, count: int) -> None:
-    loop = asyncio.get_running_loop()
-    begin = loop.time()
-    for at in range(count):
-        await asyncio.sleep(max(0.0, begin + at / rate - loop.time()))
-        _broadcast(frame)
+async def _broadcast_again(frame: bytes) -> None:
+    _broadcast(frame)
 
 
 class _Server(uvicorn.Server):

@@ -6,14 +6,16 @@ gateway. It understands the texts of the feed of `bare_broadcast.py`: `relay TEX
 
 from __future__ import annotations
 
-import asyncio
 import json
 import socket
 import sys
+from functools import partial
 from typing import Final
 
 import uvicorn
 from fastapi import FastAPI, WebSocket, WebSocketDisconnect
+
+from tidelog_loadtest.measure.steady_rate import at_rate
 
 app: Final = FastAPI()
 _SUBSCRIBERS: Final[set[WebSocket]] = set()
@@ -45,20 +47,12 @@ async def feed(websocket: WebSocket) -> None:
             await _broadcast(rest)
         else:
             rate, count, text = rest.split(" ", 2)
-            await _repeat(text, float(rate), int(count))
+            await at_rate(float(rate), int(count), partial(_broadcast, text))
 
 
 async def _broadcast(text: str) -> None:
     for subscriber in tuple(_SUBSCRIBERS):
         await subscriber.send_text(text)
-
-
-async def _repeat(text: str, rate: float, count: int) -> None:
-    loop = asyncio.get_running_loop()
-    begin = loop.time()
-    for at in range(count):
-        await asyncio.sleep(max(0.0, begin + at / rate - loop.time()))
-        await _broadcast(text)
 
 
 class _Server(uvicorn.Server):

@@ -21,7 +21,7 @@ import contextlib
 import json
 import statistics
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol, cast
@@ -33,6 +33,7 @@ from tidelog import Client, Producer
 from tidelog_cli.base.failures import CommandFailed
 from tidelog_cli.up.child_processes import Child, running
 from tidelog_loadtest.measure.footprint import cpu_s
+from tidelog_loadtest.measure.steady_rate import at_rate
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import stamp_owner
 from tidelog_proto.batch.record_batch import columns_of, encode_batch
@@ -242,7 +243,7 @@ class _Publisher:
         self._at = 0
 
     async def send(self, rate: float, count: int) -> None:
-        await _at_rate(rate, count, self.send_one)
+        await at_rate(rate, count, self.send_one)
 
     async def send_one(self) -> None:
         self._at += 1
@@ -260,7 +261,7 @@ class _Translated:
         self._at = 0
 
     async def send(self, rate: float, count: int) -> None:
-        await _at_rate(rate, count, self.send_one)
+        await at_rate(rate, count, self.send_one)
 
     async def send_one(self) -> None:
         partition, base_offset = self._at % self._partitions, self._at // self._partitions * self._records
@@ -306,7 +307,7 @@ class _Relayed:
         self._text = f"relay {frame}"
 
     async def send(self, rate: float, count: int) -> None:
-        await _at_rate(rate, count, lambda: self._feed.send(self._text))
+        await at_rate(rate, count, lambda: self._feed.send(self._text))
 
 
 class _Repeated:
@@ -375,14 +376,6 @@ async def _run(plan: LivePlan, pid: int, sockets: list[_Counter], source: _Sourc
     await source.send(plan.rate, count)
     await _arrived(sockets, before + count)
     return (cpu_s(pid) - before_s) * 1e6 / count / len(sockets)
-
-
-async def _at_rate(rate: float, count: int, send: Callable[[], Awaitable[object]]) -> None:
-    loop = asyncio.get_running_loop()
-    begin = loop.time()
-    for at in range(count):
-        await asyncio.sleep(max(0.0, begin + at / rate - loop.time()))
-        await send()
 
 
 async def _arrived(sockets: list[_Counter], frames: int) -> None:
