@@ -15,7 +15,7 @@ from tests.abuse import stops
 from tests.abuse.gateway_requests import HTTP
 from tests.abuse.http_sender import HttpSender
 from tests.abuse.known_costs import known_ms
-from tests.abuse.measured import Measured, settled, tell, watched
+from tests.abuse.measured import COUNTED, Measured, settled, tell, watched
 from tests.abuse.polite import Polite, polite
 from tests.abuse.probe import Probe
 from tests.abuse.stand import GATEWAY_BUDGET_BYTES, Stand, gateway
@@ -45,19 +45,19 @@ async def http_asking(port: int, data: bytes) -> AsyncIterator[Ask]:
 
 
 async def alone(asking: Asking, probe: Probe, found: Measured) -> None:
-    """Measure one request on a quiet gateway: the second of two, because the first one opens connections."""
-    for _ in range(2):
+    """Measure one request on a quiet gateway: three after a first one, which opens connections."""
+    for number in range(1 + COUNTED):
         async with asking() as ask:
             idle = await settled(probe)
             before, began_s = probe.read(), time.monotonic()
             async with watched(probe) as peak, asyncio.timeout(ALONE_TIMEOUT_S):
                 found.errors = await ask()
-                found.alone_s = time.monotonic() - began_s
+                took_s = time.monotonic() - began_s
                 await asyncio.sleep(0.05)
             after = probe.read()
-            found.cpu_s = after.cpu_s - before.cpu_s - idle * (time.monotonic() - began_s)
-            found.stall_s, found.wall_s = after.stall_s, after.wall_s
-            found.memory_bytes = peak.grown_bytes
+            cpu_s = after.cpu_s - before.cpu_s - idle * (time.monotonic() - began_s)
+            if number:
+                found.note_alone(took_s, cpu_s, after, peak.grown_bytes)
 
 
 async def flood(asking: Asking, found: Measured, answers: Counter[str]) -> None:

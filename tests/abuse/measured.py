@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass, field
 from typing import Final
 
-from tests.abuse.probe import Probe
+from tests.abuse.probe import Probe, Reading
 
 from tidelog_proto.limits import MIB
 
@@ -28,6 +28,8 @@ KNOWN_MORE_S: Final = 0.003
 SETTLE_TIMEOUT_S: Final = 60.0
 LOOK_S: Final = 0.25
 IDLE_S: Final = 0.02
+COUNTED: Final = 3
+"""Number of requests on a quiet process whose measurements count."""
 
 
 def p99(times_s: list[float]) -> float:
@@ -49,7 +51,7 @@ class Measured:
     Attributes:
         kind: as in `LARGEST`.
         alone_s, cpu_s, stall_s: one request on a quiet node: until it is answered, processor time of the event loop's
-            thread, the longest turn of it.
+            thread, the longest turn of it. See `note_alone`.
         memory_bytes: growth of the process's anonymous memory by that request.
         quiet_s, flooded_s: p99 of the polite principal, before the flood and in it.
         flood_stall_s: the longest turn of the event loop in the flood.
@@ -77,6 +79,17 @@ class Measured:
     budget_bytes: int = 0
     known_s: float = 0.0
     late: list[str] = field(default_factory=list)
+
+    def note_alone(self, alone_s: float, cpu_s: float, after: Reading, memory_bytes: int) -> None:
+        """Note one of the requests on a quiet process.
+
+        The processor time is the least of all, since cold caches and other processes only add to it. Turns and memory
+        are the largest of all, because each request has to keep their bounds.
+        """
+        self.alone_s = min(self.alone_s or alone_s, alone_s)
+        self.cpu_s = min(self.cpu_s or cpu_s, cpu_s)
+        self.stall_s, self.wall_s = max(self.stall_s, after.stall_s), max(self.wall_s, after.wall_s)
+        self.memory_bytes = max(self.memory_bytes, memory_bytes)
 
     def faults(self) -> list[str]:
         """Return which bounds it has broken."""

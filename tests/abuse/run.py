@@ -23,7 +23,7 @@ from typing import Final
 import uvloop
 from tests.abuse import gateway_run, handshakes, stops
 from tests.abuse.known_costs import known_us
-from tests.abuse.measured import Measured, settled, tell, watched
+from tests.abuse.measured import COUNTED, Measured, settled, tell, watched
 from tests.abuse.node_requests import GREETINGS, LARGEST, UNMEASURED
 from tests.abuse.polite import Polite, polite
 from tests.abuse.probe import Probe
@@ -98,10 +98,10 @@ class Sender:
 
 
 async def alone(stand: Stand, kind: str, frames: Iterator[bytes], found: Measured) -> None:
-    """Measure one request on a quiet node: the second of two, because the first one opens connections."""
+    """Measure one request on a quiet node: three after a first one, which opens connections."""
     probe = _probe(stand)
     before_it, after_it = UNMEASURED.get(kind, (0, 0))
-    for _ in range(2):
+    for number in range(1 + COUNTED):
         sender = await Sender.opened(stand, kind)
         await sender.send(frames, before_it)
         idle = await settled(probe)
@@ -112,12 +112,12 @@ async def alone(stand: Stand, kind: str, frames: Iterator[bytes], found: Measure
                 sender.writer.write(encode_frame(pb.Envelope(correlation_id=9, access_test=pb.AccessTest())))
             async with asyncio.timeout(ALONE_TIMEOUT_S):
                 await sender.answer()
-            found.alone_s = time.monotonic() - began_s
+            took_s = time.monotonic() - began_s
             await asyncio.sleep(0.05)
         after = probe.read()
-        found.cpu_s = after.cpu_s - before.cpu_s - idle * (time.monotonic() - began_s)
-        found.stall_s, found.wall_s = after.stall_s, after.wall_s
-        found.memory_bytes = peak.grown_bytes
+        cpu_s = after.cpu_s - before.cpu_s - idle * (time.monotonic() - began_s)
+        if number:
+            found.note_alone(took_s, cpu_s, after, peak.grown_bytes)
         found.errors = ",".join(sender.errors)
         await sender.send(frames, after_it)
         sender.writer.close()

@@ -119,7 +119,7 @@ def _verified(token: str, key: SigningKey, rules: TokenRules) -> dict[str, Any]:
     except jwt.ExpiredSignatureError:
         raise ProtocolError(pb.CREDENTIALS_EXPIRED, "the token has expired; get a new one and reconnect") from None
     except jwt.MissingRequiredClaimError as error:
-        raise _wrong(f"the token lacks the claim {error.claim!r}") from None
+        raise _wrong(f"the token lacks the claim {error.claim!r}; configure its issuer to include it") from None
     except Exception as error:  # noqa: BLE001 - any failure that a token causes means that it is invalid
         raise _wrong(_PLAIN.get(type(error), "the token is not a JWT that this node accepts")) from None
     _check_times(claims)

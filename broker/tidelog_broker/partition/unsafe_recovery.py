@@ -72,7 +72,8 @@ class UnsafeRecovery:
         except TimeoutError:
             raise ProtocolError(
                 pb.TIMED_OUT,
-                f"{partition.name}: epoch {partition.state.epoch} could not be ended in time; see this node's log",
+                f"{partition.name}: epoch {partition.state.epoch} was not ended within {TIMEOUT_S:g} s; check `tidelog "
+                "cluster status`, and repeat the command if the partition still lacks its quorum",
             ) from None
 
     async def _end_epoch(self) -> pb.EpochDecision:

@@ -141,7 +141,7 @@ def _sources(package: str) -> Iterator[tuple[str, Path]]:
 
 
 def _compiled(source: Path, name: str, scratch: Path) -> bytes:
-    """Return a compiled module, without the source's time stamp, which importers would compare."""
+    """Return the bytecode of a module, marked so that importers do not compare it with the source."""
     target = scratch / "module.pyc"
     mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
     py_compile.compile(str(source), str(target), name, doraise=True, optimize=0, invalidation_mode=mode)

@@ -57,9 +57,9 @@ class ValueKind(StrEnum):
 class FieldKind(StrEnum):
     """Kind of a field of JSON values."""
 
-    WHOLE = "whole"
+    INTEGER = "integer"
     """Whole numbers of 64 bits."""
-    HUGE = "huge"
+    LONG_INTEGER = "long integer"
     """Whole numbers of up to 38 digits."""
     DECIMAL = "decimal"
     """Numbers with a short fraction, and numbers of up to 38 digits that a double would round; without exponents."""
@@ -67,20 +67,24 @@ class FieldKind(StrEnum):
     """Other numbers that a double represents: its shortest text has the same significant digits."""
     DIGITS = "digits"
     """Numbers that no type represents, as text."""
-    TRUTH = "truth"
+    BOOLEAN = "boolean"
+    """true and false."""
     DATE = "date"
+    """Days, as in 2026-01-31."""
     TIME = "time"
     """Date and time without a zone, to the microsecond."""
-    MOMENT = "moment"
+    ZONED_TIME = "zoned time"
     """Date and time with an offset from UTC, to the microsecond."""
     TEXT = "text"
+    """Other text."""
     JSON = "json"
+    """Lists, objects and mixtures of kinds, as their JSON text."""
 
 
 ISO_FORMS: Final = {
     FieldKind.DATE: _DAY,
     FieldKind.TIME: _TIME,
-    FieldKind.MOMENT: _TIME + "(Z|[-+][01][0-9]:[0-5][0-9])",
+    FieldKind.ZONED_TIME: _TIME + "(Z|[-+][01][0-9]:[0-5][0-9])",
 }
 """Formats of dates and times (ISO 8601), as regular expressions without backslashes."""
 
@@ -160,7 +164,7 @@ class _Seen:
             self.kinds.add(FieldKind.NUMBER)
             self._add_number(value)
         elif isinstance(value, bool):
-            self.kinds.add(FieldKind.TRUTH)
+            self.kinds.add(FieldKind.BOOLEAN)
         elif isinstance(value, str):
             self.kinds.add(form_of(value))
         elif value is not None:
@@ -187,9 +191,9 @@ class _Seen:
             return FieldKind.TEXT if self.kinds <= {FieldKind.TEXT, *ISO_FORMS} else FieldKind.JSON
         (kind,) = self.kinds
         if kind is not FieldKind.NUMBER or self.is_long:
-            return FieldKind.WHOLE if kind is FieldKind.NUMBER else kind
+            return FieldKind.INTEGER if kind is FieldKind.NUMBER else kind
         if self.is_whole:
-            return FieldKind.HUGE if self.whole_digits <= DECIMAL_DIGITS else FieldKind.DIGITS
+            return FieldKind.LONG_INTEGER if self.whole_digits <= DECIMAL_DIGITS else FieldKind.DIGITS
         if self._is_short:
             return FieldKind.DECIMAL
         if self.is_double:
@@ -350,7 +354,7 @@ def _converted(topic: str, shape: Shape, name: str, text: str, dialect: Dialect)
         return text
     made_of = dialect.types[kind].format(precision=precision, scale=scale)
     other = f"WHEN {text} IS NOT NULL THEN CAST({dialect.reports(topic, name, made_of, text)} AS {made_of}) END"
-    if kind is FieldKind.TRUTH:
+    if kind is FieldKind.BOOLEAN:
         return f"CASE WHEN {text} = 'true' THEN TRUE WHEN {text} = 'false' THEN FALSE {other}"
     cast = f"try_cast({text} AS {made_of})"
     if kind in ISO_FORMS:

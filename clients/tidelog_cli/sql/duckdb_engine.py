@@ -70,14 +70,14 @@ def _reported(topic: str, name: str, column_type: str, text: str) -> str:
 
 DIALECT: Final = Dialect(
     types={
-        FieldKind.WHOLE: "BIGINT",
-        FieldKind.HUGE: "DECIMAL(38, 0)",
+        FieldKind.INTEGER: "BIGINT",
+        FieldKind.LONG_INTEGER: "DECIMAL(38, 0)",
         FieldKind.NUMBER: "DOUBLE",
         FieldKind.DECIMAL: "DECIMAL({precision}, {scale})",
-        FieldKind.TRUTH: "BOOLEAN",
+        FieldKind.BOOLEAN: "BOOLEAN",
         FieldKind.DATE: "DATE",
         FieldKind.TIME: "TIMESTAMP",
-        FieldKind.MOMENT: "TIMESTAMP WITH TIME ZONE",
+        FieldKind.ZONED_TIME: "TIMESTAMP WITH TIME ZONE",
         FieldKind.TEXT: "VARCHAR",
     },
     quote=_quoted,

@@ -53,14 +53,14 @@ def _quoted(name: str) -> str:
 
 DIALECT: Final = Dialect(
     types={
-        FieldKind.WHOLE: "BIGINT",
-        FieldKind.HUGE: "DECIMAL(38, 0)",
+        FieldKind.INTEGER: "BIGINT",
+        FieldKind.LONG_INTEGER: "DECIMAL(38, 0)",
         FieldKind.NUMBER: "DOUBLE",
         FieldKind.DECIMAL: "DECIMAL({precision}, {scale})",
-        FieldKind.TRUTH: "BOOLEAN",
+        FieldKind.BOOLEAN: "BOOLEAN",
         FieldKind.DATE: "DATE",
         FieldKind.TIME: "TIMESTAMP_NTZ",
-        FieldKind.MOMENT: "TIMESTAMP",
+        FieldKind.ZONED_TIME: "TIMESTAMP",
         FieldKind.TEXT: "STRING",
     },
     quote=_quoted,

@@ -40,7 +40,7 @@ class Sample:
 
 
 async def take_sample(client: Client) -> Sample:
-    """Take a sample.
+    """Request the status, the groups and the lag of some of them; `groups_fault` has the error of the list of groups.
 
     Raises:
         TidelogError: the status of the cluster is not available.

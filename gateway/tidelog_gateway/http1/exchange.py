@@ -76,7 +76,7 @@ class AnsweredConnection(Protocol):
         ...
 
     def end_diversion(self) -> None:
-        """End `divert_body` before the memory is full."""
+        """Stop receiving into the memory of `divert_body`, although it is not full."""
         ...
 
 

@@ -123,7 +123,7 @@ def parse_head(raw: bytes) -> Head:
         if field[0] in _FRAMING:
             framing.append(field)
     if len(headers) > FIELDS_MAX:
-        raise HeadError(f"the head has {len(headers)} fields, at most {FIELDS_MAX} are allowed")
+        raise HeadError(f"the request has {len(headers)} header fields, at most {FIELDS_MAX} are allowed; send fewer")
     head = Head(method, target, version, headers)
     _frame(head, framing)
     return head

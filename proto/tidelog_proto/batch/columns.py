@@ -239,7 +239,7 @@ def _headers_column(headers: Sequence[Headers | None]) -> pa.Array[Any]:
             values.append(value)
         offsets.append(len(keys))
     if None in keys:
-        raise TypeError("the name of a header must not be None")
+        raise TypeError("the name of a header must be a str, got None")
     pairs = pa.StructArray.from_arrays(
         [pa.array(keys, pa.string()), pa.array(values, pa.binary())], fields=list(_header_fields())
     )

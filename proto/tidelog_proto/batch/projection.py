@@ -149,7 +149,7 @@ def _cut(header: BatchHeader, body: memoryview, kept_flags: int) -> bytes:
 
 @lru_cache(maxsize=64)
 def _template(stored: int, codec: Codec) -> _Template:
-    """Return the start of a message with these columns (and offset deltas), with the numbers of one row."""
+    """Return the head of a message with the columns `stored`, encoded for one row, and the positions of its numbers."""
     schema = stored_schema_of(stored)
     one_of_each = _one_of_each()
     row = pa.RecordBatch.from_arrays([one_of_each[name] for name in schema.names], schema=schema)

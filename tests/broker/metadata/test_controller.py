@@ -43,7 +43,7 @@ async def test_total_number_of_partitions_is_limited(stand: Stand) -> None:
     await peer.create("u", partitions=1)
     grown = await peer.refused(topic_alter=pb.TopicAlter(name="u", partitions=2))
     assert grown.code == pb.INVALID_REQUEST
-    assert "does not allow 1 more, it has 6" in grown.message
+    assert "1 more partitions would exceed partitions_max, 6: the cluster has 6" in grown.message
     await peer.ask(topic_alter=pb.TopicAlter(name="u", retention_bytes=1 << 20))
     assert node.broker.topics.named("u").config.retention_bytes == 1 << 20, (
         "a change that adds no partitions is accepted"

@@ -42,7 +42,10 @@ class SignedLogins:
         return self._signer.sign(state.SerializeToString())
 
     def opened(self, sealed: bytes, *, holder: str, now_us: int) -> pb.SealedLogin | None:
-        """Return the login state presented by the principal `holder`; None if it is invalid or expired."""
+        """Return the login state in `sealed`.
+
+        None: it has no valid signature, has expired, or was issued to another principal than `holder`.
+        """
         text = self._signer.verify(sealed) if len(sealed) <= LOGIN_BYTES_MAX else None
         if text is None:
             return None

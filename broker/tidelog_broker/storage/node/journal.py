@@ -254,11 +254,11 @@ class Journal:
 
     def _check(self) -> None:
         if self._failure:
-            raise StorageFailedError(f"{self.path} takes no more writes: {self._failure}; check the disk and restart")
+            raise StorageFailedError(f"{self.path} takes no more writes: {self._failure}; check the disk and restart the node")
 
     def _fail(self, what: str, error: OSError) -> StorageFailedError:
         self._failure = f"{what} failed: {error}"
-        return StorageFailedError(f"{self.path}: {self._failure}; check the disk and restart")
+        return StorageFailedError(f"{self.path}: {self._failure}; check the disk and restart the node")
 
 
 def _pack_header(magic: bytes, nonce: int) -> bytes:
