@@ -26,7 +26,7 @@ from tidelog.errors import (
     error_of,
 )
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.features import ON_BEHALF
+from tidelog_proto.hello_features import ON_BEHALF
 
 LOGINS_MAX: Final = 3
 """Maximum number of attempts of a login, whose second step fails at a node that lacks the state of the first one."""

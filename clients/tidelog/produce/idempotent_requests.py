@@ -46,7 +46,7 @@ from tidelog.requests.needed_permission import requiring
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.key_partitions import partitions_of_keys
 from tidelog_proto.batch.record_batch import EncodedBatch, columns_of, encode_batch
-from tidelog_proto.features import KEYED_REQUESTS
+from tidelog_proto.hello_features import KEYED_REQUESTS
 from tidelog_proto.limits import KEYED_ID_MIN
 
 SPLITS_MAX: Final = 3

@@ -407,10 +407,8 @@ class WsProtocol:
         """
         subscription = self.subscriptions[sid]
         assert 0 < records <= subscription.credit_records, "a message has at most the allowed records"
-        subscription.credit_records -= records
-        if subscription.credit_bytes is not None:
-            assert subscription.credit_bytes > 0, "records are sent only with credit"
-            subscription.credit_bytes -= payload_bytes
+        assert subscription.credit_bytes is None or subscription.credit_bytes > 0, "records are sent only with credit"
+        subscription.spend(records, payload_bytes)
         self.passed(sid, partition, next_offset=next_offset)
 
     def passed(self, sid: int, partition: int, *, next_offset: int) -> None:

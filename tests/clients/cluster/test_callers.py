@@ -9,7 +9,7 @@ from tests.clients.fake_node import FakeNode
 
 from tidelog import Client
 from tidelog.errors import NodeUnreachableError, UnauthenticatedError
-from tidelog_proto.features import ON_BEHALF
+from tidelog_proto.hello_features import ON_BEHALF
 
 
 class Ann:

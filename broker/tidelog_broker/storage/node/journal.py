@@ -254,7 +254,9 @@ class Journal:
 
     def _check(self) -> None:
         if self._failure:
-            raise StorageFailedError(f"{self.path} takes no more writes: {self._failure}; check the disk and restart the node")
+            raise StorageFailedError(
+                f"{self.path} takes no more writes: {self._failure}; check the disk and restart the node"
+            )
 
     def _fail(self, what: str, error: OSError) -> StorageFailedError:
         self._failure = f"{what} failed: {error}"
