@@ -486,7 +486,8 @@ class NodeSettings(BaseModel):
         is_alone = info.data.get("bootstrap", ...) is None and info.data.get("seeds", ...) == []
         if len(value) == 1 and is_alone:
             raise ValueError(
-                f"a node without a cluster cannot have only the role {value[0]}; set `bootstrap` or `seeds`, or give it both roles"
+                f"a node without a cluster cannot have only the role {value[0]}; set `bootstrap` or `seeds`, "
+                "or give it both roles"
             )
         return sorted(value)
 

@@ -460,7 +460,10 @@ class IncarnationRegistry:
             self._refused(why, is_final)
 
     def _take_own_withdrawals(self, entries: Iterable[pb.KnownIncarnation]) -> None:
-        """Record the withdrawals of starts that copies of this directory made; call it before incarnations are compared."""
+        """Record the withdrawals of starts that copies of this directory made.
+
+        Call it before incarnations are compared.
+        """
         for entry in entries:
             if directory_of(entry) == self.own.directory and not _fault_of(entry):
                 for incarnation in entry.withdrawn:

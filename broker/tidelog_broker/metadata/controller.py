@@ -232,8 +232,8 @@ class Controller:
         if added and existing + added > self._partitions_max:
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                f"{added} more partitions would exceed partitions_max, {self._partitions_max}: the cluster has {existing}; "
-                "delete topics, or raise partitions_max on every node",
+                f"{added} more partitions would exceed partitions_max, {self._partitions_max}: the cluster has "
+                f"{existing}; delete topics, or raise partitions_max on every node",
             )
 
     async def _first_epochs(self, topic_id: bytes, config: pb.TopicConfig, first: int) -> list[pb.EpochDescriptor]:
