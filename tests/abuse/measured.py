@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import statistics
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass, field
@@ -29,7 +30,8 @@ SETTLE_TIMEOUT_S: Final = 60.0
 LOOK_S: Final = 0.25
 IDLE_S: Final = 0.02
 COUNTED: Final = 3
-"""Number of requests on a quiet process whose measurements count."""
+LONG_S: Final = 10.0
+"""Number of requests on a quiet process whose measurements count; only one if it takes as long as this."""
 
 
 def p99(times_s: list[float]) -> float:
@@ -79,15 +81,16 @@ class Measured:
     budget_bytes: int = 0
     known_s: float = 0.0
     late: list[str] = field(default_factory=list)
+    _each: list[tuple[float, float]] = field(default_factory=list)
 
     def note_alone(self, alone_s: float, cpu_s: float, after: Reading, memory_bytes: int) -> None:
         """Note one of the requests on a quiet process.
 
-        The processor time is the least of all, since cold caches and other processes only add to it. Turns and memory
-        are the largest of all, because each request has to keep their bounds.
+        Durations are the median of all; turns and memory are the largest of all, because each request has to keep their
+        bounds.
         """
-        self.alone_s = min(self.alone_s or alone_s, alone_s)
-        self.cpu_s = min(self.cpu_s or cpu_s, cpu_s)
+        self._each.append((alone_s, cpu_s))
+        self.alone_s, self.cpu_s = map(statistics.median, zip(*self._each, strict=True))
         self.stall_s, self.wall_s = max(self.stall_s, after.stall_s), max(self.wall_s, after.wall_s)
         self.memory_bytes = max(self.memory_bytes, memory_bytes)
 

@@ -186,7 +186,7 @@ COSTS: Final[dict[str, Cost]] = {
     "group_list": Cost(2_000, pace=Pace.PAGES),
     "group_delete": Cost(1_000),
     "topic_create": Cost(
-        1_000, 10, PARTITIONS_MAX, lambda envelope: envelope.topic_create.config.partitions, "partition", Pace.SLICES
+        1_000, 19, PARTITIONS_MAX, lambda envelope: envelope.topic_create.config.partitions, "partition", Pace.SLICES
     ),
     "topic_alter": Cost(
         3_000, 10, PARTITIONS_MAX, lambda envelope: envelope.topic_alter.partitions, "partition", Pace.SLICES
