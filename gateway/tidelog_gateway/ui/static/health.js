@@ -14,7 +14,9 @@ export function faultsOf(nodes, topics) {
     } else if (node.state === "failed") {
       faults.push({ what: `Node ${node.node_id} has failed.`, detail: "Its disk did, most likely.", remedy: "look at its log" });
     }
-    if (node.alive && node.disk_free_bytes > 0 && node.disk_free_bytes < DISK_FREE_LOW) {
+    if (node.alive && node.state === "disk_full") {
+      faults.push({ what: `The disk of node ${node.node_id} is full.`, detail: "It refuses publishes and copies no records.", remedy: "shorten retention, delete topics, or add a disk" });
+    } else if (node.alive && node.disk_free_bytes > 0 && node.disk_free_bytes < DISK_FREE_LOW) {
       faults.push({ what: `Node ${node.node_id} is short of disk.`, detail: `${bytes(node.disk_free_bytes)} are free.`, remedy: "shorten retention, add a disk, or drain it" });
     }
     const ends = Math.min(node.certificate_ends_ms || Infinity, node.ca_ends_ms || Infinity);

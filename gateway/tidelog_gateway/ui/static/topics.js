@@ -108,6 +108,6 @@ function state(topic) {
 }
 
 export function pill(text) {
-  const kind = text === "ok" || text === "active" || text === "alive" || text === "running" || text === "stable" ? "good" : /unavailable|quorum|limbo|failed|no owner|dead|no answer/i.test(text) ? "bad" : /behind|suspect|draining|starting|stopping|rebalancing/.test(text) ? "warn" : "plain";
+  const kind = text === "ok" || text === "active" || text === "alive" || text === "running" || text === "stable" ? "good" : /unavailable|quorum|limbo|failed|no owner|dead|no answer|disk full/i.test(text) ? "bad" : /behind|suspect|draining|starting|stopping|rebalancing/.test(text) ? "warn" : "plain";
   return h("span", { class: `pill ${kind}` }, `${{ good: "✓ ", bad: "▲ ", warn: "! ", plain: "" }[kind]}${text}`);
 }
