@@ -211,7 +211,7 @@ class TopicFigures:
         idle: partitions that no request has opened since their owner started; their offsets and sizes are unknown and
             not in the sums.
         unavailable: partitions that accept no records now: without a quorum, an owner, or a working disk.
-        under_replicated: partitions with an incomplete or unavailable replica.
+        under_replicated: partitions with an incomplete copy, a copy on a node that is not alive, or too few copies.
     """
 
     topic_id: bytes

@@ -34,7 +34,7 @@ export function faultsOf(nodes, topics) {
   const behind = topics.filter((topic) => topic.figures && topic.figures.under_replicated);
   if (behind.length) {
     const names = behind.slice(0, 3).map((topic) => topic.name).join(", ");
-    faults.push({ what: `${plural(behind.length, "topic")} with copies that lack something.`, detail: `${names}${behind.length > 3 ? ", …" : ""}. Records are safe with the others.`, remedy: "wait for the copies, or bring their nodes back" });
+    faults.push({ what: `${plural(behind.length, "topic")} with copies that are missing or lack records.`, detail: `${names}${behind.length > 3 ? ", …" : ""}. Partitions that take records have them in their other copies.`, remedy: "wait for the copies, or bring their nodes back" });
   }
   return faults;
 }

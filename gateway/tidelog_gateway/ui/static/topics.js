@@ -103,11 +103,11 @@ function state(topic) {
   const figures = topic.figures;
   if (!figures) return "not sampled";
   if (figures.unavailable) return `${figures.unavailable} unavailable`;
-  if (figures.under_replicated) return `${figures.under_replicated} behind`;
+  if (figures.under_replicated) return `${figures.under_replicated} with copies missing`;
   return "ok";
 }
 
 export function pill(text) {
-  const kind = text === "ok" || text === "active" || text === "alive" || text === "running" || text === "stable" ? "good" : /unavailable|quorum|limbo|failed|no owner|dead|no answer|disk full/i.test(text) ? "bad" : /behind|suspect|draining|starting|stopping|rebalancing/.test(text) ? "warn" : "plain";
+  const kind = text === "ok" || text === "active" || text === "alive" || text === "running" || text === "stable" ? "good" : /unavailable|quorum|limbo|failed|no owner|dead|no answer|disk full/i.test(text) ? "bad" : /missing|behind|suspect|draining|starting|stopping|rebalancing/.test(text) ? "warn" : "plain";
   return h("span", { class: `pill ${kind}` }, `${{ good: "✓ ", bad: "▲ ", warn: "! ", plain: "" }[kind]}${text}`);
 }
