@@ -362,8 +362,8 @@ class Node:
     """A node of the cluster, with its load. Sizes are bytes, `uptime_ms` milliseconds.
 
     `state` is what the node reports: running, disk_full (it refuses publishes), stopping or failed; "no answer" if it
-    does not. `membership` is the state that the other nodes have detected: alive, suspect, dead, left or unknown; "" in a
-    single-node cluster. A `draining` node gets no new replicas and gives its own away. `no_quorum` counts its
+    does not. `membership` is the state that the other nodes have detected: alive, suspect, dead, left or unknown;
+    "" in a single-node cluster. A `draining` node gets no new replicas and gives its own away. `no_quorum` counts its
     partitions with too few replicas to be written. `certificate_ends_us` and `ca_ends_us` are when its certificate and
     its trusted CA expire, µs since 1970; None without TLS. `level` is the highest feature level that its build
     supports; None if the answering node does not support levels.

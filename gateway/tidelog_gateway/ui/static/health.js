@@ -5,6 +5,12 @@ import { bytes, duration, plural } from "./format.js";
 const DISK_FREE_LOW = 5 * 1024 ** 3;
 const CERTIFICATE_LOW_MS = 14 * 86_400_000;
 
+/** Why a gateway that authenticates its callers lacks samples of topics, with the remedy; empty without such topics. */
+export function unsampledReason(me, topics) {
+  if (me.auth === "none" || topics.every((topic) => topic.figures)) return "";
+  return "The gateway samples topics with its own key, which needs “describe” on the cluster and on the topics: tidelog acl grant GATEWAY describe cluster, and tidelog acl grant GATEWAY describe 'topic:*'. A new topic is sampled within seconds.";
+}
+
 /** Returns [{what, detail, remedy}] from the nodes and the listed topics with their figures. */
 export function faultsOf(nodes, topics) {
   const faults = [];
