@@ -121,7 +121,7 @@ def print_status(cluster: ClusterStatus, *, internal: bool) -> None:
             for partition in topic.partitions
         ],
     )
-    for text in (missing_text(cluster), stopped_text(cluster)):
+    for text in (missing_text(cluster), ownerless_text(cluster), stopped_text(cluster)):
         if text:
             note(text)
     if unfinished := level_text(cluster):
@@ -178,6 +178,19 @@ def missing_text(cluster: ClusterStatus) -> str:
     return (
         f"{counted(len(names), 'partition')} without a quorum ({listing}): writes fail, committed records can be "
         f"read{''.join(internal)}; missing nodes: {away}"
+    )
+
+
+def ownerless_text(cluster: ClusterStatus) -> str:
+    """Return the partitions without a living owner, and the nodes to start; empty if there are none."""
+    found = [(f"{t.name}/{p.partition}", p) for t in cluster.topics for p in t.partitions if p.state == "no owner"]
+    if not found:
+        return ""
+    listing = ", ".join(name for name, _ in found[:SHOWN_MAX]) + (", …" if len(found) > SHOWN_MAX else "")
+    owners = ", ".join(sorted({partition.owner for _, partition in found if partition.owner})) or ABSENT
+    return (
+        f"{counted(len(found), 'partition')} without a living owner ({listing}): nothing can be read or written there "
+        f"unless another node has a copy and takes over; start {owners}"
     )
 
 

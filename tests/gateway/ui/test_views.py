@@ -102,3 +102,13 @@ async def test_the_page_says_why_topics_are_not_sampled(tmp_path: Path) -> None:
         await its.admin.security.grant(AccessRule("gate", ("describe",), "topic", prefix=True))
         await expect(page.get_by_text("✓ ok")).to_be_visible()
         await expect(remedy).to_have_count(0)
+
+
+async def test_a_quota_without_limits_is_refused_in_the_words_of_the_page(tmp_path: Path) -> None:
+    async with secured(tmp_path) as its, browser_page() as page:
+        await opened(page, its, "access")
+        await page.get_by_role("button", name="Set a quota").click()
+        dialog = page.get_by_role("dialog")
+        await dialog.get_by_label("Who").fill("ann")
+        await dialog.get_by_role("button", name="Set").click()
+        await expect(dialog.get_by_role("alert")).to_have_text(re.compile("^Enter at least one limit"))
