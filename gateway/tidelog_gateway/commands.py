@@ -36,6 +36,16 @@ _SECRET_FILES: Final = {
 }
 
 
+OriginOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="ORIGIN",
+        help="Origin of pages that may use the gateway, such as https://app.example; may be repeated.",
+        show_default="those of the settings",
+    ),
+]
+
+
 def register(app: typer.Typer) -> None:
     """Add the command; called by `tidelog` through the entry point `tidelog.commands`."""
     app.command("gateway")(gateway)
@@ -69,14 +79,7 @@ def gateway(
             help="Host names that requests may use, separated by commas.", show_default="addresses, localhost"
         ),
     ] = None,
-    allow_origin: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="ORIGIN",
-            help="Origin of pages that may use the gateway, such as https://app.example; may be repeated.",
-            show_default="those of the settings",
-        ),
-    ] = None,
+    allow_origin: OriginOption = None,
     workers: Annotated[
         int | None, typer.Option(help="Number of processes that serve the port.", show_default="1", metavar="N")
     ] = None,

@@ -18,7 +18,6 @@ from tidelog.errors import AccessError, TidelogError
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.node.node import Node
 from tidelog_broker.server import audit_topic
-from tidelog_broker.server.audit_topic import AuditTopic
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.names import AUDIT_TOPIC
@@ -123,11 +122,11 @@ async def test_log_says_why_audit_lines_are_dropped(
     node = await stand.start(auth="required", admin_key_file=key_file)
     tried = asyncio.Event()
 
-    async def fail(_writer: AuditTopic, _data: memoryview) -> None:
+    async def fail(*_request: object) -> None:
         tried.set()
         raise ProtocolError(pb.DISK_FULL, "no space for 100 bytes")
 
-    monkeypatch.setattr(AuditTopic, "_write", fail)
+    monkeypatch.setattr(audit_topic, "ask_owner", fail)
     monkeypatch.setattr(audit_topic, "QUEUE_BYTES_MAX", 1_000)
     node.broker.audit.unknown("of a test", "before")
     await asyncio.wait_for(tried.wait(), 10)

@@ -1,4 +1,4 @@
-"""What the page shows of copies and disks that are missing, and of topics with more partitions than it reads."""
+"""The page with missing copies, full disks, and topics with more partitions than it reads."""
 
 from __future__ import annotations
 

@@ -256,7 +256,7 @@ def _verify_log(fs: FileSystem, path: Path) -> Iterator[SegmentReport]:
 
 
 def _with_continued_tails(reports: Iterator[SegmentReport]) -> Iterator[SegmentReport]:
-    """Yield the reports; a torn tail is damage if the log continues behind it and was synced there."""
+    """Yield the reports; a torn tail is damage if a synced segment follows."""
     before: SegmentReport | None = None
     for report in reports:
         if before is not None:
@@ -272,7 +272,7 @@ def _is_continued(before: SegmentReport, after: SegmentReport) -> bool:
     """Return whether a crash cannot have torn the end of a segment, because of the next one.
 
     A crash tears what was not synced, which may be several segments of the open epoch. It cannot tear an earlier epoch;
-    bytes behind the end of that are harmless if the next epoch begins there.
+    bytes after its end are harmless if the next epoch begins there.
     """
     if before.role != "log" or after.path.suffix == BEGUN_SUFFIX or before.end_offset is None:
         return False
