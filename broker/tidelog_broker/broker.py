@@ -558,7 +558,7 @@ class Broker:
             in_flight_bytes=self.bounds.budget.used_bytes,
             data_bytes=sum(partition.log.size_bytes for partition in self.partitions.all()),
             disk_free_bytes=disk.f_bavail * disk.f_frsize,
-            state=health.state,
+            state=health.reported_state,
             roles=roles_to(roles_named(self.settings.roles)),
             membership=self.cluster.membership(self.node_id),
             no_quorum=len(health.no_quorum),

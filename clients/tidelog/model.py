@@ -211,7 +211,7 @@ class TopicFigures:
         idle: partitions that no request has opened since their owner started; their offsets and sizes are unknown and
             not in the sums.
         unavailable: partitions that accept no records now: without a quorum, an owner, or a working disk.
-        under_replicated: partitions with an incomplete or unavailable replica.
+        under_replicated: partitions with an incomplete copy, a copy on a node that is not alive, or too few copies.
     """
 
     topic_id: bytes
@@ -361,8 +361,9 @@ def records_from(topic: str, partition: int, offsets: Iterator[int], columns: Re
 class Node:
     """A node of the cluster, with its load. Sizes are bytes, `uptime_ms` milliseconds.
 
-    `membership` is the state that the other nodes have detected: alive, suspect, dead, left or unknown; "" in a
-    single-node cluster. A `draining` node gets no new replicas and gives its own away. `no_quorum` counts its
+    `state` is what the node reports: running, disk_full (it refuses publishes), stopping or failed; "no answer" if it
+    does not. `membership` is the state that the other nodes have detected: alive, suspect, dead, left or unknown;
+    "" in a single-node cluster. A `draining` node gets no new replicas and gives its own away. `no_quorum` counts its
     partitions with too few replicas to be written. `certificate_ends_us` and `ca_ends_us` are when its certificate and
     its trusted CA expire, µs since 1970; None without TLS. `level` is the highest feature level that its build
     supports; None if the answering node does not support levels.

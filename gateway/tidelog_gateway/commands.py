@@ -26,14 +26,24 @@ from tidelog_proto.wire.loopback import is_loopback
 log = logging.getLogger(__name__)
 
 RESERVED_DESCRIPTORS: Final = 128
-"""Descriptors reserved for connections to nodes, short-lived files and refused connections.
-accepted only to be refused."""
+"""Descriptors reserved for connections to nodes, short-lived files, and connections that are accepted only to be
+refused."""
 BOOTSTRAP: Final = "TIDELOG_BOOTSTRAP"
 _SECRET_FILES: Final = {
     API_KEY_FILE_VARIABLE: "the API key",
     TOKEN_FILE_VARIABLE: "the token",
     PASSWORD_FILE_VARIABLE: "the password",
 }
+
+
+OriginOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="ORIGIN",
+        help="Origin of pages that may use the gateway, such as https://app.example; may be repeated.",
+        show_default="those of the settings",
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -69,6 +79,7 @@ def gateway(
             help="Host names that requests may use, separated by commas.", show_default="addresses, localhost"
         ),
     ] = None,
+    allow_origin: OriginOption = None,
     workers: Annotated[
         int | None, typer.Option(help="Number of processes that serve the port.", show_default="1", metavar="N")
     ] = None,
@@ -87,6 +98,7 @@ def gateway(
                 "insecure": insecure or None,
                 "auth": auth,
                 "allowed_hosts": _split(allowed_hosts),
+                "allowed_origins": allow_origin or None,
                 "workers": workers,
             },
         )

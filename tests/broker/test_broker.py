@@ -34,6 +34,14 @@ async def test_status_sums_partitions(node: Node, peer: Peer) -> None:
     assert status.disk_free_bytes > 0
 
 
+async def test_status_reports_a_full_disk_while_the_node_runs(node: Node) -> None:
+    health = node.lifecycle.health
+    health.disk_full = True
+    assert node.broker.status().state == "disk_full"
+    health.disk_full = False
+    assert node.broker.status().state == "running"
+
+
 async def test_topics_are_recovered_with_their_partitions(stand: Stand) -> None:
     await stand.start()
     peer = await stand.peer()

@@ -61,6 +61,17 @@ def test_other_hosts_need_tls_and_authentication_or_insecure(app: typer.Typer, m
     assert len(served) == 2
 
 
+def test_origins_of_pages_are_options(app: typer.Typer, monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[GatewaySettings] = []
+    monkeypatch.setattr(gateway_server, "serve", lambda settings, _: served.append(settings))
+    named = ["--allow-origin", "https://app.example", "--allow-origin", "http://localhost:8000"]
+    assert CliRunner().invoke(app, ["gateway", *named]).exit_code == 0
+    assert served[0].allowed_origins == ["https://app.example", "http://localhost:8000"]
+    monkeypatch.setenv("TIDELOG_GATEWAY_ALLOWED_ORIGINS", "https://other.example")
+    assert CliRunner().invoke(app, ["gateway"]).exit_code == 0
+    assert served[1].allowed_origins == ["https://other.example"]
+
+
 def test_a_secret_that_others_may_read_is_not_used(
     app: typer.Typer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

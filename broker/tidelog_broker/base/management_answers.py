@@ -63,6 +63,11 @@ class Health:
         self.beat_s = time.monotonic()
 
     @property
+    def reported_state(self) -> str:
+        """The state for operators: `disk_full` while the node runs and has no space to append."""
+        return "disk_full" if self.disk_full and self.state == "running" else self.state
+
+    @property
     def is_live(self) -> bool:
         """Whether the event loop was recently responsive."""
         return time.monotonic() - self.beat_s < HEARTBEAT_MS_MAX / 1000
@@ -129,8 +134,9 @@ class Answers:
                 answer_of_health = _health_answer(self._health.is_live, "live" if self._health.is_live else "stuck")
             case "/readyz":
                 health = self._health
-                state = "disk_full" if health.disk_full and health.state == "running" else health.state
-                answer_of_health = _health_answer(health.is_ready, state, health.no_quorum, are_named=refused is None)
+                answer_of_health = _health_answer(
+                    health.is_ready, health.reported_state, health.no_quorum, are_named=refused is None
+                )
             case _:
                 answer_of_health = "404 Not Found", {"status": "not found; use /livez, /readyz or /metrics"}
         return _json(*answer_of_health, is_head=request.method == "HEAD")

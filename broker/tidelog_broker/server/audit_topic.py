@@ -57,13 +57,16 @@ class AuditTopic:
         self._number = 0
         self._woken = asyncio.Event()
         self._dropping = False
+        self._fault = ""
+        """Why the last attempt to write failed; empty if it succeeded."""
 
     def put(self, fields: dict[str, object]) -> None:
         """Queue a line; drop it if the queue is full."""
         self._number += 1
         line = json.dumps({"node": self._broker.node_id, "number": self._number} | fields).encode()
         if self._bytes + len(line) > QUEUE_BYTES_MAX:
-            self._drop(1, f"the queue of {QUEUE_BYTES_MAX} bytes is full; the topic has no quorum, or is slow")
+            cause = f"writing to it fails: {self._fault}" if self._fault else "the topic is slow"
+            self._drop(1, f"the queue of {QUEUE_BYTES_MAX:,} bytes is full, because {cause}")
             return
         self._lines.append(line)
         self._bytes += len(line)
@@ -90,11 +93,13 @@ class AuditTopic:
             try:
                 await self._write(memoryview(bytearray(encoded)))
             except ProtocolError as error:
+                self._fault = error.message
                 nature = NATURE.get(error.code)
                 if nature is not None and not nature.retriable:
                     self._drop(len(lines), error.message)
                     return
             else:
+                self._fault = ""
                 return
             await asyncio.sleep(self._again_s)
 

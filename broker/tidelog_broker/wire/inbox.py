@@ -115,6 +115,12 @@ class Inbox:
         """
         if not self._budget.take(size_bytes):
             self._dropped.inc()
+            log.warning(
+                "dropping %d bytes of batches from node %r, which sends them again: batches of all nodes arrive faster "
+                "than this node verifies them, and the rest fills peers_in_flight_bytes; its processor is busy",
+                size_bytes,
+                self.node_id,
+            )
             return False
         self._arriving_bytes = size_bytes
         return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated, Any, Final
@@ -10,11 +11,13 @@ import typer
 
 from tidelog import Client, GroupInfo, GroupMemberInfo, Lag
 from tidelog.groups.admin import ResetTo
+from tidelog_cli.base.failures import CommandFailed
 from tidelog_cli.base.output import (
     ABSENT,
     DEFAULT_BOOTSTRAP,
     BootstrapOption,
     JsonOption,
+    is_confirmed,
     line_of,
     note,
     print_json,
@@ -170,8 +173,16 @@ def reset(
             typer.echo("Dry run: nothing was changed.")
 
 
-def delete(group: GroupArgument, *, bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP) -> None:
+def delete(
+    group: GroupArgument,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation on a terminal.")] = False,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+) -> None:
     """Delete a group without members and all its positions."""
+    is_asked = not yes and sys.stdin.isatty()
+    if is_asked and not is_confirmed(f"Delete the group {group!r} and all its positions?"):
+        raise CommandFailed("nothing was deleted")
     with_client(bootstrap, lambda client: client.groups.delete(group))
     typer.echo(f"deleted group {group!r}")
 

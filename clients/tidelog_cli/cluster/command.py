@@ -44,6 +44,8 @@ WARN_DAYS: Final = 30
 DAY_S: Final = 24 * 3600
 NO_ANSWER: Final = "no answer"
 """State of a node that did not answer and is known only from other nodes' reports."""
+STOPPED_STATES: Final = frozenset({"limbo", "failed"})
+"""States of a partition whose copy is damaged, or cannot be written, at its owner."""
 _NOT_OPEN: Final = frozenset({"away", "no owner", "idle"})
 """States of a partition that no reachable node has opened."""
 
@@ -119,8 +121,9 @@ def print_status(cluster: ClusterStatus, *, internal: bool) -> None:
             for partition in topic.partitions
         ],
     )
-    if missing := missing_text(cluster):
-        note(missing)
+    for text in (missing_text(cluster), ownerless_text(cluster), stopped_text(cluster)):
+        if text:
+            note(text)
     if unfinished := level_text(cluster):
         note(unfinished)
     for text in ending_texts(cluster, time.time()):
@@ -175,6 +178,35 @@ def missing_text(cluster: ClusterStatus) -> str:
     return (
         f"{counted(len(names), 'partition')} without a quorum ({listing}): writes fail, committed records can be "
         f"read{''.join(internal)}; missing nodes: {away}"
+    )
+
+
+def ownerless_text(cluster: ClusterStatus) -> str:
+    """Return the partitions without a living owner, and the nodes to start; empty if there are none."""
+    found = [(f"{t.name}/{p.partition}", p) for t in cluster.topics for p in t.partitions if p.state == "no owner"]
+    if not found:
+        return ""
+    listing = ", ".join(name for name, _ in found[:SHOWN_MAX]) + (", …" if len(found) > SHOWN_MAX else "")
+    owners = ", ".join(sorted({partition.owner for _, partition in found if partition.owner})) or ABSENT
+    return (
+        f"{counted(len(found), 'partition')} without a living owner ({listing}): nothing can be read or written there "
+        f"unless another node has a copy and takes over; start {owners}"
+    )
+
+
+def stopped_text(cluster: ClusterStatus) -> str:
+    """Return the partitions that take no records because a copy is damaged, and the remedy; empty if there are none."""
+    found = [(f"{t.name}/{p.partition}", p) for t in cluster.topics for p in t.partitions if p.state in STOPPED_STATES]
+    if not found:
+        return ""
+    listing = ", ".join(
+        f"{name} on {partition.owner or ABSENT} is {partition.state}" for name, partition in found[:SHOWN_MAX]
+    )
+    more = ", …" if len(found) > SHOWN_MAX else ""
+    verb = "takes" if len(found) == 1 else "take"
+    return (
+        f"{counted(len(found), 'partition')} {verb} no records ({listing}{more}): the copy is damaged, or its files "
+        "cannot be written; run `tidelog log verify DATA` on that node, and see docs/damage.md"
     )
 
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from tidelog import ClusterStatus, Node
 from tidelog_cli.base.output import bytes_text
-from tidelog_cli.cluster.command import NO_ANSWER, ending_texts, level_text, missing_text
+from tidelog_cli.cluster.command import NO_ANSWER, ending_texts, level_text, missing_text, ownerless_text, stopped_text
 from tidelog_cli.doctor.disk import FREE_BYTES_MIN
 from tidelog_cli.doctor.findings import Finding
 from tidelog_proto.version import VERSION
@@ -105,6 +105,10 @@ def _nodes(nodes: Sequence[Node]) -> Iterator[Finding]:
 def _partitions(status: ClusterStatus) -> Iterator[Finding]:
     if missing := missing_text(status):
         yield Finding("quorums", "failure", missing, "start the missing nodes")
+    if ownerless := ownerless_text(status):
+        yield Finding("owners", "failure", ownerless, "start these nodes")
+    if stopped := stopped_text(status):
+        yield Finding("partitions", "failure", stopped, "see docs/damage.md: the only copy is damaged")
     registered = len(status.nodes)
     alive = {node.node_id for node in status.nodes if node.alive}
     short, damaged, single = list[str](), list[str](), list[str]()
@@ -126,7 +130,7 @@ def _partitions(status: ClusterStatus) -> Iterator[Finding]:
     if single:
         fact = f"{len(single)} topics have one copy: {_named(single)}"
         yield Finding("topics", "warning", fact, "add copies with `tidelog topic alter TOPIC --replication-factor 3`")
-    if not (missing or short or damaged or single):
+    if not (missing or ownerless or stopped or short or damaged or single):
         yield Finding("copies", "ok", "every partition has all copies and a quorum")
 
 

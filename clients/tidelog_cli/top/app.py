@@ -19,6 +19,7 @@ from textual.widgets import DataTable, Footer, Input, Static, TabbedContent, Tab
 from tidelog.errors import TidelogError
 from tidelog_cli.base.failures import EXIT_INTERRUPTED
 from tidelog_cli.base.output import ABSENT, bytes_text, line_of
+from tidelog_cli.cluster.command import STOPPED_STATES
 from tidelog_cli.top.figures import Figures, GroupRow, NodeRow, PartitionRow, TopicRow, figures_of
 from tidelog_cli.top.sampling import Sample
 
@@ -38,6 +39,8 @@ TABS: Final[dict[str, tuple[str, ...]]] = {
 }
 """The tabs and the columns of their tables. A terminal of 80 columns shows the first ones: states come first."""
 
+LATE_S: Final = 3.0
+"""A sample that takes longer is reported as late, again at this interval."""
 USUAL_STATES: Final = frozenset({"", "running", "alive", "active", "idle", "stable", "empty"})
 """States that need no attention; others are red."""
 
@@ -105,12 +108,23 @@ class TopApp(App[None]):
     async def look_once(self) -> None:
         """Take a sample and show it; on failure, show the error in the summary line and keep the previous figures."""
         try:
-            sample = await self._take()
+            sample = await self._taken()
         except TidelogError as error:
             self._fault = " ".join(str(error).split())
         else:
             self._previous, self._newest, self._fault = self._newest, sample, ""
         self.show()
+
+    async def _taken(self) -> Sample:
+        """Take a sample; while it is late, say so in the summary line, because the figures are old."""
+        taking = asyncio.ensure_future(self._take())
+        try:
+            while not (await asyncio.wait({taking}, timeout=LATE_S))[0]:
+                self._fault = "no answer yet"
+                self.show()
+            return await taking
+        finally:
+            taking.cancel()
 
     def show(self) -> None:
         """Show the newest sample."""
@@ -149,6 +163,7 @@ class TopApp(App[None]):
         status = self._newest.status
         text = Text()
         lost = sum(row.state == "no quorum" for row in figures.partitions)
+        stopped = sum(row.state in STOPPED_STATES for row in figures.partitions)
         away = sum(not node.alive for node in status.nodes)
         if self._fault:  # First, because a narrow terminal cuts the end of the line.
             text.append(f"{time.monotonic() - self._newest.at_s:.0f} s old: {self._fault}  ", "yellow")
@@ -156,6 +171,8 @@ class TopApp(App[None]):
             text.append(f"{away} away  ", "bold red")
         if lost:
             text.append(f"{lost} without quorum  ", "bold red")
+        if stopped:
+            text.append(f"{stopped} limbo or failed  ", "bold red")
         if self._paused:
             text.append("paused  ", "yellow")
         text.append(f"cluster {status.cluster_id.hex()[:8]}  ")

@@ -28,7 +28,7 @@ class NodeView(BaseModel):
     port: int
     zone: str
     alive: bool
-    state: Annotated[str, Field(description="running, stopping, failed, or no answer.")]
+    state: Annotated[str, Field(description="running, disk_full, stopping, failed, or no answer.")]
     membership: Annotated[str, Field(description="State according to gossip: alive, suspect, dead, left or unknown.")]
     draining: bool
     roles: list[str]

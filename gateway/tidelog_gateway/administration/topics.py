@@ -145,7 +145,7 @@ class FiguresView(BaseModel):
     size_bytes: Annotated[int, Field(description="Bytes of one copy of each partition.")]
     idle: Annotated[int, Field(description="Number of partitions that are not open; the sums leave them out.")]
     unavailable: Annotated[int, Field(description="Number of partitions that accept no records.")]
-    under_replicated: Annotated[int, Field(description="Number of partitions with an incomplete copy.")]
+    under_replicated: Annotated[int, Field(description="Number of partitions with an incomplete or missing copy.")]
     records_per_s: Annotated[float | None, Field(description="Records per second over the last 30 s; null: unknown.")]
     bytes_per_s: Annotated[
         float | None, Field(description="Growth rate of the size; negative if more is deleted than appended.")

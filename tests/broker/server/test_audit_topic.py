@@ -19,6 +19,7 @@ from tidelog_broker.core.security.session import Session
 from tidelog_broker.node.node import Node
 from tidelog_broker.server import audit_topic
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.errors import ProtocolError
 from tidelog_proto.names import AUDIT_TOPIC
 
 
@@ -113,6 +114,26 @@ async def test_full_audit_queue_drops_lines(stand: Stand, key_file: Path, monkey
         stand.disk.heal()
         found = await lines(admin, f"client {15 - int(dropped) - 1}")
         assert found[-1]["client_id"] == f"client {15 - int(dropped) - 1}"
+
+
+async def test_log_says_why_audit_lines_are_dropped(
+    stand: Stand, key_file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = await stand.start(auth="required", admin_key_file=key_file)
+    tried = asyncio.Event()
+
+    async def fail(*_request: object) -> None:
+        tried.set()
+        raise ProtocolError(pb.DISK_FULL, "no space for 100 bytes")
+
+    monkeypatch.setattr(audit_topic, "ask_owner", fail)
+    monkeypatch.setattr(audit_topic, "QUEUE_BYTES_MAX", 1_000)
+    node.broker.audit.unknown("of a test", "before")
+    await asyncio.wait_for(tried.wait(), 10)
+    for number in range(15):
+        node.broker.audit.unknown("of a test", f"client {number}")
+    (said,) = [each.getMessage() for each in caplog.records if each.name == audit_topic.__name__]
+    assert said.endswith("the queue of 1,000 bytes is full, because writing to it fails: no space for 100 bytes")
 
 
 async def test_lines_of_a_flood_share_batches(stand: Stand, key_file: Path) -> None:

@@ -199,10 +199,13 @@ async def test_malformed_message_is_refused(stand: Stand, envelope: pb.Envelope,
     assert not stand.ear.got
 
 
-async def test_full_budget_declines_batches_and_accepts_bare_messages(stand: Stand) -> None:
+async def test_full_budget_declines_batches_and_accepts_bare_messages(
+    stand: Stand, caplog: pytest.LogCaptureFixture
+) -> None:
     stand.budget.take(BUDGET_BYTES - 10)
     assert not stand.inbox.admit(11)
     assert stand.dropped == 1
+    assert "dropping 11 bytes of batches from node 'b'" in caplog.text
     stand.take((append(1), []))
     assert len(stand.ear.got) == 1
     stand.budget.give_back(BUDGET_BYTES - 10)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from tests.cli.base.test_standard_output import full_output
 from tests.cli.conftest import Cli
 
 from tidelog_cli.base.output import ABSENT
+from tidelog_cli.main import main
 
 
 def test_the_lag_is_what_is_left_to_read(cli: Cli, topic: str) -> None:
@@ -162,3 +164,23 @@ def test_a_group_that_follows_from_the_end_goes_on_from_there(cli: Cli, node: st
         wait_for_members(cli, topic, 1)
     assert cli("produce", topic, "--partition", 0, stdin=b"b\n").code == 0
     assert cli("consume", topic, "--group", topic).out == "b\n"
+
+
+class _Terminal(io.StringIO):
+    """Standard input that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_deletion_of_a_group_is_confirmed_on_a_terminal(
+    cli: Cli, topic: str, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    assert cli("produce", topic, "--partition", 0, stdin=b"a\n").code == 0
+    assert cli("consume", topic, "--group", "asked", "--partition", 0).code == 0
+    monkeypatch.setattr(sys, "stdin", _Terminal("n\n"))
+    assert main(["group", "delete", "asked"]) == 1
+    assert "Delete the group 'asked' and all its positions? [y/N]: " in capsysbinary.readouterr().err.decode()
+    monkeypatch.setattr(sys, "stdin", _Terminal(""))
+    assert main(["group", "delete", "asked", "--yes"]) == 0
+    assert "deleted group 'asked'" in capsysbinary.readouterr().out.decode()

@@ -20,6 +20,7 @@ from tidelog_cli.cluster.command import (
     print_status,
     state_text,
     status_document,
+    stopped_text,
 )
 
 
@@ -120,6 +121,21 @@ def test_the_status_says_what_a_lost_quorum_takes_away() -> None:
     assert "20 partitions without a quorum (t/0, " in missing_text(ClusterStatus(bytes(16), nodes, (many,)))
     assert "t/7, …)" in missing_text(ClusterStatus(bytes(16), nodes, (many,)))
     assert not missing_text(ClusterStatus(bytes(16), nodes))
+
+
+def test_the_status_names_partitions_whose_copy_is_damaged() -> None:
+    nodes = (Node("a", "h", 1), Node("b", "h", 2))
+    active = Topic("s", bytes(16), (Partition(0, "a", 0, ("a",), state="active"),))
+    damaged = Topic("t", bytes(16), (Partition(3, "b", 0, ("b",), state="limbo"),))
+    told = stopped_text(ClusterStatus(bytes(16), nodes, (active, damaged)))
+    assert told.startswith("1 partition takes no records (t/3 on b is limbo): ")
+    assert "tidelog log verify" in told
+    assert not stopped_text(ClusterStatus(bytes(16), nodes, (active,)))
+    many = Topic("t", bytes(16), tuple(Partition(n, "a", 0, ("a",), state="failed") for n in range(9)))
+    assert "9 partitions take no records (t/0 on a is failed, " in stopped_text(
+        ClusterStatus(bytes(16), nodes, (many,))
+    )
+    assert "t/7 on a is failed, …)" in stopped_text(ClusterStatus(bytes(16), nodes, (many,)))
 
 
 def test_certificates_that_end_soon_are_warned_of() -> None:

@@ -49,6 +49,23 @@ def test_faults_of_a_cluster_are_reported() -> None:
     assert "t" in found(THREE, single)["topics"].found
 
 
+def test_a_partition_that_takes_no_records_is_a_failure() -> None:
+    for state in ("limbo", "failed"):
+        stopped = Partition(4, "b", 0, ("b",), state=state)
+        told = found(THREE, Topic("t", bytes(16), (stopped,), replication_factor=1))
+        assert told["partitions"].verdict == "failure"
+        assert f"t/4 on b is {state}" in told["partitions"].found
+
+
+def test_a_partition_without_a_living_owner_is_a_failure() -> None:
+    away = (*THREE[:2], node("c", alive=False, state="no answer"))
+    lost = Partition(2, "c", 0, ("c",), state="no owner")
+    told = found(away, Topic("t", bytes(16), (lost,), replication_factor=1))["owners"]
+    assert told.verdict == "failure"
+    assert told.found.startswith("1 partition without a living owner (t/2): nothing can be read or written there")
+    assert told.found.endswith("; start c")
+
+
 def test_differing_versions_low_disks_and_ending_certificates_are_reported() -> None:
     assert found((*THREE[:2], node("c", software="tidelog-node/9")))["versions of nodes"].verdict == "warning"
     assert "c has" in found((*THREE[:2], node("c", disk_free_bytes=GIB)))["disk space of nodes"].found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from tidelog import ClusterStatus, Topic
 from tidelog.errors import NodeUnreachableError
 from tidelog.model import Partition
 from tidelog_cli.base.output import ABSENT
+from tidelog_cli.top import app as app_module
 from tidelog_cli.top.app import ROWS_MAX, TopApp, rate_text
 from tidelog_cli.top.sampling import Sample
 
@@ -104,6 +106,16 @@ async def test_80_columns_show_troubles_and_all_keys() -> None:
         assert max(key.region.right for key in app.query("FooterKey")) <= 80
 
 
+async def test_partitions_with_a_damaged_copy_are_counted_in_the_summary() -> None:
+    topic = Topic("t", bytes(16), (Partition(0, "h1", 0, ("h1",), state="limbo"), Partition(1, "h1", 0, ("h1",))))
+    damaged = sample(10.0, 100)
+    damaged = replace(damaged, status=replace(damaged.status, topics=(topic,)))
+    app = TopApp(Script(damaged), interval_s=100)
+    async with app.run_test(size=(140, 30)) as pilot:
+        await pilot.pause()
+        assert "1 limbo or failed" in said(app)
+
+
 async def test_an_error_of_the_cluster_is_shown_above_the_previous_figures() -> None:
     gone = NodeUnreachableError("cannot connect to h1:7400")
     app = TopApp(Script(sample(10.0, 100), gone), interval_s=100)
@@ -113,6 +125,28 @@ async def test_an_error_of_the_cluster_is_shown_above_the_previous_figures() -> 
         await pilot.pause()
         assert re.match(r"-?\d+ s old: cannot connect to h1:7400", said(app))
         assert len(rows_of(app, "nodes")) == 2
+
+
+async def test_a_late_answer_is_shown_above_the_previous_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app_module, "LATE_S", 0.01)
+    answered = asyncio.Event()
+    taken = 0
+
+    async def take() -> Sample:
+        nonlocal taken
+        taken += 1
+        if taken > 1:
+            await answered.wait()
+        return sample(10.0 * taken, 100)
+
+    app = TopApp(take, interval_s=0.01)
+    async with app.run_test(size=(120, 30)) as pilot:
+        async with asyncio.timeout(30):
+            while not re.match(r"-?\d+ s old: no answer yet", said(app)):
+                await pilot.pause(0.01)
+            answered.set()
+            while "old" in said(app):
+                await pilot.pause(0.01)
 
 
 async def test_thousands_of_partitions_are_bounded_and_found_by_a_filter() -> None:

@@ -60,3 +60,30 @@ def test_partitions_with_incomplete_replica_are_under_replicated() -> None:
     ]
     found = figures([pb.TopicInfo(name="t", partitions=partitions)])["t"]
     assert found.under_replicated == 3
+
+
+def status_of(node_id: str, *, alive: bool = True) -> pb.NodeStatus:
+    return pb.NodeStatus(node=pb.NodeInfo(node_id=node_id, alive=alive))
+
+
+def test_partitions_with_a_copy_on_a_dead_node_or_too_few_copies_are_under_replicated() -> None:
+    copies = [pb.ReplicaInfo(node_id=each, streaming=True) for each in "abc"]
+    whole = partition(placement=["a", "b", "c"], replicas=copies)
+    short = partition(placement=["a", "b"], replicas=copies[:2])
+    elsewhere = partition(placement=["a", "b", "d"], state="idle")
+    topic = pb.TopicInfo(name="t", partitions=[whole, short, elsewhere])
+    topic.config.replication_factor = 3
+    for dead, lacking in (("", 1), ("a", 3), ("c", 2), ("d", 2)):
+        sums = FigureSums()
+        sums.note_nodes(status_of(each, alive=each != dead) for each in "abcd")
+        sums.add([topic])
+        assert sums.figures()["t"].under_replicated == lacking, dead
+
+
+def test_a_cluster_with_fewer_nodes_than_the_replication_factor_lacks_no_copy() -> None:
+    topic = pb.TopicInfo(name="t", partitions=[partition(placement=["a"])])
+    topic.config.replication_factor = 3
+    sums = FigureSums()
+    sums.note_nodes([status_of("a")])
+    sums.add([topic])
+    assert sums.figures()["t"].under_replicated == 0

@@ -11,6 +11,8 @@ from tests.broker.keyed import ADMIN
 from tests.browsers import accessibility_faults, browser_page, needs_chromium
 from tests.gateway.secured import Secured, secured
 
+from tidelog.security import AccessRule
+
 pytestmark = [needs_chromium, pytest.mark.timeout(120)]
 
 
@@ -85,3 +87,28 @@ async def test_a_lost_connection_of_live_is_reported_in_plain_words(tmp_path: Pa
         await expect(page.get_by_role("status").get_by_text("Connection lost, trying again…")).to_be_visible()
         await page.get_by_role("button", name="Stop").click()
         await expect(page.get_by_text("Stopped. 0 received.")).to_be_visible()
+
+
+async def test_the_page_says_why_topics_are_not_sampled(tmp_path: Path) -> None:
+    async with secured(tmp_path, ui_interval_s=1) as its, browser_page() as page:
+        await its.admin.create_topic("t", partitions=1)
+        await opened(page, its, "")  # the gateway's own key may only impersonate
+        remedy = page.get_by_text("tidelog acl grant GATEWAY describe 'topic:*'")
+        await expect(remedy).to_be_visible()
+        await page.goto(f"http://127.0.0.1:{its.port}/ui/#/topics")
+        await expect(page.get_by_text("not sampled", exact=True)).to_be_visible()
+        await expect(remedy).to_be_visible()
+        await its.admin.security.grant(AccessRule("gate", ("describe",), "cluster"))
+        await its.admin.security.grant(AccessRule("gate", ("describe",), "topic", prefix=True))
+        await expect(page.get_by_text("✓ ok")).to_be_visible()
+        await expect(remedy).to_have_count(0)
+
+
+async def test_a_quota_without_limits_is_refused_in_the_words_of_the_page(tmp_path: Path) -> None:
+    async with secured(tmp_path) as its, browser_page() as page:
+        await opened(page, its, "access")
+        await page.get_by_role("button", name="Set a quota").click()
+        dialog = page.get_by_role("dialog")
+        await dialog.get_by_label("Who").fill("ann")
+        await dialog.get_by_role("button", name="Set").click()
+        await expect(dialog.get_by_role("alert")).to_have_text(re.compile("^Enter at least one limit"))

@@ -46,7 +46,8 @@ from tidelog_broker.storage.segment.scan import SegmentScan, examine_tail, read_
 from tidelog_broker.storage.segment.sealed_segment import try_load_index
 
 Severity = Literal["damage", "torn", "note"]
-"""Damaged bytes were synced; torn ones were not, and the next start truncates them; a note needs no action."""
+"""Damaged bytes were synced; torn ones, at the end of the log, were not: the next start truncates them. A note needs
+no action."""
 
 Role = Literal["log", "fill", "making", "old", "aside"]
 """Whether an epoch's directory is in the log, is being fetched or compacted, is an older version, or was set aside."""
@@ -122,7 +123,7 @@ def verify(fs: FileSystem, path: Path) -> Iterator[SegmentReport]:
     if "partitions" in names:
         yield from verify(fs, path / "partitions")
     elif any(name.endswith(SEGMENT_SUFFIX) for name in names):
-        yield from _verify_epoch(fs, path, None)
+        yield from _with_continued_tails(_verify_epoch(fs, path, None))
     elif parse_partition_dir_name(path.name) or epoch_dirs(fs, path):
         yield from _verify_partition(fs, path)
     elif path.name == "partitions" or any(parse_partition_dir_name(name) for name in names):
@@ -228,6 +229,20 @@ def role_of(directory: Path) -> Role:
 
 
 def _verify_partition(fs: FileSystem, path: Path) -> Iterator[SegmentReport]:
+    yield from _with_continued_tails(_verify_log(fs, path))
+    for directory in older_dirs(fs, path):
+        yield from _verify_epoch(fs, directory, None, role="old")
+    missing = missing_epoch(fs, path)
+    for directory in (*making_dirs(fs, path).values(), *partial_copy_dirs(fs, path).values(), *aside_dirs(fs, path)):
+        for report in _verify_epoch(fs, directory, None):
+            if missing is not None and report.epoch == missing and report.role == "aside":
+                message = f"epoch {missing}, the newest, was set aside and has not been replaced yet"
+                report.findings.append(Finding("damage", directory, 0, report.base_offset, message))
+            yield report
+
+
+def _verify_log(fs: FileSystem, path: Path) -> Iterator[SegmentReport]:
+    """Yield the segments of a partition's log, from its oldest epoch to its newest."""
     name = parse_partition_dir_name(path.name)
     before: SegmentReport | None = None
     for directory in epoch_dirs(fs, path).values():
@@ -238,15 +253,39 @@ def _verify_partition(fs: FileSystem, path: Path) -> Iterator[SegmentReport]:
                 report.findings.append(Finding("damage", report.path, 0, report.base_offset, message))
             before = report
             yield report
-    for directory in older_dirs(fs, path):
-        yield from _verify_epoch(fs, directory, None, role="old")
-    missing = missing_epoch(fs, path)
-    for directory in (*making_dirs(fs, path).values(), *partial_copy_dirs(fs, path).values(), *aside_dirs(fs, path)):
-        for report in _verify_epoch(fs, directory, None):
-            if missing is not None and report.epoch == missing and report.role == "aside":
-                message = f"epoch {missing}, the newest, was set aside and has not been replaced yet"
-                report.findings.append(Finding("damage", directory, 0, report.base_offset, message))
-            yield report
+
+
+def _with_continued_tails(reports: Iterator[SegmentReport]) -> Iterator[SegmentReport]:
+    """Yield the reports; a torn tail is damage if a synced segment follows."""
+    before: SegmentReport | None = None
+    for report in reports:
+        if before is not None:
+            if _is_continued(before, report):
+                before.findings = [_as_damage(finding, report) for finding in before.findings]
+            yield before
+        before = report
+    if before is not None:
+        yield before
+
+
+def _is_continued(before: SegmentReport, after: SegmentReport) -> bool:
+    """Return whether a crash cannot have torn the end of a segment, because of the next one.
+
+    A crash tears what was not synced, which may be several segments of the open epoch. It cannot tear an earlier epoch;
+    bytes after its end are harmless if the next epoch begins there.
+    """
+    if before.role != "log" or after.path.suffix == BEGUN_SUFFIX or before.end_offset is None:
+        return False
+    if after.epoch != before.epoch:
+        return after.base_offset != before.end_offset
+    return after.base_offset == before.end_offset or (after.synced_offset or 0) > before.end_offset
+
+
+def _as_damage(finding: Finding, after: SegmentReport) -> Finding:
+    if finding.severity != "torn":
+        return finding
+    message = f"{finding.message}; {after.path.name} of epoch {after.epoch} follows, so this is damage, not a torn end"
+    return replace(finding, severity="damage", message=message)
 
 
 def _verify_epoch(

@@ -14,7 +14,7 @@ export class ApiError extends Error {
     this.retryable = Boolean(problem.retryable);
     this.requestId = problem.request_id || "";
     const faults = (problem.errors || []).map((one) => `${one.pointer || one.parameter || ""} ${one.detail}`.trim());
-    if (faults.length) this.message = `${this.message}: ${faults.slice(0, 3).join("; ")}`;
+    if (faults.length && faults.join("; ") !== problem.detail) this.message = `${this.message}: ${faults.slice(0, 3).join("; ")}`;
   }
 }
 

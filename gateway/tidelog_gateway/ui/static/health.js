@@ -5,6 +5,12 @@ import { bytes, duration, plural } from "./format.js";
 const DISK_FREE_LOW = 5 * 1024 ** 3;
 const CERTIFICATE_LOW_MS = 14 * 86_400_000;
 
+/** Why a gateway that authenticates its callers lacks samples of topics, with the remedy; empty without such topics. */
+export function unsampledReason(me, topics) {
+  if (me.auth === "none" || topics.every((topic) => topic.figures)) return "";
+  return "The gateway samples topics with its own key, which needs “describe” on the cluster and on the topics: tidelog acl grant GATEWAY describe cluster, and tidelog acl grant GATEWAY describe 'topic:*'. A new topic is sampled within seconds.";
+}
+
 /** Returns [{what, detail, remedy}] from the nodes and the listed topics with their figures. */
 export function faultsOf(nodes, topics) {
   const faults = [];
@@ -14,7 +20,9 @@ export function faultsOf(nodes, topics) {
     } else if (node.state === "failed") {
       faults.push({ what: `Node ${node.node_id} has failed.`, detail: "Its disk did, most likely.", remedy: "look at its log" });
     }
-    if (node.alive && node.disk_free_bytes > 0 && node.disk_free_bytes < DISK_FREE_LOW) {
+    if (node.alive && node.state === "disk_full") {
+      faults.push({ what: `The disk of node ${node.node_id} is full.`, detail: "It refuses publishes and copies no records.", remedy: "shorten retention, delete topics, or add a disk" });
+    } else if (node.alive && node.disk_free_bytes > 0 && node.disk_free_bytes < DISK_FREE_LOW) {
       faults.push({ what: `Node ${node.node_id} is short of disk.`, detail: `${bytes(node.disk_free_bytes)} are free.`, remedy: "shorten retention, add a disk, or drain it" });
     }
     const ends = Math.min(node.certificate_ends_ms || Infinity, node.ca_ends_ms || Infinity);
@@ -32,7 +40,7 @@ export function faultsOf(nodes, topics) {
   const behind = topics.filter((topic) => topic.figures && topic.figures.under_replicated);
   if (behind.length) {
     const names = behind.slice(0, 3).map((topic) => topic.name).join(", ");
-    faults.push({ what: `${plural(behind.length, "topic")} with copies that lack something.`, detail: `${names}${behind.length > 3 ? ", …" : ""}. Records are safe with the others.`, remedy: "wait for the copies, or bring their nodes back" });
+    faults.push({ what: `${plural(behind.length, "topic")} with copies that are missing or lack records.`, detail: `${names}${behind.length > 3 ? ", …" : ""}. Partitions that take records have them in their other copies.`, remedy: "wait for the copies, or bring their nodes back" });
   }
   return faults;
 }

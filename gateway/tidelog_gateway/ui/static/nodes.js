@@ -65,5 +65,6 @@ export async function nodesView({ me }) {
 
 function stateOf(node) {
   if (!node.alive) return node.membership && node.membership !== "alive" ? node.membership : "no answer";
+  if (node.state === "disk_full") return "disk full";
   return node.draining ? "draining" : node.state || "running";
 }

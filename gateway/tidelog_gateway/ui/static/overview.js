@@ -4,7 +4,7 @@ import * as api from "./api.js";
 import { chart } from "./chart.js";
 import { fill, h, sentence } from "./dom.js";
 import { ago, bytes, count, NONE, plural, rate } from "./format.js";
-import { faultsOf } from "./health.js";
+import { faultsOf, unsampledReason } from "./health.js";
 
 export async function overviewView({ me }) {
   const state = h("section", { class: "card", "aria-label": "State" });
@@ -65,6 +65,7 @@ export async function overviewView({ me }) {
     const unchecked = [
       nodes.refused && `Nodes are not checked: ${nodes.refused}`,
       unsampled > 0 && `Topics that are not checked, because this gateway has no sample of them: ${count(unsampled)} of ${count(topics.topics.length)}.`,
+      unsampledReason(me, topics.topics),
     ].filter(Boolean);
     fill(state, verdict(faults, unchecked, nodes.refused && !sampledTopics), unchecked.map((text) => h("p", { class: "muted" }, text)));
     const sums = { records: 0, size: 0, partitions: 0 };

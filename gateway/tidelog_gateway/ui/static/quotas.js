@@ -91,6 +91,7 @@ export function quotasPart({ mayChange }) {
       submit: async () => {
         const wanted = {};
         for (const [name, input] of limits) if (input.value) wanted[name] = input.value === "unlimited" ? "unlimited" : Number(input.value);
+        if (!Object.keys(wanted).length) throw new Error("enter at least one limit; “unlimited” is one");
         await api.put(pathOf(subject.value), wanted);
         return true;
       },

@@ -38,6 +38,7 @@ export function recordsPanel({ topic, query, setQuery }) {
   const faults = new Map(); // partition -> why it could not be read
   let asking = null;
   let positions = null;
+  let unread = 0; // partitions with records that “newest” leaves out
 
   const adapt = () => {
     atField.hidden = from.value !== "time";
@@ -62,7 +63,16 @@ export function recordsPanel({ topic, query, setQuery }) {
     const isSearch = Boolean(text.value || key.value || tag.value);
     if (from.value === "time") return Object.fromEntries(wanted.map((one) => [one.partition, one.next_offset]));
     if (from.value === "earliest" || isSearch) return Object.fromEntries(wanted.map((one) => [one.partition, one.log_start_offset]));
-    return newest(wanted);
+    const filled = wanted.filter((one) => one.high_watermark > one.log_start_offset);
+    unread = Math.max(0, filled.length - SHOWN);
+    return newest(unread ? await recentlyAppended(filled, signal) : filled);
+  }
+
+  /** The `SHOWN` partitions whose newest records are the youngest: they have the newest `SHOWN` records of the topic. */
+  async function recentlyAppended(filled, signal) {
+    const { partition_states: states } = await api.get(api.topicPath(topic.name), {}, signal);
+    const appendedMs = new Map(states.map((one) => [one.partition, one.newest_append_ms || 0]));
+    return filled.sort((a, b) => (appendedMs.get(b.partition) || 0) - (appendedMs.get(a.partition) || 0)).slice(0, SHOWN);
   }
 
   /** The ends of all partitions. While one cannot be asked, those of the topic's description: the others can be read. */
@@ -77,6 +87,7 @@ export function recordsPanel({ topic, query, setQuery }) {
 
   async function read() {
     faults.clear();
+    unread = 0;
     if (asking) asking.abort();
     const mine = (asking = new AbortController());
     setQuery({ partition: which.value === "all" ? null : which.value, from: from.value === "offset" ? null : from.value, offset: from.value === "offset" ? offset.value : null, time: from.value === "time" ? at.value : null, key: key.value, tag: tag.value, text: text.value, one: null });
@@ -149,7 +160,8 @@ export function recordsPanel({ topic, query, setQuery }) {
     const what = isSearch ? `${count(found.length)} found in ${count(looked)} offsets` : plural(found.length, "record");
     if (from.value === "latest" && !isSearch && found.length) {
       const of = chosen().length > 1 ? ` of ${count(Object.keys(positions).length)} partitions, ${plural(found.length, "record")} in all` : ` ${plural(found.length, "record")} of partition ${chosen()[0]}`;
-      status.textContent = `The newest${of}.`;
+      const older = unread ? ` ${plural(unread, "other partition")} with records ${unread === 1 ? "is" : "are"} not read: their newest records were appended earlier. Choose a partition to read it.` : "";
+      status.textContent = `The newest${of}.${older}`;
     } else status.textContent = found.length || isSearch ? `${what}${bounded ? "; there is more." : "; that is all."}` : "No records are stored there.";
     if (faults.size) {
       const [[partition, why]] = faults;
@@ -185,10 +197,10 @@ export function recordsPanel({ topic, query, setQuery }) {
   };
 }
 
-/** Returns where to begin for the newest records: {partition: offset}, `SHOWN` in all, evenly as far as partitions have them. */
+/** Returns where to begin for the newest records: {partition: offset}, `SHOWN` in all, evenly as far as partitions have them; of at most `SHOWN` partitions. */
 function newest(ends) {
   const stored = (one) => one.high_watermark - one.log_start_offset;
-  const filled = ends.filter((one) => stored(one) > 0).sort((a, b) => stored(a) - stored(b));
+  const filled = [...ends].sort((a, b) => stored(a) - stored(b));
   let left = SHOWN;
   const shares = filled.map((one, at) => {
     const share = Math.min(stored(one), Math.ceil(left / (filled.length - at)));

@@ -3,6 +3,7 @@
 import * as api from "./api.js";
 import { dialog, field, fill, h, select, toast } from "./dom.js";
 import { ago, bytes, count, duration, rate } from "./format.js";
+import { unsampledReason } from "./health.js";
 import { reasonNote, reasonOf, verdictOf } from "./permissions.js";
 import { table } from "./table.js";
 
@@ -39,7 +40,7 @@ export async function topicsView({ query, me, setQuery }) {
     const { topics, last } = await api.all("/v1/topics", "topics", { figures: true });
     list.update(topics);
     const idle = topics.some((topic) => of(topic, "idle"));
-    note.textContent = `${last.figures_ms ? `Figures of ${ago(last.figures_ms)}.` : "No figures yet."}${idle ? " “≥”: some partitions have not been opened since their node started, and are not counted." : ""} Offsets are those stored, at most so many records.`;
+    note.textContent = `${last.figures_ms ? `Figures of ${ago(last.figures_ms)}.` : "No figures yet."}${idle ? " “≥”: some partitions have not been opened since their node started, and are not counted." : ""} Offsets are those stored, at most so many records. ${unsampledReason(me, topics)}`;
   }
 
   async function create() {
@@ -103,11 +104,11 @@ function state(topic) {
   const figures = topic.figures;
   if (!figures) return "not sampled";
   if (figures.unavailable) return `${figures.unavailable} unavailable`;
-  if (figures.under_replicated) return `${figures.under_replicated} behind`;
+  if (figures.under_replicated) return `${figures.under_replicated} with copies missing`;
   return "ok";
 }
 
 export function pill(text) {
-  const kind = text === "ok" || text === "active" || text === "alive" || text === "running" || text === "stable" ? "good" : /unavailable|quorum|limbo|failed|no owner|dead|no answer/i.test(text) ? "bad" : /behind|suspect|draining|starting|stopping|rebalancing/.test(text) ? "warn" : "plain";
+  const kind = text === "ok" || text === "active" || text === "alive" || text === "running" || text === "stable" ? "good" : /unavailable|quorum|limbo|failed|no owner|dead|no answer|disk full/i.test(text) ? "bad" : /missing|behind|suspect|draining|starting|stopping|rebalancing/.test(text) ? "warn" : "plain";
   return h("span", { class: `pill ${kind}` }, `${{ good: "✓ ", bad: "▲ ", warn: "! ", plain: "" }[kind]}${text}`);
 }

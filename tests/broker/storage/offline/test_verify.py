@@ -97,6 +97,20 @@ def test_rot_torn_tails_and_notes_are_distinguished() -> None:
     assert messages(walk(sim)) == [("note", "the index is corrupt; it is rebuilt when needed")]
 
 
+def test_end_of_an_earlier_segment_or_epoch_is_damaged_not_torn() -> None:
+    sim = filled()
+    epochs = [sim.files(DIRECTORY / f"epoch-{number:08}", ".seg") for number in (0, 1)]
+    assert len(epochs[0]) > 1
+    for segment in (epochs[0][0], epochs[0][-1]):
+        sim = filled()
+        node = sim.node(segment)
+        del node.current[inspect_segment(sim, segment).used_bytes - 200 :]
+        by_path = {report.path: report for report in walk(sim)}
+        assert {finding.severity for finding in by_path[segment].findings} == {"damage"}
+        assert not by_path[segment].is_sound
+        assert all(report.is_sound == (report.findings == []) for report in by_path.values())
+
+
 def test_valid_key_indexes_are_reported_and_invalid_ones_noted() -> None:
     sim = new_disk()
     log = open_partition(sim)
