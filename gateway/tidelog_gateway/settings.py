@@ -6,14 +6,30 @@ with a gigabyte to spare. The name of each limit has its unit.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from tidelog_proto.limits import FETCH_BYTES_MAX, FETCH_WAIT_MS_MAX, KIB, MIB
 
 Address = Annotated[str, Field(min_length=1, max_length=300)]
+
+_ORIGIN: Final = re.compile(r"\*|null|(?!http://[^/]*:80$|https://[^/]*:443$)[a-z][a-z0-9+.-]*://[^/?#@\sA-Z]+")
+
+
+def _check_origin(value: str) -> str:
+    """Refuse a value that no browser sends as `Origin`."""
+    if _ORIGIN.fullmatch(value) is None:
+        raise ValueError(
+            f"{value!r} is not an origin as browsers send it: scheme and host in lower case, and the port unless it is "
+            "the scheme's default, without a path, such as https://app.example or http://app.example:8080"
+        )
+    return value
+
+
+Origin = Annotated[Address, AfterValidator(_check_origin)]
 
 
 class GatewaySettings(BaseModel):
@@ -151,7 +167,7 @@ class GatewaySettings(BaseModel):
         ge=1,
         description="Maximum number of producers, one for each topic and caller; the least recently used is closed.",
     )
-    allowed_origins: list[str] = Field(
+    allowed_origins: list[Origin] = Field(
         default=[],
         description="Origins of pages, besides the gateway's own, that may open WebSockets, send changing requests "
         "and read answers (CORS); * allows all pages.",

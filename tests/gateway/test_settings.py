@@ -44,3 +44,26 @@ def test_values_out_of_range_are_refused(bad: dict[str, object]) -> None:
 def test_a_misspelt_variable_is_refused() -> None:
     with pytest.raises(SettingsError, match="did you mean TIDELOG_GATEWAY_HTTP_PORT"):
         load_settings(GatewaySettings, "gateway", environ={"TIDELOG_GATEWAY_HTTP_PROT": "1"})
+
+
+@pytest.mark.parametrize("origin", ["*", "null", "https://app.example", "http://[::1]:8080", "chrome-extension://abc"])
+def test_origins_as_browsers_send_them_are_accepted(origin: str) -> None:
+    assert GatewaySettings(allowed_origins=[origin]).allowed_origins == [origin]
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "app.example",
+        '["https://app.example"]',
+        "https://app.example/",
+        "https://app.example:443",
+        "http://app.example:80",
+        "https://App.example",
+        "https://",
+        "https://a b",
+    ],
+)
+def test_origins_that_no_browser_sends_are_refused_with_the_form(origin: str) -> None:
+    with pytest.raises(ValidationError, match=r"scheme and host in lower case"):
+        GatewaySettings(allowed_origins=[origin])

@@ -109,7 +109,7 @@ class ReplicaLog:
         store, active = self.store, self._chain.active.epoch
         if store.limbo is None:
             return
-        log.warning("%s: %s", store.name.topic, store.limbo)
+        log.warning("%s/%d: %s", store.name.topic, store.name.partition, store.limbo)
         while (epoch := store.unreadable_epoch) is not None and epoch < active and self._others_hold(epoch):
             store.copies.set_aside(epoch, "it cannot be opened")
         for held in reversed(store.epochs):

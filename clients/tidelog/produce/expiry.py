@@ -23,7 +23,7 @@ def expiry_error(
     what = f"not delivered within the delivery timeout, {known}"
     if held_s > 0 and definite and isinstance(cause, OverloadedError):
         error = DeliveryTimeoutError(
-            f"{what}: {cause}; publishing is allowed again in {held_s:.1f} s",
+            f"{what}: {cause}; publishing is allowed again in {max(held_s, 0.1):.1f} s",
             code=pb.OVERLOADED,
             definite=True,
             retry_after_ms=math.ceil(held_s * 1000),
