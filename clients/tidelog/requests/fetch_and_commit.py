@@ -84,8 +84,10 @@ async def fetch(
             except TidelogError as error:  # The owner returns an error that is not specific to the replica.
                 if error.retriable:
                     router.nearest_replica.exclude(near.connection.address, describe_error(error))
-        async with requiring(router, pb.OP_CONSUME, topic):
-            replica = await router.reading_connection(topic, partition)
+        replica = router.fallback_replicas.owner_now(topic, partition)
+        if replica is None:
+            async with requiring(router, pb.OP_CONSUME, topic):
+                replica = await router.reading_connection(topic, partition)
         return await _fetched_from(router, replica, topic, request, end_offset or 0, control=control)
 
     while True:
@@ -108,15 +110,15 @@ async def _fetched_from(
     router: Router, replica: ReadReplica, topic: str, request: pb.Fetch, end_offset: int, *, control: bool
 ) -> Fetched:
     """Send one FETCH to a node; `end_offset`: the caller knows that records exist up to this offset."""
-    route = await router.topic(topic)
+    route = router.metadata.topic(topic) or await router.topic_now(topic)
     envelope = pb.Envelope(fetch=request)
-    (entry,) = envelope.fetch.entries
+    entry = envelope.fetch.entries[0]
     if entry.topic_id and entry.topic_id != route.topic_id:
         raise UnknownTopicError(f"topic {topic!r} was deleted and created again; open it again to read the new topic")
     entry.topic_id = route.topic_id
     partition, offset = entry.partition, entry.offset
-    where = [TopicPartition(topic, partition)]
-    frame = await router.call_reader(where, replica, envelope, wait_s=request.wait_ms / _MS)
+    where = TopicPartition(topic, partition)
+    frame = await router.call_reader((where,), replica, envelope, wait_s=request.wait_ms / _MS)
     (result,) = results_of(frame.envelope.fetch_reply.results, 1, replica.connection)
     if result.HasField("error"):
         raise error_of(result.error, replica.connection.name)
@@ -130,7 +132,7 @@ async def _fetched_from(
         if held_ms and request.wait_ms:  # A fetch without `wait_ms` has the time limit of other requests.
             raise _QuotaExceeded(held_ms / _MS)
         raise _lag_error(replica.connection, topic, partition, offset)
-    batches = parse_batches(frame.attachment, TopicPartition(topic, partition), offset, control=control)
+    batches = parse_batches(frame.attachment, where, offset, control=control)
     router.read_epochs.read(route.topic_id, partition, batches)
     return Fetched(
         batches=batches,
