@@ -26,7 +26,7 @@ from tidelog.model import Committed, Fetched, TopicPartition
 from tidelog.requests import list_offsets
 from tidelog.requests.conversions import check_position, checked_group, committed_of
 from tidelog.requests.needed_permission import requiring
-from tidelog.requests.paging import in_requests
+from tidelog.requests.paging import in_requests, in_slices
 from tidelog.requests.partial_results import Commits, attach_done
 from tidelog.requests.record_filters import record_filter
 from tidelog_proto import broker_pb2 as pb
@@ -202,23 +202,25 @@ async def commit(
         refused = await list_offsets.beyond_ends(router, topic, route.topic_id, positions)
         to_commit = [each for each in positions.items() if each[0] not in held and each[0] not in refused]
         for part in in_requests(to_commit):
-            entries = [
-                pb.CommitEntry(
-                    topic_id=route.topic_id,
-                    partition=partition,
-                    next_offset=next_offset,
-                    note=note,
+            envelope = pb.Envelope(commit=pb.Commit(group=group, reset=reset))
+            entries = envelope.commit.entries
+            async for some in in_slices(part):
+                for partition, next_offset in some:
                     # A reset refers to the current log, not to records that this client has read before.
-                    record_epoch=None if reset else router.read_epochs.at(route.topic_id, partition, next_offset),
-                )
-                for partition, next_offset in part
-            ]
-            envelope = pb.Envelope(commit=pb.Commit(group=group, reset=reset, entries=entries))
+                    epoch = None if reset else router.read_epochs.at(route.topic_id, partition, next_offset)
+                    entries.add(
+                        topic_id=route.topic_id,
+                        partition=partition,
+                        next_offset=next_offset,
+                        note=note,
+                        record_epoch=epoch,
+                    )
             reply = (await router.call(connection, envelope)).envelope.commit_reply
             note_forwarded(router, reply)
-            results = results_of(reply.results, len(entries), connection)
-            stored = committed_of([one for one in results if not one.HasField("error")], {route.topic_id: topic})
-            held |= {each.partition: each for each in stored}
+            results = results_of(reply.results, len(part), connection)
+            async for some_results in in_slices(results):
+                stored = [one for one in some_results if not one.HasField("error")]
+                held |= {each.partition: each for each in committed_of(stored, {route.topic_id: topic})}
             failures = [error_of(one.error, connection.name) for one in results if one.HasField("error")]
             for failure in sorted(failures, key=lambda each: each.retriable):
                 raise failure
