@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 
-from tidelog_cli.base.interrupts import interrupts_end_quietly
+from tidelog_cli.base.interrupts import interrupts_change_nothing, interrupts_end_quietly
 from tidelog_proto.process.garbage_collection import no_collections
 from tidelog_proto.process.standard_streams import escape_unencodable, open_closed_streams
 
@@ -16,6 +16,7 @@ def run() -> int:
     open_closed_streams()
     with interrupts_end_quietly(), no_collections():
         escape_unencodable()
+        from tidelog_cli.base.failures import EXIT_INTERRUPTED  # noqa: PLC0415 - loaded after the setup above
         from tidelog_cli.base.standard_output import check_standard_output, leave_quietly  # noqa: PLC0415 - the same
         from tidelog_cli.main import main  # noqa: PLC0415 - loaded after the setup above
 
@@ -23,9 +24,14 @@ def run() -> int:
         gc.freeze()  # the loaded modules stay
 
     try:
-        return main()
-    finally:
-        leave_quietly()
+        try:
+            return main()
+        finally:
+            interrupts_change_nothing()
+            leave_quietly()
+    except KeyboardInterrupt:  # after the end of `main`, which handles its own
+        interrupts_change_nothing()
+        return EXIT_INTERRUPTED
 
 
 if __name__ == "__main__":

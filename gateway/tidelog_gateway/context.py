@@ -22,6 +22,7 @@ from tidelog_gateway.budget.connection_slots import ConnectionSlots
 from tidelog_gateway.budget.request_budget import RequestBudget
 from tidelog_gateway.budget.response_budget import ResponseBudget
 from tidelog_gateway.coalescing.producers import Producers
+from tidelog_gateway.coalescing.read_sizes import ReadSizes
 from tidelog_gateway.coalescing.shared_reads import ReadPosition, SharedReads
 from tidelog_gateway.feed.feeds import Feeds
 from tidelog_gateway.feed.topic_ends import TopicEnds
@@ -48,6 +49,7 @@ class Gateway:
         feeds: shared reads of the caller's subscriptions.
         topic_ends: end offsets of their topics.
         reads: shared reads of the caller's requests.
+        read_sizes: sizes of the caller's last reads.
         unknown_websockets: slots of WebSockets that have not authenticated yet.
         sampler: samples the figures of `/ui`; None if it is off.
         peers: the other workers; None if this process is the whole gateway.
@@ -75,6 +77,7 @@ class Gateway:
     feeds: Feeds = field(init=False)
     topic_ends: TopicEnds = field(init=False)
     reads: SharedReads = field(init=False)
+    read_sizes: ReadSizes = field(default_factory=ReadSizes)
 
     def __post_init__(self) -> None:
         self.feeds = Feeds(self.client, self.settings, self.outgoing, self.metrics)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
@@ -25,7 +26,7 @@ from tidelog_gateway.context import (
     TopicPath,
     json_response,
 )
-from tidelog_gateway.json_answers import list_response
+from tidelog_gateway.json_answers import PART_ITEMS, list_response
 from tidelog_gateway.problems import from_error, invalid
 from tidelog_gateway.requests.first_faults import first_faults
 from tidelog_proto.limits import (
@@ -198,8 +199,13 @@ async def commit_positions(gateway: Gateway, group: str, positions: Sequence[Pos
     """
     by_topic: dict[tuple[str, str], dict[int, int]] = defaultdict(dict)
     seen: set[tuple[str, int]] = set()
+    checked: set[str] = set()
     for index, item in enumerate(positions):
-        check_topic_name(item.topic)
+        if index % PART_ITEMS == PART_ITEMS - 1:
+            await asyncio.sleep(0)  # other requests run between the parts of a long list
+        if item.topic not in checked:
+            check_topic_name(item.topic)
+            checked.add(item.topic)
         if (item.topic, item.partition) in seen:
             detail = f"{item.topic} partition {item.partition} is given twice; send each partition once"
             raise invalid([{"pointer": f"/offsets/{index}", "detail": detail}])

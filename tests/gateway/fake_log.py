@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mappin
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import accumulate
 from typing import Any, Self, cast
 
 import pyarrow as pa
@@ -82,6 +83,9 @@ class FakeLog:
         self.filters: list[tuple[bytes | None, str | None]] = []
         """Requests of consumers."""
         self.batches_per_fetch: int | None = None
+        self.fetch_bytes: list[int] = []
+        """`max_bytes` of each fetch, which a fetch obeys if `obeys_bytes`."""
+        self.obeys_bytes = False
 
     def partition(self, topic: str, partition: int) -> list[RecordBatch]:
         if self.fault is not None:
@@ -382,6 +386,12 @@ class FakeClient:
                 await self._log.appended.wait()
             batches = self._log.read(topic, partition, offset)
         batches = batches[: self._log.batches_per_fetch]
+        self._log.fetch_bytes.append(max_bytes)
+        if self._log.obeys_bytes:
+            ends = accumulate(batch.header.length for batch in batches)
+            batches = [
+                batch for at, (batch, end) in enumerate(zip(batches, ends, strict=True)) if not at or end <= max_bytes
+            ]
         next_offset = batches[-1].end_offset if batches else offset
         if key is not None or tag is not None:
             found = [filter_batch(self._log.raw(batch), key=key, tag=tag) for batch in batches]

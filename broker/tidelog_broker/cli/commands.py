@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Final, NoReturn
 
 import typer
 import uvloop
@@ -32,8 +32,11 @@ from tidelog_proto.process.crashes import prepare_for_crashes
 from tidelog_proto.process.garbage_collection import tune_garbage_collection
 from tidelog_proto.process.settings import SettingsError, load_settings
 from tidelog_proto.process.standard_streams import queued_streams
+from tidelog_proto.process.stop_signals import stop_on_signals
 
 log = logging.getLogger(__name__)
+
+STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 def register(app: typer.Typer) -> None:
@@ -126,30 +129,27 @@ def node(
 async def _serve(settings: NodeSettings, *, replaces: bool) -> int:
     """Open the data directory, start the node, print the ready line, serve until a signal."""
     prepare_for_crashes()
-    loop = asyncio.get_running_loop()
     opened = await open_founding(settings, replaces=replaces)
     _warn_of_loopback(opened.settings)
     with contextlib.closing(opened.directory) as directory:
         check_exposure(opened.settings)
         node = Node(opened.settings, directory, founding=opened.founding)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, node.lifecycle.ask_to_stop)
-        if not await _started(node):
+        with stop_on_signals(STOP_SIGNALS, lambda _: node.lifecycle.ask_to_stop()):
+            if await _started(node):
+                _print_ready(node)
+                tune_garbage_collection()
+                await node.run_until_stopped()
             return _exit_code(node)
-        print(  # noqa: T201 - the ready line is this command's output
-            json.dumps(
-                {
-                    "event": "ready",
-                    "node_id": node.node_id,
-                    "port": node.port,
-                    "management_port": node.management_port,
-                }
-            ),
-            flush=True,
-        )
-        tune_garbage_collection()
-        await node.run_until_stopped()
-        return _exit_code(node)
+
+
+def _print_ready(node: Node) -> None:
+    ready = {
+        "event": "ready",
+        "node_id": node.node_id,
+        "port": node.port,
+        "management_port": node.management_port,
+    }
+    print(json.dumps(ready), flush=True)  # noqa: T201 - the ready line is this command's output
 
 
 def _exit_code(node: Node) -> int:

@@ -108,6 +108,9 @@ class FallbackReplicas:
 
     def has_others(self, topic: str, partition: int) -> bool:
         """Return whether the partition has other replicas than the owner."""
+        route = self._metadata.route(topic, partition)
+        if route is None or len(route.placement) < 2:
+            return False
         return len(self._metadata.replica_addresses(topic, partition)) > 1
 
     def owner_has_failed(self, topic: str, partition: int) -> bool:

@@ -26,7 +26,7 @@ from tidelog.model import Committed, Fetched, TopicPartition
 from tidelog.requests import list_offsets
 from tidelog.requests.conversions import check_position, checked_group, committed_of
 from tidelog.requests.needed_permission import requiring
-from tidelog.requests.paging import in_requests
+from tidelog.requests.paging import in_requests, in_slices
 from tidelog.requests.partial_results import Commits, attach_done
 from tidelog.requests.record_filters import record_filter
 from tidelog_proto import broker_pb2 as pb
@@ -84,8 +84,10 @@ async def fetch(
             except TidelogError as error:  # The owner returns an error that is not specific to the replica.
                 if error.retriable:
                     router.nearest_replica.exclude(near.connection.address, describe_error(error))
-        async with requiring(router, pb.OP_CONSUME, topic):
-            replica = await router.reading_connection(topic, partition)
+        replica = router.fallback_replicas.owner_now(topic, partition)
+        if replica is None:
+            async with requiring(router, pb.OP_CONSUME, topic):
+                replica = await router.reading_connection(topic, partition)
         return await _fetched_from(router, replica, topic, request, end_offset or 0, control=control)
 
     while True:
@@ -108,15 +110,15 @@ async def _fetched_from(
     router: Router, replica: ReadReplica, topic: str, request: pb.Fetch, end_offset: int, *, control: bool
 ) -> Fetched:
     """Send one FETCH to a node; `end_offset`: the caller knows that records exist up to this offset."""
-    route = await router.topic(topic)
+    route = router.metadata.topic(topic) or await router.topic_now(topic)
     envelope = pb.Envelope(fetch=request)
-    (entry,) = envelope.fetch.entries
+    entry = envelope.fetch.entries[0]
     if entry.topic_id and entry.topic_id != route.topic_id:
         raise UnknownTopicError(f"topic {topic!r} was deleted and created again; open it again to read the new topic")
     entry.topic_id = route.topic_id
     partition, offset = entry.partition, entry.offset
-    where = [TopicPartition(topic, partition)]
-    frame = await router.call_reader(where, replica, envelope, wait_s=request.wait_ms / _MS)
+    where = TopicPartition(topic, partition)
+    frame = await router.call_reader((where,), replica, envelope, wait_s=request.wait_ms / _MS)
     (result,) = results_of(frame.envelope.fetch_reply.results, 1, replica.connection)
     if result.HasField("error"):
         raise error_of(result.error, replica.connection.name)
@@ -130,7 +132,7 @@ async def _fetched_from(
         if held_ms and request.wait_ms:  # A fetch without `wait_ms` has the time limit of other requests.
             raise _QuotaExceeded(held_ms / _MS)
         raise _lag_error(replica.connection, topic, partition, offset)
-    batches = parse_batches(frame.attachment, TopicPartition(topic, partition), offset, control=control)
+    batches = parse_batches(frame.attachment, where, offset, control=control)
     router.read_epochs.read(route.topic_id, partition, batches)
     return Fetched(
         batches=batches,
@@ -200,23 +202,25 @@ async def commit(
         refused = await list_offsets.beyond_ends(router, topic, route.topic_id, positions)
         to_commit = [each for each in positions.items() if each[0] not in held and each[0] not in refused]
         for part in in_requests(to_commit):
-            entries = [
-                pb.CommitEntry(
-                    topic_id=route.topic_id,
-                    partition=partition,
-                    next_offset=next_offset,
-                    note=note,
+            envelope = pb.Envelope(commit=pb.Commit(group=group, reset=reset))
+            entries = envelope.commit.entries
+            async for some in in_slices(part):
+                for partition, next_offset in some:
                     # A reset refers to the current log, not to records that this client has read before.
-                    record_epoch=None if reset else router.read_epochs.at(route.topic_id, partition, next_offset),
-                )
-                for partition, next_offset in part
-            ]
-            envelope = pb.Envelope(commit=pb.Commit(group=group, reset=reset, entries=entries))
+                    epoch = None if reset else router.read_epochs.at(route.topic_id, partition, next_offset)
+                    entries.add(
+                        topic_id=route.topic_id,
+                        partition=partition,
+                        next_offset=next_offset,
+                        note=note,
+                        record_epoch=epoch,
+                    )
             reply = (await router.call(connection, envelope)).envelope.commit_reply
             note_forwarded(router, reply)
-            results = results_of(reply.results, len(entries), connection)
-            stored = committed_of([one for one in results if not one.HasField("error")], {route.topic_id: topic})
-            held |= {each.partition: each for each in stored}
+            results = results_of(reply.results, len(part), connection)
+            async for some_results in in_slices(results):
+                stored = [one for one in some_results if not one.HasField("error")]
+                held |= {each.partition: each for each in committed_of(stored, {route.topic_id: topic})}
             failures = [error_of(one.error, connection.name) for one in results if one.HasField("error")]
             for failure in sorted(failures, key=lambda each: each.retriable):
                 raise failure

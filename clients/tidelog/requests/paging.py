@@ -8,13 +8,17 @@ Requests for more partitions than the limit of one request are split: `in_reques
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from tidelog.cluster.routing import Router
 from tidelog.errors import BadReplyError
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX
+
+SLICE_ENTRIES: Final = 512
+"""Number of entries that are converted at once, in some milliseconds."""
 
 
 class _TopicPage(Protocol):
@@ -39,6 +43,14 @@ def in_requests(entries: list[EntryT], most: int | None = None) -> Iterator[list
     most = most or ENTRIES_PER_REQUEST_MAX
     for start in range(0, len(entries), most):
         yield entries[start : start + most]
+
+
+async def in_slices(entries: list[EntryT]) -> AsyncIterator[list[EntryT]]:
+    """Yield the entries in slices of `SLICE_ENTRIES`, between which other work of the event loop runs."""
+    for start in range(0, len(entries), SLICE_ENTRIES):
+        if start:
+            await asyncio.sleep(0)
+        yield entries[start : start + SLICE_ENTRIES]
 
 
 def request_count(entries: int) -> int:

@@ -18,12 +18,24 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
+from tidelog_proto.process.stop_signals import ignore_stop_signals
+
 _ResultT = TypeVar("_ResultT")
 
 
 def interrupts_end_quietly() -> AbstractContextManager[None]:
     """Let SIGINT end the process at once without a traceback; restores KeyboardInterrupt on exit."""
     return _interrupts_go_to(signal.SIG_DFL)
+
+
+def interrupts_change_nothing() -> None:
+    """Ignore signals that stop the command until the process has ended, because its exit code is decided.
+
+    After a second Ctrl-C another one ends the process, which might wait for a thread.
+    """
+    ignore_stop_signals(*(() if _Interrupt.is_hurried else (signal.SIGINT,)))
+    if _Interrupt.is_hurried:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def run_interruptibly(work: Callable[[], Awaitable[_ResultT]]) -> _ResultT:
@@ -56,7 +68,13 @@ def run_interruptibly(work: Callable[[], Awaitable[_ResultT]]) -> _ResultT:
 
 
 class _Interrupt:
-    """State of the interrupt, and the task that it cancels."""
+    """State of the interrupt, and the task that it cancels.
+
+    Attributes:
+        is_hurried: whether a second interrupt came, which does not wait for the cleanup.
+    """
+
+    is_hurried = False
 
     def __init__(self) -> None:
         self.came = False
@@ -71,6 +89,7 @@ class _Interrupt:
     def on_signal(self, _number: int, _frame: object) -> None:
         """Record the first interrupt; raise KeyboardInterrupt for the second."""
         if self.came:
+            _Interrupt.is_hurried = True
             raise KeyboardInterrupt
         self.came = True
         self._cancel()

@@ -37,6 +37,7 @@ from tidelog_cli.up.saved_ports import chosen, keep, kept_ports
 from tidelog_proto.names import INTERNAL_PREFIX
 from tidelog_proto.process.file_descriptors import raise_descriptor_limit
 from tidelog_proto.process.standard_streams import queued_streams
+from tidelog_proto.process.stop_signals import stop_on_signals
 
 STATUS_PERIOD_S: Final = 2.0
 
@@ -148,11 +149,9 @@ async def _until_told(data: Path, wanted: Wanted, *, as_json: bool) -> None:
             sys.stderr.write("Tidelog is stopping.\n")
             task.cancel()
 
-    loop = asyncio.get_running_loop()
-    for number in STOP_SIGNALS:
-        loop.add_signal_handler(number, stop)
     try:
-        await _run(data, wanted, as_json=as_json)
+        with stop_on_signals(STOP_SIGNALS, lambda _: stop()):
+            await _run(data, wanted, as_json=as_json)
     except asyncio.CancelledError:
         if not told:
             raise

@@ -46,6 +46,8 @@ class JsonRoute(APIRoute):
             if len(body) > AT_ONCE_BYTES:
                 await check_values(body, pace)
             _check_members(body)
+            if len(body) > AT_ONCE_BYTES:
+                await pace()  # the framework validates the body at once
             return await handle(request)
 
         return checked

@@ -28,7 +28,6 @@ from tidelog.model import ConsumedBatch
 from tidelog_gateway.budget.connection_output import ConnectionOutput
 from tidelog_gateway.budget.response_budget import ResponseBudget
 from tidelog_gateway.feed.fan_out import EntryTokens, FanOut
-from tidelog_gateway.feed.plain_json import PLAIN_RECORDS_MAX, plain_json
 from tidelog_gateway.feed.read_ahead import AHEAD_BYTES, ReadAhead
 from tidelog_gateway.feed.ring import PUSHES_MAX, EntryEncoder, Follower, Ring, RingEntry
 from tidelog_gateway.feed.whole_batch import whole_batch
@@ -37,6 +36,7 @@ from tidelog_gateway.protocol.messages import INTEGER_MAX
 from tidelog_gateway.protocol.resume_tokens import ResumeTokens, Scope
 from tidelog_gateway.protocol.ws_protocol import BATCH_MEMBERS_BYTES, TOKEN_GROWTH_CHARS, Subscription, WsProtocol
 from tidelog_gateway.records.json_encoding import JSON_BYTES_PER_BYTE, JSON_BYTES_PER_RECORD, BatchReader, JsonRecords
+from tidelog_gateway.records.plain_json import PLAIN_RECORDS_MAX, plain_json
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_proto.batch.header import Codec
 from tidelog_proto.batch.record_batch import RecordBatch

@@ -8,6 +8,7 @@ full, are sent as columns, or one by one if only some of them name a partition, 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable
 from typing import Annotated, Any, Final, Literal
 
@@ -26,6 +27,9 @@ from tidelog_proto.names import check_topic_name
 
 LOOSE_RECORDS_MAX: Final = 64
 """Maximum number of records that are passed to the producer one by one if they cannot join the open batch at once."""
+
+ANSWER_PART_RECORDS: Final = 1_000
+"""Number of outcomes that are represented at once, in about a millisecond."""
 
 Outcome = Receipt | TidelogError
 """A record's receipt, or its error."""
@@ -184,6 +188,20 @@ def answer_of(outcomes: list[Outcome]) -> tuple[dict[str, Any], int]:
     return {"results": results} | ({"duplicates": duplicates} if duplicates else {}), status
 
 
+async def large_answer_of(outcomes: list[Outcome]) -> tuple[dict[str, Any], int]:
+    """Return the same as `answer_of`; other requests run between the parts of many outcomes."""
+    results: list[dict[str, Any]] = []
+    status, duplicates = 200, 0
+    for first in range(0, len(outcomes), ANSWER_PART_RECORDS):
+        if first:
+            await asyncio.sleep(0)
+        part, part_status = answer_of(outcomes[first : first + ANSWER_PART_RECORDS])
+        results += part["results"]
+        duplicates += part.get("duplicates", 0)
+        status = max(status, part_status)
+    return {"results": results} | ({"duplicates": duplicates} if duplicates else {}), status
+
+
 async def _accept_loose(producer: Producer, records: Records) -> Awaitable[list[Outcome]]:
     """Pass the records to the producer one by one; they share batches with those of other requests."""
     pending: list[PendingReceipt | TidelogError] = []
@@ -221,6 +239,7 @@ async def _outcome(pending: PendingReceipt | TidelogError) -> Outcome:
 async def _accept_columns(producer: Producer, records: Records) -> Awaitable[list[Outcome]]:
     """Pass the records to the producer as columns, in one group for each requested partition."""
     columns = records.columns()
+    await asyncio.sleep(0)  # other requests run between the steps of a large one
     places: dict[int | None, list[int]] = {}
     for index, number in enumerate(records.partitions or [None] * len(records)):
         places.setdefault(number, []).append(index)
@@ -242,6 +261,7 @@ async def _columns_outcomes(
     """Return each record's outcome; an error applies to all records of its group."""
     outcomes: dict[int, Outcome] = {}
     for indices, receipts in pending:
+        await asyncio.sleep(0)
         try:
             if isinstance(receipts, TidelogError):
                 raise receipts

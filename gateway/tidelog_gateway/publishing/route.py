@@ -29,7 +29,7 @@ from tidelog_gateway.publishing.column_publish import ColumnsView, publish_colum
 from tidelog_gateway.publishing.idempotency_header import KEY_CHARS_MAX as IDEMPOTENCY_KEY_CHARS_MAX
 from tidelog_gateway.publishing.idempotency_header import key_in, publish_keyed, refuse_key
 from tidelog_gateway.publishing.line_stream import LineStream, Receipts
-from tidelog_gateway.publishing.publish import PublishView, answer_of, find_topic, publish
+from tidelog_gateway.publishing.publish import ANSWER_PART_RECORDS, PublishView, find_topic, large_answer_of, publish
 from tidelog_gateway.publishing.trace_context import add_trace
 from tidelog_gateway.records.json_decoding import HEADERS_PER_RECORD_MAX, Records
 from tidelog_gateway.requests.parameters import KeyEncoding
@@ -195,13 +195,14 @@ async def publish_records(  # noqa: PLR0917 # query parameters are parameters
         )
     else:
         records = await _parsed(gateway, request, body_format, body, empty_value)
+        if len(records) > ANSWER_PART_RECORDS:
+            await pace_of(gateway, request)()
     add_trace(records, request.scope["state"].get("trace"))
     if idempotency_key is None:
         outcomes = await publish(gateway, topic, records, surface="http")
     else:
         outcomes = await publish_keyed(gateway, topic, records, key=idempotency_key, request=request, body=body)
-    answer, status = answer_of(outcomes)
-    return json_response(answer, status)
+    return json_response(*await large_answer_of(outcomes))
 
 
 setattr(publish_records, ANSWERS, (formats.JSON, formats.JSON_LINES))

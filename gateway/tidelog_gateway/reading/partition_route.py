@@ -44,9 +44,11 @@ from tidelog_gateway.reading.response import (
     media_type_of,
     records_response,
 )
-from tidelog_gateway.records.json_encoding import BatchReader
+from tidelog_gateway.records.json_encoding import BatchReader, JsonRecords
+from tidelog_gateway.records.plain_json import PLAIN_RECORDS_MAX, plain_json
 from tidelog_gateway.requests.content_negotiation import JSON
 from tidelog_gateway.requests.parameters import KeyEncodingQuery, KeyQuery, TagQuery, parse_key
+from tidelog_proto.batch.record_batch import RecordBatch
 from tidelog_proto.limits import KIB
 
 RECORDS_DEFAULT: Final = 500
@@ -194,8 +196,22 @@ async def fetch_json(
     check_limits(gateway, max_records, max_bytes, wait_ms)
     records_max, bytes_max = limits_of(gateway, max_records, max_bytes)
     size_bytes = native_bytes(records_max, bytes_max)
-    read = await fetch_matching(gateway, answer, place, record_filter, size_bytes=size_bytes, wait_ms=wait_ms)
+    if record_filter != NO_FILTER:
+        read = await fetch_matching(gateway, answer, place, record_filter, size_bytes=size_bytes, wait_ms=wait_ms)
+        return await _json(gateway, answer, read, records_max, bytes_max)
+    sizes, partition = gateway.read_sizes, place[:2]
+    likely_bytes = sizes.likely(*partition, records_max, size_bytes)
+    read = await fetch_matching(gateway, answer, place, record_filter, size_bytes=likely_bytes, wait_ms=wait_ms)
+    if likely_bytes < size_bytes and _is_short(read.fetched, records_max):
+        read = await fetch_matching(gateway, answer, place, record_filter, size_bytes=size_bytes, wait_ms=wait_ms)
+    sizes.note(*partition, read.fetched.batches)
     return await _json(gateway, answer, read, records_max, bytes_max)
+
+
+def _is_short(fetched: Fetched, records_max: int) -> bool:
+    """Return whether a read has fewer records than requested although the log has more."""
+    count = sum(map(len, fetched.batches))
+    return 0 < count < records_max and fetched.next_offset < fetched.high_watermark
 
 
 def limits_of(gateway: Gateway, max_records: int | None, max_bytes: int | None) -> tuple[int, int]:
@@ -348,12 +364,15 @@ def _written(fetched: Fetched, records_max: int, bytes_max: int) -> Written:
         if parts and (count >= records_max or bytes_max <= 0):
             next_offset = batch.base_offset
             break
-        reader = BatchReader(batch)
-        rows = reader.take(records_max - count, bytes_max)
+        rows = _whole_plain(batch, records_max - count, bytes_max)
+        reader = None
+        if rows is None:
+            reader = BatchReader(batch)
+            rows = reader.take(records_max - count, bytes_max)
         parts.append(rows.data[1:-1])
         count += rows.records
         bytes_max -= rows.payload_bytes
-        if len(reader):
+        if reader is not None and len(reader):
             next_offset = reader.next_offset
             break
     places = b'"next_offset":%d,"log_start_offset":%d,"high_watermark":%d' % (
@@ -362,6 +381,13 @@ def _written(fetched: Fetched, records_max: int, bytes_max: int) -> Written:
         fetched.high_watermark,
     )
     return Written(b'{"records":[%b],%b}' % (b",".join(parts), places), count)
+
+
+def _whole_plain(batch: RecordBatch, records_max: int, bytes_max: int) -> JsonRecords | None:
+    """Return all records of a small plain batch within the limits; None for other batches."""
+    if len(batch) > min(records_max, PLAIN_RECORDS_MAX) or batch.header.body_length > bytes_max:
+        return None
+    return plain_json(batch)
 
 
 def _out_of_range(offset: int, error: OffsetOutOfRangeError) -> Problem:

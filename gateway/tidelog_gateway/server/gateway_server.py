@@ -34,6 +34,7 @@ from tidelog_gateway.server.tls import GatewayTls
 from tidelog_gateway.server.websocket_protocol import bounded_websocket
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_proto.process.garbage_collection import tune_garbage_collection
+from tidelog_proto.process.stop_signals import stop_on_signals
 
 BODIES_SHARE: Final = 0.5
 """Share of the time limit of a stop during which bodies may still arrive; the remaining time is for handling them."""
@@ -96,15 +97,8 @@ class GatewayServer(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Turn SIGTERM and SIGINT into a graceful stop; a second SIGINT stops at once."""
-        loop = asyncio.get_running_loop()
-        signals = (signal.SIGTERM, signal.SIGINT)
-        for number in signals:
-            loop.add_signal_handler(number, self.handle_exit, number, None)
-        try:
+        with stop_on_signals((signal.SIGTERM, signal.SIGINT), lambda number: self.handle_exit(number, None)):
             yield
-        finally:
-            for number in signals:
-                loop.remove_signal_handler(number)
 
     async def accept_from(self, listener: socket.socket) -> asyncio.AbstractServer:
         """Accept connections from another socket; close the returned server to stop it."""

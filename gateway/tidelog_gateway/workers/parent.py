@@ -31,6 +31,7 @@ from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.worker_channel import frames
 from tidelog_gateway.workers.worker_process import WorkerProcess, describe_end, lifeline_pipe
 from tidelog_gateway.workers.worker_settings import worker_settings_of
+from tidelog_proto.process.stop_signals import keep
 
 log = logging.getLogger(__name__)
 
@@ -120,6 +121,7 @@ class Parent:
         """The exit code, when the parent stops."""
         self._kill_at = 0.0
         self._signals: list[int] = []
+        self._was_told = False
         self._requesters: list[WorkerProcess] = []
         self._awaited: set[WorkerProcess] = set()
         self._collect_until = 0.0
@@ -167,12 +169,15 @@ class Parent:
                 yield
             finally:
                 signal.set_wakeup_fd(old)
+                if self._was_told:  # Later signals change nothing.
+                    keep({number: before.pop(number) for number in (signal.SIGTERM, signal.SIGINT)})
                 for number, handler in before.items():
                     signal.signal(number, handler)
                 self._selector.close()
 
     def _note_signal(self, number: int, _frame: object) -> None:
         if number != signal.SIGCHLD:
+            self._was_told = True
             self._signals.append(number)
 
     def _wake_at(self, tick_at: float) -> float:

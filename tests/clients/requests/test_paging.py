@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
 
 from tidelog.errors import BadReplyError
-from tidelog.requests.paging import MergedTopics, pages
+from tidelog.requests.paging import SLICE_ENTRIES, MergedTopics, in_slices, pages
 from tidelog_proto import broker_pb2 as pb
 
 
@@ -59,3 +60,22 @@ async def test_repeated_page_is_refused() -> None:
     with pytest.raises(BadReplyError):
         async for _ in pages(ask):
             pass
+
+
+@pytest.mark.parametrize("count", [0, 1, SLICE_ENTRIES, 3 * SLICE_ENTRIES + 1])
+async def test_other_work_runs_between_the_slices_of_many_entries(count: int) -> None:
+    turns, ended = 0, asyncio.Event()
+
+    async def other() -> None:
+        nonlocal turns
+        while not ended.is_set():
+            turns += 1
+            await asyncio.sleep(0)
+
+    running = asyncio.create_task(other())
+    slices = [part async for part in in_slices(list(range(count)))]
+    assert turns >= len(slices) - 1
+    assert [entry for part in slices for entry in part] == list(range(count))
+    assert all(len(part) <= SLICE_ENTRIES for part in slices)
+    ended.set()
+    await running

@@ -12,13 +12,21 @@ from tests.gateway.test_app import problem
 
 from tidelog.client import Client
 from tidelog.errors import BatchTooLargeError, TidelogError
+from tidelog.model import Receipt
 from tidelog_gateway.bodies.content_type import TAKEN
 from tidelog_gateway.budget.request_budget import RequestBudget
 from tidelog_gateway.budget.response_budget import ResponseBudget
 from tidelog_gateway.coalescing.producers import ProducerLimit, Producers
 from tidelog_gateway.context import Gateway
 from tidelog_gateway.metrics.gateway_metrics import Metrics
-from tidelog_gateway.publishing.publish import LOOSE_RECORDS_MAX, publish
+from tidelog_gateway.publishing.publish import (
+    ANSWER_PART_RECORDS,
+    LOOSE_RECORDS_MAX,
+    Outcome,
+    answer_of,
+    large_answer_of,
+    publish,
+)
 from tidelog_gateway.records.json_decoding import Records
 from tidelog_gateway.settings import GatewaySettings
 
@@ -178,3 +186,15 @@ async def test_records_with_and_without_a_partition_keep_their_order_in_a_large_
     results = (await api.post(PATH, json={"records": records})).json()["results"]
     assert [result["offset"] for result in results] == list(range(count))
     assert [record.value for record in stored(log, 0)] == [str(index).encode() for index in range(count)]
+
+
+async def test_an_answer_of_many_outcomes_is_made_in_parts_and_equals_that_of_one_part() -> None:
+    outcomes: list[Outcome] = [
+        Receipt(at % 3, -1 if at % 7 == 0 else at, 0) for at in range(2 * ANSWER_PART_RECORDS + 1)
+    ]
+    turn = asyncio.ensure_future(asyncio.sleep(0))
+    assert await large_answer_of(outcomes) == answer_of(outcomes)
+    assert turn.done(), "other requests run between the parts"
+    outcomes[-1] = BatchTooLargeError("too large")
+    assert await large_answer_of(outcomes) == answer_of(outcomes)
+    assert (await large_answer_of(outcomes[:1])) == answer_of(outcomes[:1])

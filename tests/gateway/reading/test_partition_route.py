@@ -9,6 +9,7 @@ from tests.gateway.fake_log import FakeLog
 from tests.gateway.test_app import problem
 from tests.proto.derived_batches import END_OFFSET, STARTS, compacted_log, survivors_from
 
+from tidelog_gateway.reading.partition_route import NATIVE_BYTES_MIN
 from tidelog_proto.batch.record_batch import columns_of
 
 PATH = "/v1/topics/t/partitions/0/records"
@@ -157,3 +158,51 @@ async def test_a_wait_after_the_last_record_returns_the_next_one(api: httpx.Asyn
     await log.append("t", 0, columns_of([b"new"]))
     body = (await waiting).json()
     assert [(record["offset"], record["value"]) for record in body["records"]] == [(END_OFFSET, "new")]
+
+
+async def test_a_fetch_asks_for_the_bytes_that_its_records_probably_have(api: httpx.AsyncClient, log: FakeLog) -> None:
+    log.obeys_bytes = True
+    assert values(await api.get(PATH, params={"offset": 0, "max_records": 3})) == ["v0", "v1", "v2"]
+    assert values(await api.get(PATH, params={"offset": 4, "max_records": 3})) == ["v4", "v5", "v6"]
+    assert log.fetch_bytes[0] == NATIVE_BYTES_MIN
+    assert len(log.fetch_bytes) == 2, "the estimate covers records that begin inside a batch"
+    assert log.fetch_bytes[1] < 2 * len(log.raw(log.logs["t"][0][0])) + 3
+
+
+async def test_a_fetch_whose_estimate_was_too_low_returns_as_many_records_as_one_without(
+    api: httpx.AsyncClient, log: FakeLog
+) -> None:
+    log.obeys_bytes = True
+    await api.get(PATH, params={"offset": 0, "max_records": 6})
+    for _ in range(3):
+        await log.append("t", 0, columns_of([b"x" * 1000] * 3))
+    response = await api.get(PATH, params={"offset": 9, "max_records": 6})
+    assert values(response) == ["x" * 1000] * 6
+    assert response.json()["next_offset"] == 15
+    assert len(log.fetch_bytes) == 3
+    assert log.fetch_bytes[2] == NATIVE_BYTES_MIN
+    await api.get(PATH, params={"offset": 9, "max_records": 6})
+    assert len(log.fetch_bytes) == 4, "the estimate has been raised"
+
+
+async def test_a_fetch_at_the_end_of_the_log_is_not_repeated(api: httpx.AsyncClient, log: FakeLog) -> None:
+    log.obeys_bytes = True
+    await api.get(PATH, params={"offset": 0, "max_records": 3})
+    assert values(await api.get(PATH, params={"offset": 7, "max_records": 100})) == ["v7", "v8"]
+    assert values(await api.get(PATH, params={"offset": 9, "max_records": 100})) == []
+    assert len(log.fetch_bytes) == 3
+
+
+@pytest.mark.parametrize("value", [b"text", "ä€".encode(), b'a "quoted" text', b"\xff\x00"])
+async def test_small_plain_batches_have_the_same_answer_as_slices(
+    api: httpx.AsyncClient, log: FakeLog, value: bytes
+) -> None:
+    log.logs["t"] = [[]]
+    keys, tags, stamps = [b"k", b"\n", b""], ["a", "b", "c"], [1000, 2000, 3000]
+    await log.append("t", 0, columns_of([value, b"", value], keys=keys, tags=tags, timestamps_us=stamps))
+    whole = (await api.get(PATH, params={"offset": 0})).json()
+    slices = [(await api.get(PATH, params={"offset": at, "max_records": 1})).json()["records"] for at in range(3)]
+    assert whole["records"] == [record for records in slices for record in records]
+    assert whole["next_offset"] == 3
+    limited = (await api.get(PATH, params={"offset": 0, "max_bytes": len(value) + 2})).json()
+    assert (len(limited["records"]), limited["next_offset"]) == (1, 1)

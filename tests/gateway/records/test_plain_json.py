@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog_gateway.feed.plain_json import plain_json
 from tidelog_gateway.feed.whole_batch import whole_batch
+from tidelog_gateway.records.plain_json import plain_json
 from tidelog_proto.batch.record_batch import RecordBatch, columns_of, encode_batch
 from tidelog_proto.limits import MIB
 

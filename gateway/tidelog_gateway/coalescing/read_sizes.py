@@ -1,0 +1,74 @@
+"""Estimates of how many stored bytes hold a number of records, by partition.
+
+A fetch names the records that it wants, a node is asked for bytes. Without an estimate a request has to ask for as many
+bytes as large records need; small records would then be transferred, checked and discarded. The estimate of a partition
+comes from its last reads. It is raised when it is too low, and lowered gradually when it is at least twice too high;
+otherwise it is kept, so that requests for the same records ask for the same number of bytes and can share a read. A
+reader that receives too little reads again without an estimate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from tidelog_proto.batch.record_batch import RecordBatch
+
+PARTITIONS_MAX: Final = 256
+"""Maximum number of partitions with an estimate; the oldest are evicted first."""
+
+
+DECREASE_SHARE: Final = 8
+"""Divisor of an estimate that gives its decrease by one read, so that single small reads leave it nearly unchanged."""
+
+
+class _Estimate(NamedTuple):
+    """Upper estimates, in bytes as stored: of a record with its share of the batch's header, and of a batch."""
+
+    record_bytes: int
+    batch_bytes: int
+
+
+class ReadSizes:
+    """The estimates of one caller."""
+
+    def __init__(self) -> None:
+        self._estimates: dict[tuple[str, int], _Estimate] = {}
+
+    def __len__(self) -> int:
+        """Return the number of partitions with an estimate."""
+        return len(self._estimates)
+
+    def likely(self, topic: str, partition: int, records: int, bytes_max: int) -> int:
+        """Return how many bytes probably hold the next `records`: at most `bytes_max`, which is also the default.
+
+        The first record may be anywhere in its batch, so the size of one batch is added.
+        """
+        estimate = self._estimates.get((topic, partition))
+        if estimate is None:
+            return bytes_max
+        return min(bytes_max, records * estimate.record_bytes + estimate.batch_bytes)
+
+    def note(self, topic: str, partition: int, batches: Sequence[RecordBatch]) -> None:
+        """Update the estimate of a partition from batches of a read."""
+        lengths = [batch.header.length for batch in batches]
+        records = sum(batch.header.record_count for batch in batches)
+        if not records:
+            return
+        place = topic, partition
+        found = _Estimate(-(-sum(lengths) // records), max(lengths))
+        known = self._estimates.get(place)
+        if known is None:
+            if len(self._estimates) >= PARTITIONS_MAX:
+                del self._estimates[next(iter(self._estimates))]
+            self._estimates[place] = found
+        else:
+            record_bytes, batch_bytes = map(_adjusted, known, found)
+            self._estimates[place] = _Estimate(record_bytes, batch_bytes)
+
+
+def _adjusted(known: int, found: int) -> int:
+    """Return `found` if `known` is lower; an eighth less than `known` if that is at least twice as high."""
+    if found <= known < 2 * found:
+        return known
+    return max(found, known - known // DECREASE_SHARE)
