@@ -21,8 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, cast
 
 from tidelog_broker.core.peer_auth import Challenge
@@ -34,7 +33,7 @@ from tidelog_broker.wire.connection_host import ConnectionHost, SubscriptionPump
 from tidelog_broker.wire.frame_admission import FrameAdmission
 from tidelog_broker.wire.inbox import Inbox
 from tidelog_broker.wire.quota_account import Account
-from tidelog_broker.wire.read_turns import ENVELOPE_WEIGHT, REQUEST_BYTES, ReadTurn
+from tidelog_broker.wire.read_turns import ENVELOPE_WEIGHT, REQUEST_BYTES, TURN_BYTES, ReadTurn
 from tidelog_broker.wire.request_work import RemainingWork, end_work
 from tidelog_broker.wire.send_budget import SendBacklog
 from tidelog_broker.wire.sockets import peer_has_closed, tune
@@ -136,13 +135,13 @@ class Connection(asyncio.BufferedProtocol):
         """The same account if it has rate quotas."""
         self._held = False
         """Whether the account has paused this connection."""
-        self._own_turn = ReadTurn()
-        """Read turn of this connection while it has no account; see `read_turns`."""
-        self._awaits_turn = self._has_begun = False
+        self.turn = ReadTurn()
+        """Read turn of its caller; of this connection alone while it has no account; see `read_turns`."""
+        self._awaits_turn = self._has_begun = self._stays = False
         """Whether the connection waits for its caller's read turn; whether a frame has begun in the data that is being
-        parsed."""
-        self._received: Iterator[Frame] | None = None
-        """Frames of received data that are parsed when the connection continues."""
+        parsed; whether received data is parsed when the connection continues."""
+        self._kept: Frame | None = None
+        """A complete frame that is processed before it."""
         self.rest = RemainingWork()  # Work of the last request; the next one is not dispatched before it is done.
         self._session_timer: asyncio.TimerHandle | None = None
         self.challenge: Challenge | None = None
@@ -163,12 +162,12 @@ class Connection(asyncio.BufferedProtocol):
         self._receiver = FrameReceiver(
             frame_bytes_max=FRAME_BYTES_MAX_BEFORE_HELLO, admit=self._admit, gather=self._gather
         )
+        self.get_buffer = self._receiver.buffer  # type: ignore[method-assign]  # a call less for each chunk
         self._idle_poll = server.idle_poll
-        self._in_flight_bytes = 0
         self._in_flight_bytes_max = server.settings.connection_in_flight_bytes
         self.work_us = 0
         """Event-loop time of its unanswered requests, in microseconds."""
-        self._requests = 0
+        self._requests = self._in_flight_bytes = 0
         self._requests_max = server.settings.requests_in_flight
         self._admission = FrameAdmission(server.budget, server.slow_senders, self._arrived_bytes, self._close_slow)
         self._has_room = asyncio.Event()
@@ -193,7 +192,8 @@ class Connection(asyncio.BufferedProtocol):
             self._session_timer.cancel()
         if self._stall_watch is not None:
             self._stall_watch.stop()
-        self._transport = self._received = None
+        self._transport = self._kept = None
+        self._stays = False
         self.rest.drop()
         self.backlog.end()
         self._has_room.set()
@@ -209,43 +209,52 @@ class Connection(asyncio.BufferedProtocol):
         if exc is not None:
             log.debug("connection of %r lost: %s", self.client_id, exc)
 
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the base class's signature
-        """Return the memory for the next bytes."""
-        return self._receiver.buffer()
-
     def buffer_updated(self, nbytes: int) -> None:
         """Parse received bytes and dispatch complete requests, until the connection is held or its turn is over.
 
         The remaining frames are processed when it continues, by a call with 0 bytes.
         """
-        frames, self._received, self._has_begun = self._received, None, False
-        if frames is None:
-            if self._receiver.goes_on(nbytes):
-                return
-            if self._receiver.discards:
-                self.took(nbytes)
-            frames = self._receiver.received(nbytes)
-        if nbytes:
-            self._idle_poll.came()
-        if self._turn.is_over and not self._receiver.is_inside_frame:  # A frame that has begun is received to its end.
-            self._await_turn(frames)
-            return
+        receiver, frame = self._receiver, self._kept
+        self._kept, self._stays, self._has_begun = None, False, False
         try:
-            for frame in frames:
-                is_long = self.inbox is None and self._receiver.envelope_bytes > SMALL_ENVELOPE_BYTES
-                if is_long and not self._has_begun and self._turn.is_over:
-                    # Complete, but expensive: each turn processes one such request over all connections of the caller.
-                    self._await_turn(chain((frame,), frames))
+            if receiver.incomplete is not None:  # A frame that has begun is received to its end.
+                frame = receiver.take(nbytes)
+                if frame is None:
                     return
-                self._take(frame)
+                self._idle_poll.came()
+            else:
+                if nbytes:
+                    self._idle_poll.came()
+                    if receiver.discard_bytes:
+                        self.took(nbytes)
+                if self.turn.taken_bytes >= TURN_BYTES:
+                    receiver.arrived(nbytes)
+                    self._await_turn(frame)
+                    return
+                if frame is None:
+                    frame = receiver.take(nbytes)
+            while frame is not None:
+                inbox = self.inbox
+                is_long = inbox is None and receiver.envelope_bytes > SMALL_ENVELOPE_BYTES
+                if is_long and not self._has_begun and self.turn.taken_bytes >= TURN_BYTES:
+                    # Complete, but expensive: each turn processes one such request over all connections of the caller.
+                    self._await_turn(frame)
+                    return
+                if inbox is not None and frame.envelope.correlation_id == 0 and frame is not DECLINED:
+                    inbox.take(frame)
+                elif frame is not DECLINED:
+                    self.server.dispatch(Request(self, frame, self._admission.whole()))
                 if self._transport is None:
                     return
-                if not self.rest.is_done(self._turn) or (self._receiver.left_bytes and self._turn.is_over):
-                    self._await_turn(frames)
+                if (self.rest.request is not None and not self.rest.is_done(self.turn)) or (
+                    receiver.left_bytes and self.turn.taken_bytes >= TURN_BYTES
+                ):
+                    self._await_turn(None)
                     return
                 if self._held:
-                    self._received = frames
+                    self._stays = True
                     break
+                frame = receiver.take() if receiver.left_bytes else None
         except ProtocolError as error:
             self.abort(error)
             return
@@ -255,14 +264,6 @@ class Connection(asyncio.BufferedProtocol):
             self._admission.watch()
         if self._held or self._requests >= self._requests_max or self._in_flight_bytes >= self._in_flight_bytes_max:
             self._balance_reading()
-
-    def _take(self, frame: Frame) -> None:
-        if frame is DECLINED:
-            return
-        if self.inbox is not None and frame.envelope.correlation_id == 0:
-            self.inbox.take(frame)
-        else:
-            self.server.dispatch(Request(self, frame, self._admission.whole()))
 
     def pause_writing(self) -> None:
         """Reduce reading: the client is slow to read. Not every asyncio release calls this; see `send_budget`."""
@@ -304,26 +305,26 @@ class Connection(asyncio.BufferedProtocol):
         self._held = False
         self._go_on()
 
-    @property
-    def _turn(self) -> ReadTurn:
-        return self._own_turn if self.account is None else self.account.turn
-
     def took(self, size_bytes: int) -> None:
         """Count weighted bytes in its caller's read turn."""
-        self.server.read_turns.took(self._turn, size_bytes)
+        turn = self.turn
+        if turn.taken_bytes + size_bytes < TURN_BYTES:
+            turn.taken_bytes += size_bytes
+        else:
+            self.server.read_turns.took(turn, size_bytes)
 
-    def _await_turn(self, frames: Iterator[Frame]) -> None:
-        """Pause reading and keep the parsed frames until the caller's next turn."""
-        self._received = frames
-        self._awaits_turn = True
-        self.server.read_turns.wait(self._turn, self)
+    def _await_turn(self, frame: Frame | None) -> None:
+        """Pause reading until the caller's next turn, and keep a complete frame until then."""
+        self._kept = frame
+        self._stays = self._awaits_turn = True
+        self.server.read_turns.wait(self.turn, self)
         self._balance_reading()
 
     def take_turn(self) -> None:
         """Continue in a new turn."""
         # A request that has begun is answered, even while the account pauses the connection.
-        if not self.rest.is_done(self._turn):
-            self.server.read_turns.wait(self._turn, self)
+        if not self.rest.is_done(self.turn):
+            self.server.read_turns.wait(self.turn, self)
             return
         self._awaits_turn = False
         self._go_on()
@@ -331,7 +332,7 @@ class Connection(asyncio.BufferedProtocol):
     def _go_on(self) -> None:
         if self._held or self._awaits_turn:  # `take_turn` or `read_on` is called again when neither applies.
             return
-        if self._received is not None:
+        if self._stays:
             self.buffer_updated(0)
         self._balance_reading()
 
@@ -530,38 +531,45 @@ class Connection(asyncio.BufferedProtocol):
         The read turn is charged in both cases; the attachment of a declined request is charged while it is discarded.
         """
         self._has_begun = True
-        is_admitted = self._let_in(envelope, attachment_bytes)
-        weight = REQUEST_BYTES + ENVELOPE_WEIGHT * self._receiver.envelope_bytes
-        self.took(weight + attachment_bytes if is_admitted else weight)
-        return is_admitted
-
-    def _let_in(self, envelope: pb.Envelope, attachment_bytes: int) -> bool:
-        self._admission.gathered()
+        envelope_bytes = self._receiver.envelope_bytes
         size_bytes = attachment_bytes
-        if self._receiver.envelope_bytes > SMALL_ENVELOPE_BYTES:
-            size_bytes += self._receiver.envelope_bytes
-        if self.inbox is not None:
-            if envelope.correlation_id == 0:
-                return self.inbox.admit(size_bytes)
-            left_bytes = self._in_flight_bytes_max - self._in_flight_bytes
-            full = self._requests >= FORWARDED_IN_FLIGHT_MAX or bool(self._in_flight_bytes and size_bytes > left_bytes)
+        if envelope_bytes > SMALL_ENVELOPE_BYTES:
+            size_bytes += envelope_bytes
+        if self._admission.gathering_bytes:
+            self._admission.gathered()
+        if self.inbox is not None and envelope.correlation_id == 0:
+            is_admitted = not size_bytes or self.inbox.admit(size_bytes)
+        elif self._has_room_for(size_bytes):
+            self._requests += 1
+            self._in_flight_bytes += size_bytes
+            self._admission.size_bytes = size_bytes
+            account = self.account
+            if account is not None and size_bytes:
+                account.in_flight_bytes += size_bytes
+                if account.in_flight_bytes >= account.in_flight_bytes_max:
+                    account.filled_up(self, size_bytes)
+            is_admitted = True
         else:
-            full = False
-            if self.meter is not None:
-                self.meter.came(self, size_bytes)
-        if full or not self._admission.has_room_for(size_bytes):
             self.server.metrics.declined.inc()
             self.send(pb.Envelope(correlation_id=envelope.correlation_id, error=overloaded().to_message()))
-            return False
-        self._requests += 1
-        self._in_flight_bytes += size_bytes
-        self._admission.size_bytes = size_bytes
-        account = self.account
-        if account is not None:
-            account.in_flight_bytes += size_bytes
-            if size_bytes and account.in_flight_bytes >= account.in_flight_bytes_max:
-                account.filled_up(self, size_bytes)
-        return True
+            is_admitted = False
+        turn = self.turn
+        taken_bytes = REQUEST_BYTES + ENVELOPE_WEIGHT * envelope_bytes + (attachment_bytes if is_admitted else 0)
+        if turn.taken_bytes + taken_bytes < TURN_BYTES:
+            turn.taken_bytes += taken_bytes
+        else:
+            self.server.read_turns.took(turn, taken_bytes)
+        return is_admitted
+
+    def _has_room_for(self, size_bytes: int) -> bool:
+        """Count the bytes of a request in the node's budget and in the account's rate, if the limits allow it."""
+        if self.inbox is not None:
+            left_bytes = self._in_flight_bytes_max - self._in_flight_bytes
+            if self._requests >= FORWARDED_IN_FLIGHT_MAX or (self._in_flight_bytes and size_bytes > left_bytes):
+                return False
+        elif self.meter is not None:
+            self.meter.came(self, size_bytes)
+        return not size_bytes or self._admission.has_room_for(size_bytes)
 
     def _give_back(self, size_bytes: int) -> None:
         self._requests -= 1
@@ -584,7 +592,7 @@ class Connection(asyncio.BufferedProtocol):
             self._requests < self._requests_max and self._in_flight_bytes < self._in_flight_bytes_max
         )
         may_go_on = has_room and not self._held and not self._awaits_turn
-        is_coming = self._admission.size_bytes is not None and self._received is None
+        is_coming = self._admission.size_bytes is not None and not self._stays
         may_read = self._keeps_up and (may_go_on or is_coming)
         if may_read != self._reading:
             self._reading = may_read

@@ -30,28 +30,29 @@ class Divided(Protocol):
 class RemainingWork:
     """The remaining slices of a connection's last request."""
 
-    __slots__ = ("_request",)
+    __slots__ = ("request",)
 
     def __init__(self) -> None:
-        self._request: Divided | None = None
+        self.request: Divided | None = None
+        """None when all work is done."""
 
     def begin(self, request: Divided) -> None:
         """Start a request that is finished before any later one is dispatched."""
-        assert self._request is None, "a request was dispatched before the previous one was done"
-        self._request = request
+        assert self.request is None, "a request was dispatched before the previous one was done"
+        self.request = request
 
     def is_done(self, turn: ReadTurn) -> bool:
         """Run slices until the caller's turn is over; return whether all work is done."""
-        while self._request is not None:
+        while self.request is not None:
             if turn.is_over:
                 return False
-            if self._request.next_slice():
-                self._request = None
+            if self.request.next_slice():
+                self.request = None
         return True
 
     def drop(self) -> None:
         """Discard the remaining work, if any."""
-        request, self._request = self._request, None
+        request, self.request = self.request, None
         if request is not None:
             request.drop()
 
