@@ -33,8 +33,7 @@ from tidelog_broker.wire.connection_host import ConnectionHost, SubscriptionPump
 from tidelog_broker.wire.frame_admission import FrameAdmission
 from tidelog_broker.wire.inbox import Inbox
 from tidelog_broker.wire.quota_account import Account
-from tidelog_broker.wire.read_turns import ENVELOPE_WEIGHT, REQUEST_BYTES, TURN_BYTES, ReadTurn
-from tidelog_broker.wire.request_work import RemainingWork, end_work
+from tidelog_broker.wire.read_turns import ENVELOPE_WEIGHT, REQUEST_BYTES, TURN_BYTES, ReadTurn, RemainingWork
 from tidelog_broker.wire.send_budget import SendBacklog
 from tidelog_broker.wire.sockets import peer_has_closed, tune
 from tidelog_broker.wire.stall_watch import StallWatch, stall_reason
@@ -58,15 +57,14 @@ class Request:
     """A request in progress. It is answered exactly once, which releases its bytes."""
 
     __slots__ = ("account", "answered", "attachment", "connection", "end_span", "envelope", "on_answer", "session",
-                 "size_bytes", "work_of", "work_us")  # fmt: skip
+                 "size_bytes", "work_us")  # fmt: skip
 
     def __init__(self, connection: Connection, frame: Frame, size_bytes: int) -> None:
         self.connection = connection
         self.size_bytes = size_bytes
         """The request's share of the budgets."""
         self.work_us = 0
-        """Charged event-loop time in microseconds; see `request_work`."""
-        self.work_of: Account | None = None
+        """Charged event-loop time in microseconds; see `Server.dispatch`."""
         self.envelope = frame.envelope
         self.attachment = frame.attachment
         self.session: Session | None = None
@@ -118,6 +116,8 @@ class Connection(asyncio.BufferedProtocol):
 
     shares: CallerShares | None = None
     """Set once a gateway has sent a request for one of its callers."""
+    peer_id: str | None = None
+    """The id of the authenticated node at the other end; None for a client."""
 
     def __init__(self, server: ConnectionHost) -> None:
         self.server = server
@@ -378,11 +378,6 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- for the server and the handlers ---------------------------------------------------------------
 
-    @property
-    def peer_id(self) -> str | None:
-        """The id of the authenticated node at the other end; None for a client."""
-        return None if self.inbox is None else self.inbox.node_id
-
     def certificate(self) -> Mapping[str, Any] | None:
         """Return the verified certificate of the other end; None if it has none."""
         certificate: Mapping[str, Any] | None = None
@@ -452,7 +447,7 @@ class Connection(asyncio.BufferedProtocol):
     def become_peer(self, inbox: Inbox, *, frame_bytes_max: int) -> None:
         """Mark the connection as an authenticated node's; its one-way messages go to `inbox`."""
         assert self.inbox is None
-        self.inbox = inbox
+        self.inbox, self.peer_id = inbox, inbox.node_id
         self.backlog.become_node()
         self.greet(f"node {inbox.node_id}", "a node", frame_bytes_max=frame_bytes_max)
         if self._transport is not None:
@@ -475,9 +470,15 @@ class Connection(asyncio.BufferedProtocol):
     def release(self, request: Request) -> None:
         """Release a request's share of the budgets."""
         request.attachment = _NOTHING
-        end_work(request)
         if self.shares is not None:
             self.shares.give_back(request)
+        work_us, request.work_us = request.work_us, 0
+        if work_us:
+            self.work_us -= work_us
+            if self.account is not None:
+                self.account.work_us -= work_us
+                if self.account.holds:
+                    self.account.made_room()
         self._give_back(request.size_bytes)
         if not self._reading:
             self._balance_reading()
@@ -487,18 +488,19 @@ class Connection(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        if not attachments:
-            head = encode_frame(envelope)
-            transport.write(head)
-            self.backlog.wrote(len(head))
-            return
-        size_bytes = sum(map(len, attachments))
+        size_bytes = sum(map(len, attachments)) if attachments else 0
         head = encode_frame(envelope, size_bytes)
-        if size_bytes <= JOIN_BYTES_MAX:
+        if not size_bytes:
+            transport.write(head)
+        elif size_bytes <= JOIN_BYTES_MAX:
             transport.write(b"".join([head, *attachments]))
         else:
             write_parts(transport, [head, *attachments])
-        self.backlog.wrote(len(head) + size_bytes)
+        backlog = self.backlog
+        if backlog.unsent_bytes or transport.get_write_buffer_size():
+            backlog.wrote(len(head) + size_bytes)
+        else:  # All of it was sent, as before.
+            backlog.written_bytes += len(head) + size_bytes
 
     def abort(self, error: ProtocolError) -> None:
         """Send the error that ends the stream, then close."""
@@ -574,7 +576,8 @@ class Connection(asyncio.BufferedProtocol):
     def _give_back(self, size_bytes: int) -> None:
         self._requests -= 1
         self._in_flight_bytes -= size_bytes
-        self.server.budget.give_back(size_bytes)
+        if size_bytes:
+            self.server.budget.give_back(size_bytes)
         account = self.account
         if account is not None:
             account.in_flight_bytes -= size_bytes

@@ -233,12 +233,6 @@ class Account:
         if self.limits.in_flight_bytes is not None or client.in_flight_bytes > size_bytes:
             self.hold(client)
 
-    def began_work(self, client: Client, work_us: int) -> None:
-        """Charge the work of a request that is about to begin; pause its connection beyond the limit."""
-        self.work_us += work_us
-        if self.is_working:
-            self.hold(client)
-
     @property
     def is_working(self) -> bool:
         """Whether the event-loop time of its unanswered requests has reached the limit."""
