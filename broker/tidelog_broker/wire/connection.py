@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, cast
 
@@ -214,6 +215,7 @@ class Connection(asyncio.BufferedProtocol):
 
         The remaining frames are processed when it continues, by a call with 0 bytes.
         """
+        came_s = time.perf_counter()
         receiver, frame = self._receiver, self._kept
         self._kept, self._stays, self._has_begun = None, False, False
         try:
@@ -221,17 +223,14 @@ class Connection(asyncio.BufferedProtocol):
                 frame = receiver.take(nbytes)
                 if frame is None:
                     return
-                self._idle_poll.came()
             else:
-                if nbytes:
-                    self._idle_poll.came()
-                    if receiver.discard_bytes:
-                        self.took(nbytes)
+                if receiver.discard_bytes:
+                    self.took(nbytes)
                 if self.turn.taken_bytes >= TURN_BYTES:
                     receiver.arrived(nbytes)
                     self._await_turn(frame)
-                    return
-                if frame is None:
+                    frame = None
+                elif frame is None:
                     frame = receiver.take(nbytes)
             while frame is not None:
                 inbox = self.inbox
@@ -239,27 +238,33 @@ class Connection(asyncio.BufferedProtocol):
                 if is_long and not self._has_begun and self.turn.taken_bytes >= TURN_BYTES:
                     # Complete, but expensive: each turn processes one such request over all connections of the caller.
                     self._await_turn(frame)
-                    return
+                    break
                 if inbox is not None and frame.envelope.correlation_id == 0 and frame is not DECLINED:
                     inbox.take(frame)
                 elif frame is not DECLINED:
                     self.server.dispatch(Request(self, frame, self._admission.whole()))
                 if self._transport is None:
-                    return
+                    break
                 if (self.rest.request is not None and not self.rest.is_done(self.turn)) or (
                     receiver.left_bytes and self.turn.taken_bytes >= TURN_BYTES
                 ):
                     self._await_turn(None)
-                    return
+                    break
                 if self._held:
                     self._stays = True
                     break
                 frame = receiver.take() if receiver.left_bytes else None
         except ProtocolError as error:
+            if nbytes:
+                self._idle_poll.came(came_s)
             self.abort(error)
             return
+        if self._awaits_turn or self._transport is None:
+            if nbytes:
+                self._idle_poll.came(came_s)
+            return
         if nbytes:
-            self._idle_poll.waits(nbytes)
+            self._idle_poll.waits(nbytes, came_s)
         if self._admission.size_bytes is not None and self.inbox is None:
             self._admission.watch()
         if self._held or self._requests >= self._requests_max or self._in_flight_bytes >= self._in_flight_bytes_max:
@@ -541,7 +546,7 @@ class Connection(asyncio.BufferedProtocol):
             self._admission.gathered()
         if self.inbox is not None and envelope.correlation_id == 0:
             is_admitted = not size_bytes or self.inbox.admit(size_bytes)
-        elif self._has_room_for(size_bytes):
+        elif (not size_bytes and self.inbox is None and self.meter is None) or self._has_room_for(size_bytes):
             self._requests += 1
             self._in_flight_bytes += size_bytes
             self._admission.size_bytes = size_bytes
@@ -571,7 +576,7 @@ class Connection(asyncio.BufferedProtocol):
                 return False
         elif self.meter is not None:
             self.meter.came(self, size_bytes)
-        return not size_bytes or self._admission.has_room_for(size_bytes)
+        return not size_bytes or self.server.budget.take(size_bytes) or self._admission.has_room_for(size_bytes)
 
     def _give_back(self, size_bytes: int) -> None:
         self._requests -= 1

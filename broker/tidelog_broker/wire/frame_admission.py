@@ -95,7 +95,8 @@ class FrameAdmission:
         size_bytes, self.size_bytes = self.size_bytes, None
         assert size_bytes is not None, "a frame must be admitted before it is complete"
         if self._is_watched:
-            self._unwatch()
+            self._is_watched = False
+            self._slow_senders.receiving.pop(self, None)
         return size_bytes
 
     def gather(self, size_bytes: int) -> bool:
