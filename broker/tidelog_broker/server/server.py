@@ -41,9 +41,10 @@ from tidelog_broker.server.handlers import (
     topics,
 )
 from tidelog_broker.server.session_end import client_error
+from tidelog_broker.wire import quota_account
+from tidelog_broker.wire.caller_shares import begin_work
 from tidelog_broker.wire.connection import Connection, Request
-from tidelog_broker.wire.read_turns import ReadTurns
-from tidelog_broker.wire.request_work import begin_work
+from tidelog_broker.wire.read_turns import WORK_BYTES_PER_US, ReadTurns
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.auth.client_address import counted_address
 from tidelog_proto.auth.unauthenticated_limits import UnauthenticatedConnections
@@ -263,12 +264,26 @@ class Server:
                 connection.abort(error)
 
     def dispatch(self, request: Request) -> None:
-        """Start processing a request."""
-        kind = request.envelope.WhichOneof("kind") or "unknown"
+        """Start processing a request, and charge its event-loop time to its caller until it is answered.
+
+        While the unanswered requests of a caller cost one second together (`quota_account.WORK_US_MAX`), nothing more
+        is read from its connections. For a gateway's caller, which shares its connection with others, further requests
+        are refused.
+        """
+        envelope, connection = request.envelope, request.connection
+        kind = envelope.WhichOneof("kind") or "unknown"
         try:
-            handler = self._handler(kind, request)
-            envelope = request.envelope
-            if request.connection.session is not None or envelope.HasField("caller") or envelope.on_behalf:
+            handler, lifecycle = HANDLERS.get(kind), self.broker.lifecycle
+            if (
+                handler is None
+                or kind in NODES_ONLY
+                or not connection.greeted
+                or lifecycle.starting
+                or lifecycle.stopping
+            ):
+                handler = self._checked(kind, request)
+            self._requests[kind].value += 1
+            if connection.session is not None or envelope.HasField("caller") or envelope.on_behalf:
                 self.access.check(kind, request)
             if envelope.on_behalf and envelope.correlation_id:
                 charge(self.broker, request)
@@ -276,7 +291,19 @@ class Server:
             work_us = cost.of(envelope, len(request.attachment))
             if self.spans is not None and envelope.trace_contexts and kind not in _UNANSWERED:
                 request.end_span = self.spans.begin(kind, envelope.trace_contexts).answered
-            begin_work(request, work_us, uninterrupted_us=cost.uninterrupted_us(work_us))
+            account = request.account
+            if account is not None:
+                begin_work(account, work_us)
+            else:
+                account = connection.account
+                connection.work_us += work_us
+                if account is not None:
+                    account.work_us += work_us
+                    if account.work_us >= quota_account.WORK_US_MAX:
+                        account.hold(connection)
+            request.work_us = work_us
+            # The part that is not divided counts in the read turn at once.
+            connection.took(WORK_BYTES_PER_US * cost.uninterrupted_us(work_us))
             work = handler(self.broker, request)
         except ProtocolError as error:
             if kind in _UNANSWERED and request.connection.greeted:
@@ -304,7 +331,12 @@ class Server:
             else:
                 request.fail(ProtocolError(pb.SHUTTING_DOWN, f"{why}; retry at another node"))
 
-    def _handler(self, kind: str, request: Request) -> Handler:
+    def _checked(self, kind: str, request: Request) -> Handler:
+        """Return the handler of a request.
+
+        Raises:
+            ProtocolError: such a request is not accepted from this connection, or not now.
+        """
         if kind in NODES_ONLY and request.connection.peer_id is None:
             raise ProtocolError(pb.FORBIDDEN, f"{kind} is accepted only from nodes of the cluster")
         handler = HANDLERS.get(kind)
@@ -318,7 +350,6 @@ class Server:
             raise ProtocolError(pb.EPOCH_CHANGING, "the node is starting; retry, or use another node")
         if self.broker.lifecycle.stopping:
             raise ProtocolError(pb.SHUTTING_DOWN, "the node is stopping; retry at another node")
-        self._requests[kind].inc()
         return handler
 
     async def _finish(self, work: Coroutine[Any, Any, None], request: Request) -> None:

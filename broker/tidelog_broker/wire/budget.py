@@ -36,11 +36,3 @@ class Budget(ByteBudget):
     def has_room(self, size_bytes: int) -> bool:
         """Return whether `size_bytes` more fit."""
         return self.used_bytes == 0 or self.used_bytes + size_bytes <= self.bytes_max
-
-    def take(self, size_bytes: int) -> bool:
-        """Count bytes if they fit; a request without bytes, or the only one in the budget, always fits."""
-        before = self.used_bytes
-        if before and size_bytes and before + size_bytes > self.bytes_max:
-            return False
-        self.used_bytes = before + size_bytes
-        return True

@@ -25,6 +25,8 @@ class Charged(Protocol):
     account: Account | None
     """The caller's account while the request is charged."""
     size_bytes: int
+    work_us: int
+    """Event-loop time that is charged for it."""
 
 
 @dataclass(slots=True)
@@ -86,12 +88,26 @@ class CallerShares:
         account, request.account = request.account, None
         if account is None:
             return
+        work_us, request.work_us = request.work_us, 0
+        if work_us:
+            account.ended_work(work_us)
         share = self._shares[account]
         share.requests -= 1
         share.size_bytes -= request.size_bytes
         if not share.requests:
             del self._shares[account]
         account.end(request.size_bytes)
+
+
+def begin_work(account: Account, work_us: int) -> None:
+    """Charge a caller for a request whose work is about to begin.
+
+    Raises:
+        ProtocolError: OVERLOADED, the caller has reached its limit of work; nothing was charged.
+    """
+    if account.is_working:
+        raise busy(account)
+    account.work_us += work_us
 
 
 def busy(account: Account) -> ProtocolError:

@@ -21,8 +21,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, cast
 
 from tidelog_broker.core.peer_auth import Challenge
@@ -34,8 +34,7 @@ from tidelog_broker.wire.connection_host import ConnectionHost, SubscriptionPump
 from tidelog_broker.wire.frame_admission import FrameAdmission
 from tidelog_broker.wire.inbox import Inbox
 from tidelog_broker.wire.quota_account import Account
-from tidelog_broker.wire.read_turns import ENVELOPE_WEIGHT, REQUEST_BYTES, ReadTurn
-from tidelog_broker.wire.request_work import RemainingWork, end_work
+from tidelog_broker.wire.read_turns import ENVELOPE_WEIGHT, REQUEST_BYTES, TURN_BYTES, ReadTurn, RemainingWork
 from tidelog_broker.wire.send_budget import SendBacklog
 from tidelog_broker.wire.sockets import peer_has_closed, tune
 from tidelog_broker.wire.stall_watch import StallWatch, stall_reason
@@ -59,15 +58,14 @@ class Request:
     """A request in progress. It is answered exactly once, which releases its bytes."""
 
     __slots__ = ("account", "answered", "attachment", "connection", "end_span", "envelope", "on_answer", "session",
-                 "size_bytes", "work_of", "work_us")  # fmt: skip
+                 "size_bytes", "work_us")  # fmt: skip
 
     def __init__(self, connection: Connection, frame: Frame, size_bytes: int) -> None:
         self.connection = connection
         self.size_bytes = size_bytes
         """The request's share of the budgets."""
         self.work_us = 0
-        """Charged event-loop time in microseconds; see `request_work`."""
-        self.work_of: Account | None = None
+        """Charged event-loop time in microseconds; see `Server.dispatch`."""
         self.envelope = frame.envelope
         self.attachment = frame.attachment
         self.session: Session | None = None
@@ -119,6 +117,8 @@ class Connection(asyncio.BufferedProtocol):
 
     shares: CallerShares | None = None
     """Set once a gateway has sent a request for one of its callers."""
+    peer_id: str | None = None
+    """The id of the authenticated node at the other end; None for a client."""
 
     def __init__(self, server: ConnectionHost) -> None:
         self.server = server
@@ -136,13 +136,13 @@ class Connection(asyncio.BufferedProtocol):
         """The same account if it has rate quotas."""
         self._held = False
         """Whether the account has paused this connection."""
-        self._own_turn = ReadTurn()
-        """Read turn of this connection while it has no account; see `read_turns`."""
-        self._awaits_turn = self._has_begun = False
+        self.turn = ReadTurn()
+        """Read turn of its caller; of this connection alone while it has no account; see `read_turns`."""
+        self._awaits_turn = self._has_begun = self._stays = False
         """Whether the connection waits for its caller's read turn; whether a frame has begun in the data that is being
-        parsed."""
-        self._received: Iterator[Frame] | None = None
-        """Frames of received data that are parsed when the connection continues."""
+        parsed; whether received data is parsed when the connection continues."""
+        self._kept: Frame | None = None
+        """A complete frame that is processed before it."""
         self.rest = RemainingWork()  # Work of the last request; the next one is not dispatched before it is done.
         self._session_timer: asyncio.TimerHandle | None = None
         self.challenge: Challenge | None = None
@@ -163,12 +163,12 @@ class Connection(asyncio.BufferedProtocol):
         self._receiver = FrameReceiver(
             frame_bytes_max=FRAME_BYTES_MAX_BEFORE_HELLO, admit=self._admit, gather=self._gather
         )
+        self.get_buffer = self._receiver.buffer  # type: ignore[method-assign]  # a call less for each chunk
         self._idle_poll = server.idle_poll
-        self._in_flight_bytes = 0
         self._in_flight_bytes_max = server.settings.connection_in_flight_bytes
         self.work_us = 0
         """Event-loop time of its unanswered requests, in microseconds."""
-        self._requests = 0
+        self._requests = self._in_flight_bytes = 0
         self._requests_max = server.settings.requests_in_flight
         self._admission = FrameAdmission(server.budget, server.slow_senders, self._arrived_bytes, self._close_slow)
         self._has_room = asyncio.Event()
@@ -193,7 +193,8 @@ class Connection(asyncio.BufferedProtocol):
             self._session_timer.cancel()
         if self._stall_watch is not None:
             self._stall_watch.stop()
-        self._transport = self._received = None
+        self._transport = self._kept = None
+        self._stays = False
         self.rest.drop()
         self.backlog.end()
         self._has_room.set()
@@ -209,60 +210,65 @@ class Connection(asyncio.BufferedProtocol):
         if exc is not None:
             log.debug("connection of %r lost: %s", self.client_id, exc)
 
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the base class's signature
-        """Return the memory for the next bytes."""
-        return self._receiver.buffer()
-
     def buffer_updated(self, nbytes: int) -> None:
         """Parse received bytes and dispatch complete requests, until the connection is held or its turn is over.
 
         The remaining frames are processed when it continues, by a call with 0 bytes.
         """
-        frames, self._received, self._has_begun = self._received, None, False
-        if frames is None:
-            if self._receiver.goes_on(nbytes):
-                return
-            if self._receiver.discards:
-                self.took(nbytes)
-            frames = self._receiver.received(nbytes)
-        if nbytes:
-            self._idle_poll.came()
-        if self._turn.is_over and not self._receiver.is_inside_frame:  # A frame that has begun is received to its end.
-            self._await_turn(frames)
-            return
+        came_s = time.perf_counter()
+        receiver, frame = self._receiver, self._kept
+        self._kept, self._stays, self._has_begun = None, False, False
         try:
-            for frame in frames:
-                is_long = self.inbox is None and self._receiver.envelope_bytes > SMALL_ENVELOPE_BYTES
-                if is_long and not self._has_begun and self._turn.is_over:
+            if receiver.incomplete is not None:  # A frame that has begun is received to its end.
+                frame = receiver.take(nbytes)
+                if frame is None:
+                    return
+            else:
+                if receiver.discard_bytes:
+                    self.took(nbytes)
+                if self.turn.taken_bytes >= TURN_BYTES:
+                    receiver.arrived(nbytes)
+                    self._await_turn(frame)
+                    frame = None
+                elif frame is None:
+                    frame = receiver.take(nbytes)
+            while frame is not None:
+                inbox = self.inbox
+                is_long = inbox is None and receiver.envelope_bytes > SMALL_ENVELOPE_BYTES
+                if is_long and not self._has_begun and self.turn.taken_bytes >= TURN_BYTES:
                     # Complete, but expensive: each turn processes one such request over all connections of the caller.
-                    self._await_turn(chain((frame,), frames))
-                    return
-                self._take(frame)
-                if self._transport is None:
-                    return
-                if not self.rest.is_done(self._turn) or (self._receiver.left_bytes and self._turn.is_over):
-                    self._await_turn(frames)
-                    return
-                if self._held:
-                    self._received = frames
+                    self._await_turn(frame)
                     break
+                if inbox is not None and frame.envelope.correlation_id == 0 and frame is not DECLINED:
+                    inbox.take(frame)
+                elif frame is not DECLINED:
+                    self.server.dispatch(Request(self, frame, self._admission.whole()))
+                if self._transport is None:
+                    break
+                if (self.rest.request is not None and not self.rest.is_done(self.turn)) or (
+                    receiver.left_bytes and self.turn.taken_bytes >= TURN_BYTES
+                ):
+                    self._await_turn(None)
+                    break
+                if self._held:
+                    self._stays = True
+                    break
+                frame = receiver.take() if receiver.left_bytes else None
         except ProtocolError as error:
+            if nbytes:
+                self._idle_poll.came(came_s)
             self.abort(error)
             return
+        if self._awaits_turn or self._transport is None:
+            if nbytes:
+                self._idle_poll.came(came_s)
+            return
         if nbytes:
-            self._idle_poll.waits(nbytes)
+            self._idle_poll.waits(nbytes, came_s)
         if self._admission.size_bytes is not None and self.inbox is None:
             self._admission.watch()
         if self._held or self._requests >= self._requests_max or self._in_flight_bytes >= self._in_flight_bytes_max:
             self._balance_reading()
-
-    def _take(self, frame: Frame) -> None:
-        if frame is DECLINED:
-            return
-        if self.inbox is not None and frame.envelope.correlation_id == 0:
-            self.inbox.take(frame)
-        else:
-            self.server.dispatch(Request(self, frame, self._admission.whole()))
 
     def pause_writing(self) -> None:
         """Reduce reading: the client is slow to read. Not every asyncio release calls this; see `send_budget`."""
@@ -304,26 +310,26 @@ class Connection(asyncio.BufferedProtocol):
         self._held = False
         self._go_on()
 
-    @property
-    def _turn(self) -> ReadTurn:
-        return self._own_turn if self.account is None else self.account.turn
-
     def took(self, size_bytes: int) -> None:
         """Count weighted bytes in its caller's read turn."""
-        self.server.read_turns.took(self._turn, size_bytes)
+        turn = self.turn
+        if turn.taken_bytes + size_bytes < TURN_BYTES:
+            turn.taken_bytes += size_bytes
+        else:
+            self.server.read_turns.took(turn, size_bytes)
 
-    def _await_turn(self, frames: Iterator[Frame]) -> None:
-        """Pause reading and keep the parsed frames until the caller's next turn."""
-        self._received = frames
-        self._awaits_turn = True
-        self.server.read_turns.wait(self._turn, self)
+    def _await_turn(self, frame: Frame | None) -> None:
+        """Pause reading until the caller's next turn, and keep a complete frame until then."""
+        self._kept = frame
+        self._stays = self._awaits_turn = True
+        self.server.read_turns.wait(self.turn, self)
         self._balance_reading()
 
     def take_turn(self) -> None:
         """Continue in a new turn."""
         # A request that has begun is answered, even while the account pauses the connection.
-        if not self.rest.is_done(self._turn):
-            self.server.read_turns.wait(self._turn, self)
+        if not self.rest.is_done(self.turn):
+            self.server.read_turns.wait(self.turn, self)
             return
         self._awaits_turn = False
         self._go_on()
@@ -331,7 +337,7 @@ class Connection(asyncio.BufferedProtocol):
     def _go_on(self) -> None:
         if self._held or self._awaits_turn:  # `take_turn` or `read_on` is called again when neither applies.
             return
-        if self._received is not None:
+        if self._stays:
             self.buffer_updated(0)
         self._balance_reading()
 
@@ -376,11 +382,6 @@ class Connection(asyncio.BufferedProtocol):
             raise overloaded()
 
     # --- for the server and the handlers ---------------------------------------------------------------
-
-    @property
-    def peer_id(self) -> str | None:
-        """The id of the authenticated node at the other end; None for a client."""
-        return None if self.inbox is None else self.inbox.node_id
 
     def certificate(self) -> Mapping[str, Any] | None:
         """Return the verified certificate of the other end; None if it has none."""
@@ -451,7 +452,7 @@ class Connection(asyncio.BufferedProtocol):
     def become_peer(self, inbox: Inbox, *, frame_bytes_max: int) -> None:
         """Mark the connection as an authenticated node's; its one-way messages go to `inbox`."""
         assert self.inbox is None
-        self.inbox = inbox
+        self.inbox, self.peer_id = inbox, inbox.node_id
         self.backlog.become_node()
         self.greet(f"node {inbox.node_id}", "a node", frame_bytes_max=frame_bytes_max)
         if self._transport is not None:
@@ -474,9 +475,15 @@ class Connection(asyncio.BufferedProtocol):
     def release(self, request: Request) -> None:
         """Release a request's share of the budgets."""
         request.attachment = _NOTHING
-        end_work(request)
         if self.shares is not None:
             self.shares.give_back(request)
+        work_us, request.work_us = request.work_us, 0
+        if work_us:
+            self.work_us -= work_us
+            if self.account is not None:
+                self.account.work_us -= work_us
+                if self.account.holds:
+                    self.account.made_room()
         self._give_back(request.size_bytes)
         if not self._reading:
             self._balance_reading()
@@ -486,18 +493,19 @@ class Connection(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        if not attachments:
-            head = encode_frame(envelope)
-            transport.write(head)
-            self.backlog.wrote(len(head))
-            return
-        size_bytes = sum(map(len, attachments))
+        size_bytes = sum(map(len, attachments)) if attachments else 0
         head = encode_frame(envelope, size_bytes)
-        if size_bytes <= JOIN_BYTES_MAX:
+        if not size_bytes:
+            transport.write(head)
+        elif size_bytes <= JOIN_BYTES_MAX:
             transport.write(b"".join([head, *attachments]))
         else:
             write_parts(transport, [head, *attachments])
-        self.backlog.wrote(len(head) + size_bytes)
+        backlog = self.backlog
+        if backlog.unsent_bytes or transport.get_write_buffer_size():
+            backlog.wrote(len(head) + size_bytes)
+        else:  # All of it was sent, as before.
+            backlog.written_bytes += len(head) + size_bytes
 
     def abort(self, error: ProtocolError) -> None:
         """Send the error that ends the stream, then close."""
@@ -530,43 +538,51 @@ class Connection(asyncio.BufferedProtocol):
         The read turn is charged in both cases; the attachment of a declined request is charged while it is discarded.
         """
         self._has_begun = True
-        is_admitted = self._let_in(envelope, attachment_bytes)
-        weight = REQUEST_BYTES + ENVELOPE_WEIGHT * self._receiver.envelope_bytes
-        self.took(weight + attachment_bytes if is_admitted else weight)
-        return is_admitted
-
-    def _let_in(self, envelope: pb.Envelope, attachment_bytes: int) -> bool:
-        self._admission.gathered()
+        envelope_bytes = self._receiver.envelope_bytes
         size_bytes = attachment_bytes
-        if self._receiver.envelope_bytes > SMALL_ENVELOPE_BYTES:
-            size_bytes += self._receiver.envelope_bytes
-        if self.inbox is not None:
-            if envelope.correlation_id == 0:
-                return self.inbox.admit(size_bytes)
-            left_bytes = self._in_flight_bytes_max - self._in_flight_bytes
-            full = self._requests >= FORWARDED_IN_FLIGHT_MAX or bool(self._in_flight_bytes and size_bytes > left_bytes)
+        if envelope_bytes > SMALL_ENVELOPE_BYTES:
+            size_bytes += envelope_bytes
+        if self._admission.gathering_bytes:
+            self._admission.gathered()
+        if self.inbox is not None and envelope.correlation_id == 0:
+            is_admitted = not size_bytes or self.inbox.admit(size_bytes)
+        elif (not size_bytes and self.inbox is None and self.meter is None) or self._has_room_for(size_bytes):
+            self._requests += 1
+            self._in_flight_bytes += size_bytes
+            self._admission.size_bytes = size_bytes
+            account = self.account
+            if account is not None and size_bytes:
+                account.in_flight_bytes += size_bytes
+                if account.in_flight_bytes >= account.in_flight_bytes_max:
+                    account.filled_up(self, size_bytes)
+            is_admitted = True
         else:
-            full = False
-            if self.meter is not None:
-                self.meter.came(self, size_bytes)
-        if full or not self._admission.has_room_for(size_bytes):
             self.server.metrics.declined.inc()
             self.send(pb.Envelope(correlation_id=envelope.correlation_id, error=overloaded().to_message()))
-            return False
-        self._requests += 1
-        self._in_flight_bytes += size_bytes
-        self._admission.size_bytes = size_bytes
-        account = self.account
-        if account is not None:
-            account.in_flight_bytes += size_bytes
-            if size_bytes and account.in_flight_bytes >= account.in_flight_bytes_max:
-                account.filled_up(self, size_bytes)
-        return True
+            is_admitted = False
+        turn = self.turn
+        taken_bytes = REQUEST_BYTES + ENVELOPE_WEIGHT * envelope_bytes + (attachment_bytes if is_admitted else 0)
+        if turn.taken_bytes + taken_bytes < TURN_BYTES:
+            turn.taken_bytes += taken_bytes
+        else:
+            self.server.read_turns.took(turn, taken_bytes)
+        return is_admitted
+
+    def _has_room_for(self, size_bytes: int) -> bool:
+        """Count the bytes of a request in the node's budget and in the account's rate, if the limits allow it."""
+        if self.inbox is not None:
+            left_bytes = self._in_flight_bytes_max - self._in_flight_bytes
+            if self._requests >= FORWARDED_IN_FLIGHT_MAX or (self._in_flight_bytes and size_bytes > left_bytes):
+                return False
+        elif self.meter is not None:
+            self.meter.came(self, size_bytes)
+        return not size_bytes or self.server.budget.take(size_bytes) or self._admission.has_room_for(size_bytes)
 
     def _give_back(self, size_bytes: int) -> None:
         self._requests -= 1
         self._in_flight_bytes -= size_bytes
-        self.server.budget.give_back(size_bytes)
+        if size_bytes:
+            self.server.budget.give_back(size_bytes)
         account = self.account
         if account is not None:
             account.in_flight_bytes -= size_bytes
@@ -584,7 +600,7 @@ class Connection(asyncio.BufferedProtocol):
             self._requests < self._requests_max and self._in_flight_bytes < self._in_flight_bytes_max
         )
         may_go_on = has_room and not self._held and not self._awaits_turn
-        is_coming = self._admission.size_bytes is not None and self._received is None
+        is_coming = self._admission.size_bytes is not None and not self._stays
         may_read = self._keeps_up and (may_go_on or is_coming)
         if may_read != self._reading:
             self._reading = may_read

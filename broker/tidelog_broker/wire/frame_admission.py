@@ -30,11 +30,11 @@ class FrameAdmission:
     __slots__ = (
         "_arrived_bytes",
         "_budget",
-        "_gathering_bytes",
         "_is_watched",
         "_since_s",
         "_slow_senders",
         "_too_slow",
+        "gathering_bytes",
         "size_bytes",
     )
 
@@ -51,7 +51,7 @@ class FrameAdmission:
         self._slow_senders = slow_senders
         self._arrived_bytes = arrived_bytes
         self._too_slow = too_slow
-        self._gathering_bytes = 0
+        self.gathering_bytes = 0
         """Budget share of a large envelope that is not complete."""
         self._is_watched = False
         """Whether the frame is registered in `slow_senders`."""
@@ -63,7 +63,7 @@ class FrameAdmission:
     @property
     def held_bytes(self) -> int:
         """The budget share of the incomplete frame."""
-        return self._gathering_bytes or self.size_bytes or 0
+        return self.gathering_bytes or self.size_bytes or 0
 
     def is_slow(self, now_s: float) -> bool:
         """Return whether the frame arrives too slowly."""
@@ -95,7 +95,8 @@ class FrameAdmission:
         size_bytes, self.size_bytes = self.size_bytes, None
         assert size_bytes is not None, "a frame must be admitted before it is complete"
         if self._is_watched:
-            self._unwatch()
+            self._is_watched = False
+            self._slow_senders.receiving.pop(self, None)
         return size_bytes
 
     def gather(self, size_bytes: int) -> bool:
@@ -110,13 +111,13 @@ class FrameAdmission:
             if budget.used_bytes + size_bytes > budget.bytes_max + budget.bytes_max // _GATHERED_SHARE:
                 return False
             budget.take_anyway(size_bytes)
-        self._gathering_bytes = size_bytes
+        self.gathering_bytes = size_bytes
         self.watch()
         return True
 
     def gathered(self) -> None:
         """Stop counting the envelope separately: it is complete."""
-        if self._gathering_bytes:
+        if self.gathering_bytes:
             self._give_back_envelope()
             self._unwatch()
 
@@ -128,8 +129,8 @@ class FrameAdmission:
         return size_bytes
 
     def _give_back_envelope(self) -> None:
-        self._budget.give_back(self._gathering_bytes)
-        self._gathering_bytes = 0
+        self._budget.give_back(self.gathering_bytes)
+        self.gathering_bytes = 0
 
     def _unwatch(self) -> None:
         if self._is_watched:

@@ -46,34 +46,25 @@ Received = Callable[[str, LinkMessage, Sequence[Batch]], None]
 _Outcomes = Sequence[Sequence[Batch] | ProtocolError]
 
 
-class _ArrivedMessage:
-    """A message in progress; `outcomes` holds each entry's batches or error once they are verified."""
+class _WaitingMessage:
+    """A message that waits for its verification on a worker, or for that of an earlier message."""
 
-    __slots__ = ("attachment_bytes", "entries", "is_long", "outcomes", "parts", "size_bytes")
+    __slots__ = ("entries", "is_long", "outcomes", "parts", "size_bytes")
 
-    def __init__(self, entries: Sequence[LinkMessage], parts: Sequence[memoryview], attachment_bytes: int) -> None:
+    def __init__(
+        self, entries: Sequence[LinkMessage], parts: Sequence[memoryview], size_bytes: int, *, is_long: bool
+    ) -> None:
         self.entries = entries
         self.parts = parts
-        self.attachment_bytes = attachment_bytes
-        self.size_bytes = attachment_bytes
+        self.size_bytes = size_bytes
         """The message's share of the budget."""
-        self.is_long = attachment_bytes > VERIFY_ON_LOOP_BYTES and not self._has_few()
+        self.is_long = is_long
         """Whether it is verified on a worker."""
         self.outcomes: _Outcomes | None = None
+        """Each entry's batches or error, once they are verified on a worker."""
 
     def verify(self) -> _Outcomes:
-        return [_verified(part) for part in self.parts]
-
-    def _has_few(self) -> bool:
-        if self.attachment_bytes > VERIFY_FEW_BYTES:
-            return False
-        try:
-            if len(self.parts) == 1 and batch_length(self.parts[0]) == self.attachment_bytes:
-                return True  # a single batch, the common case
-            batches = chain.from_iterable(map(iter_batches, self.parts))
-            return sum(1 for _ in islice(batches, FEW_BATCHES + 1)) <= FEW_BATCHES
-        except ProtocolError:
-            return False  # Reported for the entry when it is verified.
+        return list(map(_verified, self.parts))
 
 
 class Inbox:
@@ -103,7 +94,7 @@ class Inbox:
         self._verifiers = verifiers
         self._bytes_in = metrics.peer_bytes_in.tally(node_id)
         self._dropped = metrics.peer_dropped_in.tally(node_id)
-        self._waiting: deque[_ArrivedMessage] = deque()
+        self._waiting: deque[_WaitingMessage] = deque()
         self._arriving_bytes = 0
         self._closed = False
 
@@ -126,28 +117,39 @@ class Inbox:
         return True
 
     def take(self, frame: Frame) -> None:
-        """Queue a complete message that was admitted, for verification and delivery.
+        """Verify and deliver a complete message that was admitted, or queue it if that has to happen later.
 
         Raises:
             ProtocolError: MALFORMED_FRAME or UNKNOWN_KIND; the connection cannot be used further.
         """
-        size_bytes = self._arriving_bytes
-        assert size_bytes >= len(frame.attachment)
-        message = _arrived(frame)
-        message.size_bytes = size_bytes
+        attachment, size_bytes = frame.attachment, self._arriving_bytes
+        attachment_bytes = len(attachment)
+        assert size_bytes >= attachment_bytes
+        kind = frame.envelope.WhichOneof("kind")
+        if kind not in ONE_WAY_KINDS:
+            raise ProtocolError(pb.UNKNOWN_KIND, f"a {kind} without a correlation id is not a one-way message")
+        message: Any = getattr(frame.envelope, kind)
+        entries: Sequence[Any] = (message,) if kind in SINGLE_KINDS else message.entries
+        if len(entries) > ENTRIES_PER_PEER_MESSAGE_MAX:
+            raise ProtocolError(
+                pb.MALFORMED_FRAME, f"a {kind} has {len(entries)} entries, the limit is {ENTRIES_PER_PEER_MESSAGE_MAX}"
+            )
+        parts: Sequence[memoryview] = ()
+        if kind in KINDS_WITH_BATCHES:
+            if len(entries) == 1 and entries[0].length == attachment_bytes:
+                parts = (attachment,)  # the common case
+            else:
+                parts = split_attachment(attachment, [entry.length for entry in entries])
+        elif attachment_bytes:
+            raise ProtocolError(pb.MALFORMED_FRAME, f"a {kind} has no attachment, got {attachment_bytes} bytes")
         self._arriving_bytes = 0
-        if not (size_bytes or self._waiting or self._closed):
-            for entry in message.entries:
-                self._hand_on(entry, ())
+        self._bytes_in.value += attachment_bytes
+        is_long = attachment_bytes > VERIFY_ON_LOOP_BYTES and not _are_few(parts, attachment_bytes)
+        if is_long or self._waiting:
+            self._queue(_WaitingMessage(entries, parts, size_bytes, is_long=is_long))
             return
-        self._bytes_in.value += message.attachment_bytes
-        if message.is_long:
-            self._waiting.append(message)
-            self._verifiers.start(0, message.verify, lambda outcomes, error: self._verified(message, outcomes, error))
-        elif self._waiting:
-            self._waiting.append(message)
-        else:
-            self._deliver(message)
+        outcomes = list(map(_verified, parts)) if attachment_bytes and not self._closed else ()
+        self._deliver(entries, outcomes, size_bytes)
 
     def close(self) -> None:
         """Stop delivery: the connection is closed or was replaced."""
@@ -155,62 +157,67 @@ class Inbox:
         self._budget.give_back(self._arriving_bytes)
         self._arriving_bytes = 0
 
-    def _verified(self, message: _ArrivedMessage, outcome: _Outcomes | None, error: BaseException | None) -> None:
+    def _queue(self, message: _WaitingMessage) -> None:
+        self._waiting.append(message)
+        if message.is_long:
+            self._verifiers.start(0, message.verify, lambda outcomes, error: self._verified(message, outcomes, error))
+
+    def _verified(self, message: _WaitingMessage, outcomes: _Outcomes | None, error: BaseException | None) -> None:
         """Record the result of a verification and deliver all messages that are ready."""
-        if outcome is None:
+        if outcomes is None:
             log.error("verifying a message from node %r failed: %r", self.node_id, error, exc_info=error)
-            outcome = [ProtocolError(pb.INTERNAL, "verification failed")] * len(message.parts)
-        message.outcomes = outcome
+            outcomes = [ProtocolError(pb.INTERNAL, "verification failed")] * len(message.parts)
+        message.outcomes = outcomes
         while self._waiting:
             first = self._waiting[0]
-            if first.outcomes is None and first.is_long:
-                return
+            if first.outcomes is None:
+                if first.is_long:
+                    return
+                first.outcomes = () if self._closed else first.verify()
             self._waiting.popleft()
-            self._deliver(first)
+            self._deliver(first.entries, first.outcomes, first.size_bytes)
 
-    def _deliver(self, message: _ArrivedMessage) -> None:
+    def _deliver(self, entries: Sequence[LinkMessage], outcomes: _Outcomes, size_bytes: int) -> None:
+        """Pass each entry with its batches to the receiver, and return the message's share of the budget.
+
+        Args:
+            outcomes: each entry's batches or error; empty: no entry has batches.
+        """
         if not self._closed:
-            outcome = message.outcomes if message.outcomes is not None else message.verify()
-            for index, entry in enumerate(message.entries):
-                self._hand_on(entry, outcome[index] if outcome else ())
-        if message.size_bytes:
-            self._budget.give_back(message.size_bytes)
+            for index, entry in enumerate(entries):
+                batches = outcomes[index] if outcomes else ()
+                if isinstance(batches, ProtocolError):
+                    self._drop(entry, batches)
+                    continue
+                try:
+                    self._received(self.node_id, entry, batches)
+                except Exception:  # A bug in the handling of one partition's message must not affect other messages.
+                    log.exception("processing a %s from node %r failed", type(entry).__name__, self.node_id)
+        if size_bytes:
+            self._budget.give_back(size_bytes)
 
-    def _hand_on(self, entry: LinkMessage, batches: Sequence[Batch] | ProtocolError) -> None:
-        if isinstance(batches, ProtocolError):
-            self._dropped.inc()
-            log.error(
-                "dropping batches from node %r for partition %d of topic %s: %s",
-                self.node_id,
-                entry.partition,
-                entry.topic_id.hex(),
-                batches,
-            )
-            return
-        try:
-            self._received(self.node_id, entry, batches)
-        except Exception:  # A bug in the handling of one partition's message must not affect other messages.
-            log.exception("processing a %s from node %r failed", type(entry).__name__, self.node_id)
-
-
-def _arrived(frame: Frame) -> _ArrivedMessage:
-    """Split a message into its entries and its attachment into their parts, checking only lengths."""
-    kind = frame.envelope.WhichOneof("kind")
-    if kind not in ONE_WAY_KINDS:
-        raise ProtocolError(pb.UNKNOWN_KIND, f"a {kind} without a correlation id is not a one-way message")
-    message: Any = getattr(frame.envelope, kind)
-    entries: Sequence[Any] = [message] if kind in SINGLE_KINDS else message.entries
-    if len(entries) > ENTRIES_PER_PEER_MESSAGE_MAX:
-        raise ProtocolError(
-            pb.MALFORMED_FRAME, f"a {kind} has {len(entries)} entries, the limit is {ENTRIES_PER_PEER_MESSAGE_MAX}"
+    def _drop(self, entry: LinkMessage, error: ProtocolError) -> None:
+        self._dropped.inc()
+        log.error(
+            "dropping batches from node %r for partition %d of topic %s: %s",
+            self.node_id,
+            entry.partition,
+            entry.topic_id.hex(),
+            error,
         )
-    if kind in KINDS_WITH_BATCHES:
-        parts = split_attachment(frame.attachment, [entry.length for entry in entries])
-    elif len(frame.attachment):
-        raise ProtocolError(pb.MALFORMED_FRAME, f"a {kind} has no attachment, got {len(frame.attachment)} bytes")
-    else:
-        parts = []
-    return _ArrivedMessage(entries, parts, len(frame.attachment))
+
+
+def _are_few(parts: Sequence[memoryview], size_bytes: int) -> bool:
+    """Return whether large parts contain few batches, which are verified on the event loop."""
+    if size_bytes > VERIFY_FEW_BYTES:
+        return False
+    try:
+        if len(parts) == 1 and batch_length(parts[0]) == size_bytes:
+            return True  # a single batch, the common case
+        batches = chain.from_iterable(map(iter_batches, parts))
+        return sum(1 for _ in islice(batches, FEW_BATCHES + 1)) <= FEW_BATCHES
+    except ProtocolError:
+        return False  # Reported for the entry when it is verified.
 
 
 def _verified(part: memoryview) -> Sequence[Batch] | ProtocolError:

@@ -63,17 +63,7 @@ class OneWay:
         self.batches = batches
         self.attachment_bytes = sum(map(len, batches)) if batches else 0
         self.parts: Sequence[bytes | memoryview] = ()
-        """The encoded frame; small batches are joined with it."""
-
-    def encode(self) -> None:
-        """Encode the frame of this message alone.
-
-        Raises:
-            ProtocolError: FRAME_TOO_LARGE.
-        """
-        head = encode_frame(alone(self.message, self.batches).envelope, self.attachment_bytes)
-        parts: list[bytes | memoryview] = [head, *self.batches]
-        self.parts = [b"".join(parts)] if self.attachment_bytes <= JOIN_BYTES_MAX else parts
+        """The frame, once the first link has encoded it; small batches are joined with it."""
 
 
 class Link(asyncio.BufferedProtocol):
@@ -93,6 +83,7 @@ class Link(asyncio.BufferedProtocol):
         self._bytes_out = metrics.peer_bytes_out.tally(peer_id)
         self._dropped = metrics.peer_dropped_out.tally(peer_id)
         self._receiver = FrameReceiver(frame_bytes_max=FRAME_BYTES_MAX_BEFORE_HELLO, admit=self._admit)
+        self.get_buffer = self._receiver.buffer  # type: ignore[method-assign]  # a call less for each chunk
         self._transport: asyncio.Transport | None = None
         self._stall_watch: StallWatch | None = None
         self._outbox = Outbox()
@@ -182,7 +173,18 @@ class Link(asyncio.BufferedProtocol):
             now_s = time.perf_counter()
             if now_s - self._left_s >= GATHER_S:
                 self._left_s = now_s
-                self._write_alone(transport, one_way)
+                parts, attachment_bytes = one_way.parts, one_way.attachment_bytes
+                if not parts:
+                    head = encode_frame(alone(one_way.message, one_way.batches).envelope, attachment_bytes)
+                    parts = (head, *one_way.batches)
+                    if attachment_bytes <= JOIN_BYTES_MAX:
+                        parts = (b"".join(parts),)
+                    one_way.parts = parts
+                self._bytes_out.value += attachment_bytes
+                if len(parts) == 1:
+                    transport.write(parts[0])
+                else:
+                    write_parts(transport, parts)
                 return
             self._outbox.put(one_way.message, one_way.batches)
             self._loop.call_soon(self.flush)
@@ -198,15 +200,6 @@ class Link(asyncio.BufferedProtocol):
                 self._dropped.inc(outgoing.entries)
             else:
                 self._write(transport, outgoing)
-
-    def _write_alone(self, transport: asyncio.Transport, one_way: OneWay) -> None:
-        if not one_way.parts:
-            one_way.encode()
-        self._bytes_out.value += one_way.attachment_bytes
-        if len(one_way.parts) == 1:
-            transport.write(one_way.parts[0])
-        else:
-            write_parts(transport, one_way.parts)
 
     def _write(self, transport: asyncio.Transport, outgoing: OutgoingEnvelope) -> None:
         size_bytes = outgoing.attachment_bytes
@@ -275,10 +268,6 @@ class Link(asyncio.BufferedProtocol):
         """Start the stall watch of the new connection."""
         self._transport = cast("asyncio.Transport", transport)
         self._stall_watch = StallWatch(transport.get_extra_info("socket"), lambda: self.close(stall_reason()))
-
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the base class's signature
-        """Return the memory for the next bytes."""
-        return self._receiver.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
         """Parse received bytes and resolve the pending requests; close the link on any frame that is not an answer."""

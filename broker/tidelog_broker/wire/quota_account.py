@@ -46,6 +46,8 @@ class Client(Waiter, Protocol):
     """The account that counts its bytes in flight; None before HELLO and after it is closed."""
     meter: Account | None
     """The same account if it has rate quotas; None otherwise."""
+    turn: ReadTurn
+    """The read turn of the account, or a turn of its own without one."""
     work_us: int
     """Event-loop time of its unanswered requests, in microseconds."""
 
@@ -179,6 +181,7 @@ class Account:
         self.clients[client] = meters
         if meters:
             client.account = self
+            client.turn = self.turn
             client.meter = self if self.limits.has_rates else None
             self.in_flight_bytes += client.in_flight_bytes
             self.work_us += client.work_us
@@ -191,6 +194,7 @@ class Account:
             self.in_flight_bytes -= client.in_flight_bytes
             self.work_us -= client.work_us
             client.account = client.meter = None
+            client.turn = ReadTurn()
         self._incoming.leave(client)
         self._outgoing.leave(client)
         self.made_room()
@@ -227,12 +231,6 @@ class Account:
         independent of each other.
         """
         if self.limits.in_flight_bytes is not None or client.in_flight_bytes > size_bytes:
-            self.hold(client)
-
-    def began_work(self, client: Client, work_us: int) -> None:
-        """Charge the work of a request that is about to begin; pause its connection beyond the limit."""
-        self.work_us += work_us
-        if self.is_working:
             self.hold(client)
 
     @property

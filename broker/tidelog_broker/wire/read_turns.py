@@ -6,6 +6,9 @@ works has tens of megabytes read from each of its connections in each iteration 
 record waits for all of that. So each caller has a `ReadTurn` for all of its connections: after `TURN_BYTES`, the node
 does not read from them until the next iteration of the loop, which starts a new turn of the same size. In between it
 reads from other callers. A turn costs about 10 µs, and only callers that send that much have turns.
+
+A request whose parts must be processed in order of arrival, before any later request, does not run in a task but as
+the `RemainingWork` of its connection: slice by slice, in its caller's turns.
 """
 
 from __future__ import annotations
@@ -61,6 +64,47 @@ class ReadTurn:
     def is_over(self) -> bool:
         """Whether nothing more may be read in this iteration of the loop."""
         return self.taken_bytes >= TURN_BYTES
+
+
+class Divided(Protocol):
+    """A request that its connection processes in slices, in its caller's read turns."""
+
+    def next_slice(self) -> bool:
+        """Handle the next entries, charge their cost to the read turn, and return whether they were the last."""
+        ...
+
+    def drop(self) -> None:
+        """Discard the remaining work: the connection is closed, and no answer can be sent."""
+
+
+class RemainingWork:
+    """The remaining slices of a connection's last request."""
+
+    __slots__ = ("request",)
+
+    def __init__(self) -> None:
+        self.request: Divided | None = None
+        """None when all work is done."""
+
+    def begin(self, request: Divided) -> None:
+        """Start a request that is finished before any later one is dispatched."""
+        assert self.request is None, "a request was dispatched before the previous one was done"
+        self.request = request
+
+    def is_done(self, turn: ReadTurn) -> bool:
+        """Run slices until the caller's turn is over; return whether all work is done."""
+        while self.request is not None:
+            if turn.is_over:
+                return False
+            if self.request.next_slice():
+                self.request = None
+        return True
+
+    def drop(self) -> None:
+        """Discard the remaining work, if any."""
+        request, self.request = self.request, None
+        if request is not None:
+            request.drop()
 
 
 class ReadTurns:

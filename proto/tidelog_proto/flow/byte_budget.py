@@ -49,6 +49,14 @@ class ByteBudget:
         self.bytes_max = bytes_max
         self.used_bytes = 0
 
+    def take(self, size_bytes: int) -> bool:
+        """Count bytes if they fit; a holder without bytes, or the only one of the budget, always fits."""
+        before = self.used_bytes
+        if before and size_bytes and before + size_bytes > self.bytes_max:
+            return False
+        self.used_bytes = before + size_bytes
+        return True
+
     def take_anyway(self, size_bytes: int) -> None:
         """Count bytes without checking the limit."""
         self.used_bytes += size_bytes

@@ -65,9 +65,19 @@ class IdlePoll:
         self._pause_s = 0.0
         self._paused_until_s = 0.0
 
-    def waits(self, size_bytes: int) -> None:
-        """Start a wait for a message, after one of `size_bytes` bytes."""
-        now_s = self._since_s = time.perf_counter()
+    def waits(self, size_bytes: int, came_s: float | None = None) -> None:
+        """Start a wait for a message, after one of `size_bytes` bytes.
+
+        Args:
+            came_s: as of `came`, for a message that is handled without a call of `came`; None: `came` was called.
+        """
+        now_s = time.perf_counter()
+        if came_s is not None:
+            self._came_soon = came_s - self._since_s < _SOON * self._poll_s
+            if self._is_looking and self._pause_s and came_s < self._until_s:
+                self._pause_s = self._pause_s / 2 if self._pause_s > PAUSE_S_MIN else 0.0
+            self._until_s = 0.0
+        self._since_s = now_s
         if self._came_soon and size_bytes <= POLLED_BYTES_MAX and now_s >= self._paused_until_s:
             self._until_s = now_s + self._poll_s
             self._looked_s = now_s
@@ -75,11 +85,16 @@ class IdlePoll:
                 self._is_looking = True
                 self._loop.call_soon(self._look)
 
-    def came(self) -> None:
-        """End the wait: the message has arrived."""
-        now_s = time.perf_counter()
-        self._came_soon = now_s - self._since_s < _SOON * self._poll_s
-        if self._is_looking and self._pause_s and now_s < self._until_s:
+    def came(self, came_s: float | None = None) -> None:
+        """End the wait: the message has arrived.
+
+        Args:
+            came_s: when, by `time.perf_counter`; by default now.
+        """
+        if came_s is None:
+            came_s = time.perf_counter()
+        self._came_soon = came_s - self._since_s < _SOON * self._poll_s
+        if self._is_looking and self._pause_s and came_s < self._until_s:
             self._pause_s = self._pause_s / 2 if self._pause_s > PAUSE_S_MIN else 0.0
         self._until_s = 0.0
 

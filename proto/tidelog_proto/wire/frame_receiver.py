@@ -39,7 +39,9 @@ _envelope_of: Final = pb.Envelope.FromString
 _made: Final = tuple.__new__
 """Creates a frame; the named tuple's own constructor is a slower wrapper of this."""
 
-DECLINED: Final = Frame(pb.Envelope(), memoryview(b""))
+_NOTHING: Final = memoryview(b"")
+
+DECLINED: Final = Frame(pb.Envelope(), _NOTHING)
 """Yielded instead of a declined frame, so that the caller can stop after it as after any other frame."""
 
 
@@ -50,8 +52,8 @@ def _gather_any(size_bytes: int) -> None:
 class FrameReceiver:
     """Splits received bytes into frames; for `asyncio.BufferedProtocol`.
 
-    Receive into `buffer()`, then call `received(n)`, which yields the complete frames. For a declined frame it yields
-    `DECLINED`: `admit` has seen its envelope and answers it.
+    Receive into `buffer()`, then call `take(n)`, which returns the next complete frame, or iterate over `received(n)`.
+    For a declined frame they return `DECLINED`: `admit` has seen its envelope and answers it.
 
     Args:
         admit: see `Admit`; None: all frames are admitted.
@@ -67,27 +69,20 @@ class FrameReceiver:
         self._gather = gather
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._filled = 0
+        self._at = 0
+        """Position of the first byte in the scratch buffer that is not parsed."""
         self.incomplete: pb.Envelope | None = None
         """Envelope of the frame whose attachment is being received into memory of its own; None between frames."""
-        self._attachment = memoryview(b"")
+        self._attachment = _NOTHING
         self._attachment_filled = 0
-        self._discard_bytes = 0
+        self.discard_bytes = 0
+        """Bytes of a declined attachment that are not received yet."""
         self._expects_large = False
 
     @property
     def arrived_bytes(self) -> int:
         """Received bytes of the current attachment, or else of the current envelope."""
         return self._filled if self.incomplete is None else self._attachment_filled
-
-    @property
-    def is_inside_frame(self) -> bool:
-        """Whether a frame is partly received and its attachment's memory is allocated."""
-        return self.incomplete is not None
-
-    @property
-    def discards(self) -> bool:
-        """Whether the next bytes belong to a declined attachment."""
-        return self._discard_bytes > 0
 
     def buffer(self, sizehint: int = -1) -> memoryview:  # noqa: ARG002 - so that it can serve as a protocol's `get_buffer`
         """Return the buffer for the next bytes; never empty."""
@@ -98,9 +93,9 @@ class FrameReceiver:
         return self._scratch[self._filled :]
 
     def goes_on(self, size_bytes: int) -> bool:
-        """Count bytes in the middle of a large attachment; return False for all other bytes, which `received` takes.
+        """Count bytes in the middle of a large attachment; return False for all other bytes, which `take` takes.
 
-        A fast path for callers that wait for the complete frame; `received` accepts these bytes as well.
+        A fast path for callers that wait for the complete frame; `take` accepts these bytes as well.
         """
         filled = self._attachment_filled + size_bytes
         if self.incomplete is None or filled >= len(self._attachment):
@@ -111,9 +106,9 @@ class FrameReceiver:
     def event(self, size_bytes: int) -> PushedEvent | None:
         """Return the small frame that `size_bytes` in `buffer()` consist of, if it is a pushed event as nodes send it.
 
-        None for other bytes: use `whole` or `received`. Only for a receiver without `admit`.
+        None for other bytes: use `whole` or `take`. Only for a receiver without `admit`.
         """
-        if self._filled or self.incomplete is not None or self._discard_bytes or size_bytes > self.frame_bytes_max:
+        if self._filled or self.incomplete is not None or self.discard_bytes or size_bytes > self.frame_bytes_max:
             return None
         event = pushed_event(self._scratch, size_bytes)
         if event is not None:
@@ -122,11 +117,11 @@ class FrameReceiver:
         return event
 
     def whole(self, size_bytes: int) -> Frame | None:
-        """Return the one small frame that `size_bytes` in `buffer()` consist of; None for other bytes: use `received`.
+        """Return the one small frame that `size_bytes` in `buffer()` consist of; None for other bytes: use `take`.
 
-        Fast path, which calls no other function of this module. `received` also reports the errors.
+        Fast path, which calls no other function of this module. `take` also reports the errors.
         """
-        if self._filled or self.incomplete is not None or self._discard_bytes or size_bytes < FRAME_PREFIX_BYTES:
+        if self._filled or self.incomplete is not None or self.discard_bytes or size_bytes < FRAME_PREFIX_BYTES:
             return None
         scratch = self._scratch
         frame_bytes, envelope_bytes = PREFIX.unpack_from(scratch)
@@ -150,63 +145,91 @@ class FrameReceiver:
         return _made(Frame, (envelope, memoryview(bytearray(scratch[attachment:size_bytes]))))
 
     def received(self, size_bytes: int) -> Iterator[Frame]:
-        """Parse `size_bytes` in `buffer()`; yield complete frames, and `DECLINED` for each declined one.
+        """Yield the complete frames in `size_bytes` more bytes, and `DECLINED` for each declined one; see `take`."""
+        frame = self.take(size_bytes)
+        while frame is not None:
+            yield frame
+            frame = self.take()
+
+    def take(self, size_bytes: int = 0) -> Frame | None:
+        """Count `size_bytes` in `buffer()` and return the next complete frame: `DECLINED` for a declined one, or None.
+
+        A frame that is alone in the buffer takes a single call; `left_bytes` tells whether another call is worthwhile.
 
         Raises:
             ProtocolError: FRAME_TOO_LARGE or MALFORMED_FRAME; the stream is out of sync and must be closed.
         """
+        frame: Frame | None
         if self.incomplete is not None:
-            if not self.goes_on(size_bytes):
-                yield self._finish()
-            return
+            filled = self._attachment_filled + size_bytes
+            if filled < len(self._attachment):
+                self._attachment_filled = filled
+                return None
+            frame = _made(Frame, (self.incomplete, self._attachment))
+            self.incomplete = None
+            self._attachment = _NOTHING
+            self._attachment_filled = self.left_bytes = 0
+            return frame
+        scratch, at = self._scratch, self._at
         filled = self._filled = self._filled + size_bytes
-        at = self._discard(0) if self._discard_bytes else 0
-        needed_bytes = 0
-        while filled - at >= FRAME_PREFIX_BYTES:
-            envelope_bytes, attachment_bytes = parse_prefix(self._scratch, at, frame_bytes_max=self.frame_bytes_max)
-            body = at + FRAME_PREFIX_BYTES
-            attachment = body + envelope_bytes
-            if filled < attachment:
-                needed_bytes = FRAME_PREFIX_BYTES + envelope_bytes
-                break
-            envelope = parse_envelope(self._scratch[body:attachment])
-            at = attachment
-            self.envelope_bytes = envelope_bytes
-            if self._admit is not None and not self._admit(envelope, attachment_bytes):
-                self._discard_bytes = attachment_bytes
-                at = self._discard(at)
-                self.left_bytes = filled - at
-                yield DECLINED
-                continue
-            self._expects_large = attachment_bytes > SCRATCH_BYTES
-            here = min(filled - at, attachment_bytes)
-            part = self._scratch[at : at + here]
-            at += here
-            if here < attachment_bytes:
-                self._attachment = allocate(attachment_bytes)
-                self._attachment[:here] = part
-                self._attachment_filled = here
-                self.incomplete = envelope
-                break
-            self.left_bytes = filled - at
-            yield Frame(envelope, memoryview(bytearray(part)))
-        self._shift(at, needed_bytes)
-
-    def _finish(self) -> Frame:
-        assert self.incomplete is not None
-        frame = Frame(self.incomplete, self._attachment)
-        self.incomplete = None
-        self._attachment = memoryview(b"")
-        self._attachment_filled = self.left_bytes = 0
+        if self.discard_bytes:
+            at = self._discard(at)
+        if filled - at < FRAME_PREFIX_BYTES:
+            self._shift(at)
+            return None
+        frame_bytes, envelope_bytes = PREFIX.unpack_from(scratch, at)
+        if frame_bytes > self.frame_bytes_max or not 0 < envelope_bytes <= min(frame_bytes - U32_BYTES, SCRATCH_BYTES):
+            parse_prefix(scratch, at, frame_bytes_max=self.frame_bytes_max)  # raises, or it is large
+        body = at + FRAME_PREFIX_BYTES
+        attachment = body + envelope_bytes
+        if filled < attachment:
+            self._shift(at, FRAME_PREFIX_BYTES + envelope_bytes)
+            return None
+        try:
+            envelope = _envelope_of(bytes(scratch[body:attachment]))
+        except DecodeError:
+            envelope = parse_envelope(scratch[body:attachment])  # raises the protocol's error
+        attachment_bytes = frame_bytes - U32_BYTES - envelope_bytes
+        self.envelope_bytes = envelope_bytes
+        if self._admit is not None and not self._admit(envelope, attachment_bytes):
+            self.discard_bytes = attachment_bytes
+            self._took(self._discard(attachment))
+            return DECLINED
+        self._expects_large = attachment_bytes > SCRATCH_BYTES
+        end = attachment + attachment_bytes
+        if end > filled:
+            self._attachment_filled = filled - attachment
+            self._attachment = allocate(attachment_bytes)
+            self._attachment[: self._attachment_filled] = scratch[attachment:filled]
+            self.incomplete = envelope
+            end = filled
+            frame = None
+        else:
+            frame = _made(Frame, (envelope, memoryview(bytearray(scratch[attachment:end]))))
+        if end == filled and len(scratch) == SCRATCH_BYTES:
+            self._filled = self._at = self.left_bytes = 0
+        else:
+            self._took(end)
         return frame
+
+    def arrived(self, size_bytes: int) -> None:
+        """Count bytes in `buffer()` that `take` parses later; not in the middle of a large attachment."""
+        self._filled += size_bytes
+
+    def _took(self, at: int) -> None:
+        """Note that everything before `at` is parsed."""
+        self._at = at
+        self.left_bytes = self._filled - at
+        if not self.left_bytes:
+            self._shift(at)
 
     def _discard(self, at: int) -> int:
         """Skip bytes of a declined attachment; return where the next frame may begin."""
-        skipped = min(self._discard_bytes, self._filled - at)
-        self._discard_bytes -= skipped
+        skipped = min(self.discard_bytes, self._filled - at)
+        self.discard_bytes -= skipped
         return at + skipped
 
-    def _shift(self, at: int, needed_bytes: int) -> None:
+    def _shift(self, at: int, needed_bytes: int = 0) -> None:
         """Move the bytes from `at` on to the front; enlarge the buffer if the envelope there does not fit.
 
         The envelope's length has passed the limits.
@@ -224,3 +247,4 @@ class FrameReceiver:
         elif at and left:
             self._scratch[:left] = bytes(self._scratch[at : self._filled])
         self._filled = left
+        self._at = 0

@@ -30,7 +30,7 @@ def write_parts(transport: asyncio.Transport, parts: Iterable[Any]) -> None:
     """
     if transport.is_closing():
         return
-    transport.writelines([part for part in parts if len(part)])
+    transport.writelines(list(filter(len, parts)))
     unsent_bytes = transport.get_write_buffer_size()
     if unsent_bytes:
         low_bytes, high_bytes = transport.get_write_buffer_limits()

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import pytest
 
 from tidelog_broker.core.security.quota_rules import Limits
-from tidelog_broker.wire.caller_shares import CallerShares
-from tidelog_broker.wire.quota_account import Account
+from tidelog_broker.wire.caller_shares import CallerShares, begin_work
+from tidelog_broker.wire.quota_account import WORK_US_MAX, Account
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
@@ -18,6 +18,7 @@ from tidelog_proto.errors import ProtocolError
 class Asked:
     size_bytes: int = 0
     account: Account | None = None
+    work_us: int = 0
 
 
 class World:
@@ -52,6 +53,20 @@ class World:
             self.shares.give_back(asked)
             self.shares.give_back(asked)  # once is enough
         self.taken.clear()
+
+
+async def test_work_of_a_caller_is_limited_until_its_requests_are_answered() -> None:
+    world = World()
+    ann = world.account("ann")
+    world.take(ann)
+    begin_work(ann, WORK_US_MAX)
+    world.taken[0].work_us = WORK_US_MAX
+    with pytest.raises(ProtocolError) as caught:
+        begin_work(ann, 1)
+    assert caught.value.code == pb.OVERLOADED
+    world.give_back()
+    begin_work(ann, 1)
+    assert ann.work_us == 1
 
 
 async def test_caller_shares_leave_room_for_the_next_caller() -> None:

@@ -10,6 +10,7 @@ from tests.broker.stand import settled
 
 from tidelog_broker.core.security.quota_rules import Limits
 from tidelog_broker.wire.quota_account import Account
+from tidelog_broker.wire.read_turns import ReadTurn
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 
@@ -20,6 +21,7 @@ class FakeClient:
     def __init__(self) -> None:
         self.account: Account | None = None
         self.meter: Account | None = None
+        self.turn = ReadTurn()
         self.in_flight_bytes = 0
         self.work_us = 0
         self.is_open = True

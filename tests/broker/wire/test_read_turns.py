@@ -134,7 +134,7 @@ def publishes(node: Node) -> float:
 
 def receive(connection: Connection, received: bytes) -> None:
     """Let a connection receive bytes at once, as much as it takes in one go."""
-    buffer = connection.get_buffer(-1)
+    buffer = memoryview(connection.get_buffer(-1))
     assert len(buffer) >= len(received)
     buffer[: len(received)] = received
     connection.buffer_updated(len(received))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from random import Random
 
 import pytest
 
@@ -81,6 +82,28 @@ def test_one_that_comes_late_ends_it_until_one_comes_soon(turns: Turns) -> None:
     turns.turn()
     assert not turns.exchange(poll)
     assert turns.exchange(poll)
+
+
+def test_message_that_is_handled_at_once_counts_as_its_arrival_and_the_next_wait(turns: Turns) -> None:
+    """A node tells both at the end of its work, and a client each by itself; both poll alike."""
+    rng = Random(5)
+    client, node = poll_of(turns), poll_of(turns)
+    client.waits(100)
+    node.waits(100)
+    polled = 0
+    for _ in range(3000):
+        for _ in range(rng.choice([0, 0, 1, 5])):
+            turns.turn(rng.choice([2e-6, 20e-6, PROCESSOR_CONTENDED_S * 1.1]))
+            polled += len(turns.due) == 2
+        turns.now_s += rng.choice([5e-6, 100e-6, 500e-6, 0.003])
+        came_s, size_bytes = turns.now_s, rng.choice([100, 100, 100, POLLED_BYTES_MAX + 1])
+        client.came()
+        turns.now_s += rng.choice([10e-6, 100e-6, 0.002])
+        client.waits(size_bytes)
+        node.waits(size_bytes, came_s)
+        assert vars(client) == vars(node) | {"_may_poll": vars(client)["_may_poll"]}
+        assert len(turns.due) in {0, 2}
+    assert polled > 50
 
 
 def test_sleeping_wait_may_take_longer_than_the_polling_time(turns: Turns) -> None:

@@ -87,6 +87,32 @@ def test_frames_arrive_whole_in_order_however_the_stream_is_cut(
     assert feeder.declined == len(attachments) - len(feeder.got), "the caller may stop after each frame"
 
 
+@given(st.lists(st.binary(max_size=300), min_size=1, max_size=8), st.sets(st.integers(0, 7)), st.integers(1, 3000))
+def test_frames_are_taken_one_by_one_from_bytes_that_have_arrived(
+    attachments: list[bytes], declined: set[int], at_once: int
+) -> None:
+    """The caller parses later, and stops after each frame; no further bytes come meanwhile."""
+    stream = b"".join(frame(number, data) for number, data in enumerate(attachments))
+    receiver = FrameReceiver(
+        frame_bytes_max=FRAME_BYTES_MAX, admit=lambda envelope, _: envelope.correlation_id not in declined
+    )
+    got: list[tuple[int, bytes]] = []
+    while stream:
+        buffer = receiver.buffer()
+        piece_bytes = min(len(buffer), at_once, len(stream))
+        buffer[:piece_bytes], stream = stream[:piece_bytes], stream[piece_bytes:]
+        if receiver.incomplete is None:
+            receiver.arrived(piece_bytes)
+            taken = receiver.take()
+        else:
+            taken = receiver.take(piece_bytes)
+        while taken is not None:
+            if taken is not DECLINED:
+                got.append((taken.envelope.correlation_id, bytes(taken.attachment)))
+            taken = receiver.take() if receiver.left_bytes else None
+    assert got == [(number, data) for number, data in enumerate(attachments) if number not in declined]
+
+
 @pytest.mark.parametrize("declined", [frozenset[int](), frozenset({1})])
 def test_an_attachment_larger_than_the_scratch_buffer(declined: frozenset[int]) -> None:
     large = bytes(range(256)) * (SCRATCH_BYTES // 64)

@@ -25,6 +25,7 @@ from tidelog_broker.wire.inbox import Inbox
 from tidelog_broker.wire.link import Link, RemovedError, unreachable
 from tidelog_broker.wire.links import _FINAL, Address, LinkEvents
 from tidelog_broker.wire.quota_account import Account
+from tidelog_broker.wire.read_turns import ReadTurn
 from tidelog_broker.wire.send_budget import SendBacklog
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import unpack_header
@@ -51,6 +52,7 @@ class Incoming:
         self.session: Session | None = None
         self.account: Account | None = None
         self.meter: Account | None = None
+        self.turn = ReadTurn()
         self.work_us = 0
         self.challenge: Challenge | None = None
         self.inbox: Inbox | None = None

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tidelog_broker.wire.read_turns import TURN_BYTES, ReadTurn
-from tidelog_broker.wire.request_work import RemainingWork
+from tidelog_broker.wire.read_turns import TURN_BYTES, ReadTurn, RemainingWork
 
 
 class Work:
