@@ -240,7 +240,7 @@ class RecordAccumulator:
                 partition = self._queues.least_loaded(partition_count, size_bytes).partition
             chunks = [to_chunk(batch, partition, full=full)]
         for chunk in chunks:
-            queue = self._queues.queue(chunk.partition)
+            queue = self._queues.by_partition.get(chunk.partition) or self._queues.queue(chunk.partition)
             queue.add(chunk)
             self._sender.wake(queue)
 

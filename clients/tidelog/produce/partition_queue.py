@@ -69,7 +69,7 @@ from tidelog.produce.deduplicated_records import DroppedRecords
 from tidelog.produce.expiry import encoding_error, expiry_error
 from tidelog.produce.producer_id import ProducerId
 from tidelog.produce.producer_meter import ProducerMeter
-from tidelog_proto.batch.gathered_batch import encode_gathered
+from tidelog_proto.batch.gathered_batch import PART_BYTES_MIN, encode_gathered
 from tidelog_proto.batch.header import Codec
 from tidelog_proto.batch.record_batch import EncodedBatch, encode_batch
 from tidelog_proto.batch.single_record import encode_single
@@ -151,7 +151,7 @@ class PartitionQueue:
     @property
     def in_flight(self) -> int:
         """Number of batches without an answer."""
-        return sum(batch.state is BatchState.IN_FLIGHT for batch in self._batches)
+        return sum([batch.state is BatchState.IN_FLIGHT for batch in self._batches]) if self._batches else 0
 
     @property
     def has_more(self) -> bool:
@@ -284,13 +284,14 @@ class PartitionQueue:
                 base_sequence=self._next_sequence,
             )
         if isinstance(first, ColumnChunk) and len(chunks) == 1:
-            columns = [first.columns]
+            columns, size_bytes = [first.columns], first.size_bytes
         else:
+            size_bytes = sum([chunk.size_bytes for chunk in chunks])
             loose = [chunk for chunk in chunks if isinstance(chunk, ListChunk)]
             columns = (
                 [join_lists(loose)] if loose else [chunk.columns for chunk in chunks if isinstance(chunk, ColumnChunk)]
             )
-        if options.codec is Codec.NONE:
+        if options.codec is Codec.NONE and size_bytes >= len(columns) * PART_BYTES_MIN:
             gathered = encode_gathered(
                 columns,
                 now_us=now_us,

@@ -284,7 +284,7 @@ class Producer:
         record = self._preparation.prepare(value, key, headers, tag, partition, timestamp_us)
         route = self._known_route(partition)
         # Yield once for each full batch, so that batches are sent while a loop of calls still accepts records.
-        pause = self._accumulator.drain_if_full(record)
+        pause = self._accumulator.batch is not None and self._accumulator.drain_if_full(record)
         if route is not None and not pause:
             if self._preparation.has_partitioner:
                 record = self._preparation.with_partition(record, route.partition_count)
@@ -529,11 +529,7 @@ class Producer:
             # Earlier single records are stored first, and release the memory that their batch does not need.
             if self._accumulator.batch is not None:
                 self._accumulator.drain()
-            slices: Iterable[tuple[int | None, pa.RecordBatch, int]]
-            if len(batches) == 1 and self._is_one_slice(batches[0], partition):
-                slices = ((partition, batches[0], batches[0].nbytes),)
-            else:
-                slices = self._slicer.split(route, batches, partition, orders, keys)
+            slices = self._whole(batches, partition) or self._slicer.split(route, batches, partition, orders, keys)
             for number, columns, size_bytes in slices:
                 if not memory.try_reserve(size_bytes, has_turn=has_turn):
                     if not has_turn:
@@ -551,14 +547,17 @@ class Producer:
             await asyncio.sleep(0)
         return PendingReceipts(parts, orders or None)
 
-    def _is_one_slice(self, columns: pa.RecordBatch, partition: int | None) -> bool:
-        """Return whether columns are for one partition and fit a batch, so that nothing is split."""
-        options = self._queue_options
-        return (
-            (partition is not None or (columns.num_columns == 1 and not self._preparation.has_partitioner))
-            and 0 < columns.num_rows <= options.batch_records
-            and columns.nbytes <= options.batch_bytes
-        )
+    def _whole(
+        self, batches: Sequence[pa.RecordBatch], partition: int | None
+    ) -> Iterable[tuple[int | None, pa.RecordBatch, int]]:
+        """Return columns for one partition that fit a batch, with their size; nothing if they have to be split."""
+        options, columns = self._queue_options, batches[0] if len(batches) == 1 else None
+        if columns is None or not 0 < columns.num_rows <= options.batch_records:
+            return ()
+        if partition is None and (columns.num_columns > 1 or self._preparation.has_partitioner):
+            return ()
+        size_bytes = columns.nbytes
+        return ((partition, columns, size_bytes),) if size_bytes <= options.batch_bytes else ()
 
     def _add_columns(
         self, route: TopicRoute, partition: int | None, columns: pa.RecordBatch, size_bytes: int
