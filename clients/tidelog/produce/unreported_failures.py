@@ -15,13 +15,13 @@ class UnreportedFailures:
     """The failed deliveries of one producer whose receipts were not awaited."""
 
     def __init__(self) -> None:
-        self._failed: list[Delivery] = []
+        self.failed: list[Delivery] = []
 
     def add(self, delivery: Delivery) -> None:
         """Keep a failed delivery; beyond the limit, drop those that were awaited meanwhile, then the newest."""
-        self._failed.append(delivery)
-        if len(self._failed) > FAILED_MAX:
-            self._failed = [each for each in self._failed if not each.watched][:FAILED_MAX]
+        self.failed.append(delivery)
+        if len(self.failed) > FAILED_MAX:
+            self.failed = [each for each in self.failed if not each.watched][:FAILED_MAX]
 
     def raise_first(self) -> None:
         """Raise the first failure that is still not awaited, and forget all of them.
@@ -29,7 +29,7 @@ class UnreportedFailures:
         Raises:
             TidelogError: that failure.
         """
-        failed, self._failed = self._failed, []
+        failed, self.failed = self.failed, []
         for delivery in failed:
             if delivery.error is not None and not delivery.watched:
                 raise copy_of_error(delivery.error)
