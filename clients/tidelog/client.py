@@ -191,6 +191,8 @@ class Client:
         self._check_usable()
         self._closed = True
         for producer in list(self._producers):
+            producer.recheck()
+        for producer in list(self._producers):
             await producer.abort()
         for consumer in list(self._consumers):
             await consumer.abort()

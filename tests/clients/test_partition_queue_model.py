@@ -154,12 +154,12 @@ def check_stored(network: Network, chunks: list[ColumnChunk], orders: list[list[
     assert len(network.log) == len(set(network.log)), "stored twice"
     number_of = {id(chunk): number for number, chunk in enumerate(chunks)}
     for order in orders:
-        acknowledged = [number_of[id(chunk)] for chunk in order if chunk.delivery.error is None]
+        acknowledged = [number_of[id(chunk)] for chunk in order if chunk.error is None]
         assert [number for number in network.log if number in set(acknowledged)] == acknowledged, "lost or out of order"
     for number, chunk in enumerate(chunks):
-        assert chunk.delivery.done
-        error = chunk.delivery.error
+        assert chunk.done
+        error = chunk.error
         if error is None:
-            assert network.log[chunk.delivery.base_offset] == number
+            assert network.log[chunk.base_offset] == number
         elif error.definite:
             assert number not in network.log, "stored despite a definite error"

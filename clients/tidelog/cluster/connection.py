@@ -131,7 +131,12 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def ready(self) -> bool:
         """Whether a request can be written immediately."""
-        return self._writable and len(self._requests.waiting) < REQUESTS_IN_FLIGHT_MAX and not self.closed
+        return (
+            self._writable
+            and self._error is None
+            and len(self._requests.waiting) < REQUESTS_IN_FLIGHT_MAX
+            and (self._transport is None or not self._transport.is_closing())
+        )
 
     @property
     def quiet_s(self) -> float:
@@ -196,13 +201,14 @@ class Connection(asyncio.BufferedProtocol):
         Raises:
             TidelogError: the connection is closed, or the frame exceeds a limit; nothing was sent.
         """
-        if self.closed:
+        if self._error is not None or (self._transport is not None and self._transport.is_closing()):
             why = self._error or "it was lost"
             raise NodeUnreachableError(f"the connection to {_name(self.address)} is closed: {why}")
         envelope.correlation_id = self._requests.last_id + 1
         self._write(envelope, attachment, attachment_bytes)
         self._requests.add(answered, timeout_s=timeout_s, wait_s=wait_s)
-        self._idle_poll.waits(attachment_bytes)
+        if self._polls:
+            self._idle_poll.waits(attachment_bytes)
 
     async def call(self, envelope: pb.Envelope, *, timeout_s: float, wait_s: float = 0.0) -> Frame:
         """Send a request as soon as the connection has room and return its answer.
@@ -289,12 +295,13 @@ class Connection(asyncio.BufferedProtocol):
         if self._polls:
             self._idle_poll.came()
         try:
-            event = self._receiver.event(nbytes)
-            if event is not None:
-                subscriber = self._subscribers.get(event[0])
-                if subscriber is not None:
-                    subscriber.pushed(event)
-                return
+            if self._subscribers:
+                event = self._receiver.event(nbytes)
+                if event is not None:
+                    subscriber = self._subscribers.get(event[0])
+                    if subscriber is not None:
+                        subscriber.pushed(event)
+                    return
             whole = self._receiver.whole(nbytes)
             if whole is not None:
                 self._handle(whole)

@@ -104,7 +104,7 @@ class OwnerChanges:
         due_at = None if wait_s is None else loop.time() + wait_s
         expectation = Expectation(topic, partition, address, connection, abandon, due_at, instead_of, reads)
         self._expected.setdefault(topic, set()).add(expectation)
-        if due_at is not None:
+        if due_at is not None and self._timer is None:
             self._arm(loop)
         return expectation
 

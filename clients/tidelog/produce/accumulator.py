@@ -240,7 +240,7 @@ class RecordAccumulator:
                 partition = self._queues.least_loaded(partition_count, size_bytes).partition
             chunks = [to_chunk(batch, partition, full=full)]
         for chunk in chunks:
-            queue = self._queues.queue(chunk.delivery.partition)
+            queue = self._queues.by_partition.get(chunk.partition) or self._queues.queue(chunk.partition)
             queue.add(chunk)
             self._sender.wake(queue)
 
@@ -255,7 +255,7 @@ class RecordAccumulator:
     def _fail(self, batch: OpenBatch, error: TidelogError) -> None:
         batch.pad_columns()
         chunk = to_chunk(batch, ANY_PARTITION, full=False)
-        chunk.delivery.fail(error)
+        chunk.fail(error)
         self._settled(chunk)
         if self._meter is not None:
             self._meter.failed([chunk], error)
@@ -315,8 +315,8 @@ def to_chunk(batch: OpenBatch, partition: int, *, full: bool) -> ListChunk:
         timestamps_us=batch.timestamps_us,
         full=full,
     )
-    chunk.delivery.traces = batch.traces
-    batch.set_delivery(chunk.delivery)
+    chunk.traces = batch.traces
+    batch.set_delivery(chunk)
     return chunk
 
 
@@ -330,9 +330,9 @@ def split_by_partition(batch: OpenBatch, partition_count: int, keyless: Callable
     parts = (_split_columns if batch.count >= COLUMNS_MIN else _split_lists)(batch, partition_count, keyless)
     ends: list[int] = []
     for chunk in parts.chunks:
-        chunk.delivery.traces = batch.traces
+        chunk.traces = batch.traces
         ends.append((ends[-1] if ends else 0) + chunk.count)
-    batch.set_deliveries([chunk.delivery for chunk in parts.chunks], ends, parts.order)
+    batch.set_deliveries(parts.chunks, ends, parts.order)
     return parts
 
 

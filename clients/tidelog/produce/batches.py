@@ -1,9 +1,10 @@
-"""Chunks of records, their deliveries and the outgoing batches that carry them. No I/O.
+"""Chunks of records with their outcome, and the outgoing batches that carry them. No I/O.
 
-A *chunk* holds records for one partition with one outcome: columns, or lists of single records (`open_batch.py`) that
-are converted to columns when their batch is encoded. A *delivery* is the outcome of a chunk. There is one for each
-chunk, not for each record, so receipts cost nothing until they are read. A failure is stored and raised to callers
-that await it; it is never set on a future, since asyncio logs an exception that is not retrieved.
+A *chunk* holds records for one partition: columns, or lists of single records (`open_batch.py`) that are converted to
+columns when their batch is encoded. A chunk is a *delivery*, the outcome of its records, which their receipts refer to.
+There is one for each chunk, not for each record, so receipts cost nothing until they are read; a chunk releases its
+records when their outcome is known. A failure is stored and raised to callers that await it; it is never set on a
+future, since asyncio logs an exception that is not retrieved.
 
 An *outgoing batch* carries chunks. It is encoded once, when it is first sent, and its bytes stay the same on every
 retry, so that the node recognises duplicates. It gets new sequence numbers (`renumber`) only if the node certainly
@@ -23,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tidelog.cluster.owner_changes import Expectation
 from tidelog.errors import TidelogError
 from tidelog.model import NOT_KNOWN, NOT_STORED, Receipt
 from tidelog.produce.deduplicated_records import DroppedRecords, offsets_of
@@ -35,12 +37,14 @@ from tidelog_proto.process.buffers import batch_pool
 
 T = TypeVar("T")
 
+_NO_COLUMNS: Final = pa.RecordBatch.from_arrays([], schema=pa.schema([]))
+
 RECORD_OVERHEAD_BYTES: Final = 96
 """Memory that a single record takes besides its bytes: list slots and object headers."""
 
 
 class Delivery:
-    """The outcome of one chunk: `base_offset` or `error`; `offsets` if some records were dropped."""
+    """The outcome of the records of a chunk: `base_offset` or `error`; `offsets` if some records were dropped."""
 
     __slots__ = (
         "_waiters",
@@ -70,8 +74,7 @@ class Delivery:
         self.traces: tuple[str, ...] = ()
         """Trace contexts of the requests that the records are published for; see `trace_contexts`."""
         self.callbacks: list[Callable[[Any, Any], object] | None] = []
-        """One callback for each record, or empty; the object that holds the chunk calls them with the receipt or
-        error."""
+        """One callback for each record, or empty; `DeliveryCallbacks` calls them with the receipt or error."""
         self._waiters: list[asyncio.Future[None]] = []
 
     def __await__(self) -> Generator[Any, None, None]:
@@ -130,31 +133,35 @@ class Delivery:
     def _finish(self) -> None:
         assert not self.done, "a delivery has one outcome"
         self.done = True
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        self._release_records()
+        if self._waiters:
+            waiters, self._waiters = self._waiters, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    def _release_records(self) -> None:
+        """Release the records, because callers may keep receipts for a long time."""
 
 
-class ColumnChunk:
-    """Records of one partition as columns."""
+class ColumnChunk(Delivery):
+    """Records of one partition as canonical columns, and their outcome."""
 
-    __slots__ = ("_columns", "count", "deadline", "delivery", "size_bytes")
+    __slots__ = ("columns", "count", "deadline", "size_bytes")
 
     def __init__(self, columns: pa.RecordBatch, *, partition: int, deadline: float, size_bytes: int) -> None:
-        self._columns = columns
+        super().__init__(partition)
+        self.columns = columns
         self.count = columns.num_rows
         self.size_bytes = size_bytes
         self.deadline = deadline
-        self.delivery = Delivery(partition)
 
-    def columns(self) -> pa.RecordBatch:
-        """Return the records as canonical columns."""
-        return self._columns
+    def _release_records(self) -> None:
+        self.columns = _NO_COLUMNS
 
 
-class ListChunk:
-    """Records of one partition as lists. Either all of them have a timestamp, or none has.
+class ListChunk(Delivery):
+    """Records of one partition as lists, and their outcome. Either all of them have a timestamp, or none has.
 
     Args:
         values: the value of each record.
@@ -167,7 +174,6 @@ class ListChunk:
     __slots__ = (
         "count",
         "deadline",
-        "delivery",
         "full",
         "headers",
         "keys",
@@ -190,6 +196,7 @@ class ListChunk:
         timestamps_us: list[int] | None = None,
         full: bool = False,
     ) -> None:
+        super().__init__(partition)
         self.values = values
         self.keys = keys or None
         self.headers = headers or None
@@ -199,7 +206,6 @@ class ListChunk:
         self.size_bytes = size_bytes
         self.deadline = deadline
         self.full = full
-        self.delivery = Delivery(partition)
 
     @property
     def timestamped(self) -> bool:
@@ -214,7 +220,7 @@ class ListChunk:
             return None
         return value, None if self.keys is None else self.keys[0]
 
-    def columns(self) -> pa.RecordBatch:
+    def to_columns(self) -> pa.RecordBatch:
         """Return the records as canonical columns."""
         return columns_of(
             self.values,
@@ -223,6 +229,10 @@ class ListChunk:
             headers=self.headers,
             tags=self.tags,
         )
+
+    def _release_records(self) -> None:
+        self.values = []
+        self.keys = self.headers = self.tags = self.timestamps_us = None
 
 
 Chunk = ColumnChunk | ListChunk
@@ -247,6 +257,9 @@ class OutgoingBatch:
         deadline: event loop time at which the batch expires, in seconds.
         maybe_stored: whether some attempt ended with an unknown outcome; reset only with new sequence numbers.
         last_error: the error of the newest attempt.
+        expected: the newest attempt; None after its answer, and after it was abandoned.
+        count: number of records.
+        length: size of the encoded batch in bytes.
     """
 
     chunks: Sequence[Chunk]
@@ -256,10 +269,13 @@ class OutgoingBatch:
     state: BatchState = BatchState.WAITING
     maybe_stored: bool = False
     last_error: TidelogError | None = None
+    expected: Expectation | None = None
     count: int = field(init=False)
+    length: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.count = self.encoded.record_count
+        self.length = self.encoded.length
 
     def renumber(self, *, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
         """Change the sequence numbers; the caller ensures that no copy of the old bytes can be stored."""
@@ -276,7 +292,7 @@ class OutgoingBatch:
             self._succeed_in_part(base_offset, timestamp_us, drops)
             return
         for chunk in self.chunks:
-            chunk.delivery.succeed(base_offset, timestamp_us)
+            chunk.succeed(base_offset, timestamp_us)
             base_offset += chunk.count
 
     def _succeed_in_part(self, base_offset: int, timestamp_us: int, drops: DroppedRecords) -> None:
@@ -288,14 +304,14 @@ class OutgoingBatch:
             # Without flags the dropped records cannot be attributed to one of several chunks.
             dropped = drops.dropped if len(self.chunks) == 1 else 0
             duplicates = dropped if flags is None else int(np.count_nonzero(flags[part]))
-            chunk.delivery.succeed_in_part(offsets[part], timestamp_us, duplicates)
+            chunk.succeed_in_part(offsets[part], timestamp_us, duplicates)
             at = part.stop
 
 
 def join_lists(chunks: Sequence[ListChunk]) -> pa.RecordBatch:
     """Return the records of chunks as canonical columns; all chunks have timestamps, or none has."""
     if len(chunks) == 1:
-        return chunks[0].columns()
+        return chunks[0].to_columns()
     no_value: list[None] = [None]
     no_headers: list[Headers] = [()]
     return columns_of(

@@ -36,7 +36,8 @@ class BufferMemory:
         """The part of `used_bytes` that `wait_ready` has reserved for threads, until `release_reservation`."""
         self.bytes_max = bytes_max
         self._turn = asyncio.Lock()  # FIFO, even while the next waiter resumes
-        self._waiting_calls = 0
+        self.waiting_calls = 0
+        """Number of calls that are queued or have the turn."""
         self._waiter: asyncio.Future[None] | None = None
         self._claim: asyncio.Handle | None = None
         """Ends the claim of a caller that has waited for memory and not used it yet."""
@@ -45,7 +46,7 @@ class BufferMemory:
     @property
     def has_waiters(self) -> bool:
         """Whether a call is queued or has the turn."""
-        return self._waiting_calls > 0
+        return self.waiting_calls > 0
 
     @property
     def free_bytes(self) -> int:
@@ -61,7 +62,7 @@ class BufferMemory:
         """
         used_bytes = self.used_bytes
         claim = self._claim if claiming else None
-        if (self._waiting_calls and not has_turn and claim is None) or (
+        if (self.waiting_calls and not has_turn and claim is None) or (
             used_bytes and used_bytes + size_bytes > self.bytes_max
         ):
             return False
@@ -72,16 +73,16 @@ class BufferMemory:
 
     async def acquire_turn(self) -> None:
         """Queue until the caller has the turn; `release_turn` ends it."""
-        self._waiting_calls += 1
+        self.waiting_calls += 1
         try:
             await self._turn.acquire()
         except BaseException:
-            self._waiting_calls -= 1
+            self.waiting_calls -= 1
             raise
 
     def release_turn(self) -> None:
         """End the caller's turn."""
-        self._waiting_calls -= 1
+        self.waiting_calls -= 1
         self._turn.release()
 
     async def reserve(self, size_bytes: int) -> None:
@@ -142,7 +143,8 @@ class BufferMemory:
     def release(self, size_bytes: int) -> None:
         """Release reserved memory."""
         self.used_bytes -= size_bytes
-        self._wake()
+        if self._waiter is not None:
+            self._wake()
 
     def close(self, error: Exception) -> None:
         """Raise an error in all calls that wait."""

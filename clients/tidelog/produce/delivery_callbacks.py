@@ -57,14 +57,14 @@ class DeliveryCallbacks:
         left = SLICE
         while self._due and left > 0:
             chunk = self._due[0]
-            callbacks, begin = chunk.delivery.callbacks, self._at
+            callbacks, begin = chunk.callbacks, self._at
             end = self._at = min(len(callbacks), begin + left)
             left -= end - begin
-            self._call(chunk.delivery, begin, end)
+            self._call(chunk, begin, end)
             if end == len(callbacks):
                 self._due.popleft()
                 self._at = 0
-                chunk.delivery.callbacks = []
+                chunk.callbacks = []
                 self._called(chunk)
         if self._due:
             self._schedule()

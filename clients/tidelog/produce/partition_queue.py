@@ -69,7 +69,7 @@ from tidelog.produce.deduplicated_records import DroppedRecords
 from tidelog.produce.expiry import encoding_error, expiry_error
 from tidelog.produce.producer_id import ProducerId
 from tidelog.produce.producer_meter import ProducerMeter
-from tidelog_proto.batch.gathered_batch import encode_gathered
+from tidelog_proto.batch.gathered_batch import PART_BYTES_MIN, encode_gathered
 from tidelog_proto.batch.header import Codec
 from tidelog_proto.batch.record_batch import EncodedBatch, encode_batch
 from tidelog_proto.batch.single_record import encode_single
@@ -146,17 +146,22 @@ class PartitionQueue:
     @property
     def idle(self) -> bool:
         """Whether nothing is queued or unacknowledged. Holes may remain; they are closed before the next batch."""
-        return not self._queue and all(batch.state in _SETTLED for batch in self._batches)
+        return not self._queue and (not self._batches or all(batch.state in _SETTLED for batch in self._batches))
 
     @property
     def in_flight(self) -> int:
         """Number of batches without an answer."""
-        return sum(batch.state is BatchState.IN_FLIGHT for batch in self._batches)
+        return sum([batch.state is BatchState.IN_FLIGHT for batch in self._batches]) if self._batches else 0
 
     @property
     def has_more(self) -> bool:
         """Whether anything is queued or waits to be resent."""
-        return bool(self._queue) or any(batch.state is BatchState.WAITING for batch in self._batches)
+        if self._queue:
+            return True
+        for batch in self._batches:  # noqa: SIM110 - `any` would run a generator for each batch
+            if batch.state is BatchState.WAITING:
+                return True
+        return False
 
     @property
     def first_deadline(self) -> float:
@@ -177,7 +182,8 @@ class PartitionQueue:
     def add(self, chunk: Chunk) -> None:
         """Queue a chunk."""
         self._queue.append(chunk)
-        self._count_queued(chunk, +1)
+        self._queued_bytes += chunk.size_bytes
+        self._queued_records += chunk.count
         self.unsettled_bytes += chunk.size_bytes
 
     def has_space(self, size_bytes: int) -> bool:
@@ -199,7 +205,8 @@ class PartitionQueue:
             now: current time of the clock of deadlines, in seconds.
             now_us: timestamp of records without one, in µs since 1970.
         """
-        self.expire(now)
+        if self._batches or (self._queue and self._queue[0].deadline <= now):
+            self.expire(now)
         if self._shared_id.over is not None and self._fenced is None:
             self._fenced = self._shared_id.over
         if self._fenced is not None:
@@ -258,7 +265,7 @@ class PartitionQueue:
                 # No sequence number was used, so the next chunks are tried.
                 self._fail(chunks, error_of_local(error) if isinstance(error, ProtocolError) else encoding_error(error))
                 continue
-            deadline = min([chunk.deadline for chunk in chunks])
+            deadline = chunks[0].deadline if len(chunks) == 1 else min([chunk.deadline for chunk in chunks])
             batch = OutgoingBatch(chunks, encoded, self._next_sequence, deadline, BatchState.IN_FLIGHT)
             self._next_sequence += batch.count
             self._batches.append(batch)
@@ -276,9 +283,15 @@ class PartitionQueue:
                 producer_epoch=self.producer_epoch,
                 base_sequence=self._next_sequence,
             )
-        loose = [chunk for chunk in chunks if isinstance(chunk, ListChunk)]
-        columns = [join_lists(loose)] if loose else [chunk.columns() for chunk in chunks]
-        if options.codec is Codec.NONE:
+        if isinstance(first, ColumnChunk) and len(chunks) == 1:
+            columns, size_bytes = [first.columns], first.size_bytes
+        else:
+            size_bytes = sum([chunk.size_bytes for chunk in chunks])
+            loose = [chunk for chunk in chunks if isinstance(chunk, ListChunk)]
+            columns = (
+                [join_lists(loose)] if loose else [chunk.columns for chunk in chunks if isinstance(chunk, ColumnChunk)]
+            )
+        if options.codec is Codec.NONE and size_bytes >= len(columns) * PART_BYTES_MIN:
             gathered = encode_gathered(
                 columns,
                 now_us=now_us,
@@ -301,27 +314,27 @@ class PartitionQueue:
         """Take the chunks of one batch: the first one, and further ones that fit and have the same columns."""
         options, queue = self._options, self._queue
         first = queue.popleft()
-        self._count_queued(first, -1)
         chunks = [first]
         size_bytes, records = first.size_bytes, first.count
-        schema = first.columns().schema if isinstance(first, ColumnChunk) else None
+        schema = first.columns.schema if queue and isinstance(first, ColumnChunk) else None
         while queue:
             chunk = queue[0]
-            size_bytes += chunk.size_bytes
-            records += chunk.count
             if (
-                size_bytes > options.batch_bytes
-                or records > options.batch_records
+                size_bytes + chunk.size_bytes > options.batch_bytes
+                or records + chunk.count > options.batch_records
                 or not _is_same_kind(first, schema, chunk)
             ):
                 break
             chunks.append(queue.popleft())
-            self._count_queued(chunk, -1)
+            size_bytes += chunk.size_bytes
+            records += chunk.count
+        self._queued_bytes -= size_bytes
+        self._queued_records -= records
         return chunks
 
-    def _count_queued(self, chunk: Chunk, sign: int) -> None:
-        self._queued_bytes += sign * chunk.size_bytes
-        self._queued_records += sign * chunk.count
+    def _count_taken(self, chunk: Chunk) -> None:
+        self._queued_bytes -= chunk.size_bytes
+        self._queued_records -= chunk.count
 
     # -------------------------------------------------------------------------------------------- results
 
@@ -333,7 +346,8 @@ class PartitionQueue:
         batch.state = BatchState.STORED
         self.last_send_error, self.throttled_until = None, 0.0
         self._remove_stored()
-        self._backoff.reset()
+        if self._backoff.failures:
+            self._backoff.reset()
         batch.succeed(base_offset, timestamp_us, drops)
         self._notify_settled(batch.chunks)
 
@@ -407,7 +421,7 @@ class PartitionQueue:
                 self._drop(batch, expiry_error(batch.last_error, definite=not batch.maybe_stored, held_s=left_s))
         while self._queue and self._queue[0].deadline <= by:
             chunk = self._queue.popleft()
-            self._count_queued(chunk, -1)
+            self._count_taken(chunk)
             self._fail([chunk], expiry_error(self.last_send_error, definite=True, queued=True, held_s=left_s))
 
     def fail_all(self, error: TidelogError) -> None:
@@ -418,7 +432,7 @@ class PartitionQueue:
         queued = list(self._queue)
         self._queue.clear()
         for chunk in queued:
-            self._count_queued(chunk, -1)
+            self._count_taken(chunk)
         self._fail(queued, error)
 
     def _remove_stored(self) -> None:
@@ -493,7 +507,7 @@ class PartitionQueue:
 
     def _fail(self, chunks: Sequence[Chunk], error: TidelogError) -> None:
         for chunk in chunks:
-            chunk.delivery.fail(error)
+            chunk.fail(error)
         if self._meter is not None:
             self._meter.failed(chunks, error)
         self._notify_settled(chunks)
@@ -510,7 +524,7 @@ def _is_same_kind(first: Chunk, schema: pa.Schema | None, chunk: Chunk) -> bool:
     """Return whether a chunk can be in one batch with the first one, whose schema is `schema` if it has columns."""
     if isinstance(chunk, ListChunk):
         return isinstance(first, ListChunk) and chunk.timestamped == first.timestamped
-    return schema is not None and chunk.columns().schema.equals(schema)
+    return schema is not None and chunk.columns.schema.equals(schema)
 
 
 def _instance_over_error(why: str, cause: TidelogError | None) -> ProducerFencedError:

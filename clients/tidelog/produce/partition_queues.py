@@ -69,7 +69,10 @@ class PartitionQueues:
         """Return whether each partition has a batch in flight, so that draining can wait for the next answer."""
         if len(self.by_partition) < partition_count:
             return False
-        return all(queue.in_flight for queue in self.by_partition.values())
+        for queue in self.by_partition.values():  # noqa: SIM110 - `all` would run a generator for each record sent alone
+            if not queue.in_flight:
+                return False
+        return True
 
     def unsettled(self) -> list[Chunk]:
         """Return every chunk without an outcome."""

@@ -7,16 +7,18 @@ because another function call would add a fifth to their cost. Columns are split
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
 import pyarrow as pa
 
+from tidelog.base.fork_safety import call_in_forked_child
+from tidelog.base.internal import internal
 from tidelog.base.metric_calls import MetricCalls
 from tidelog.base.plain_callbacks import check_callback
 from tidelog.cluster.routing import Router
-from tidelog.errors import ClosedError, NotBegunError, UnknownPartitionError
+from tidelog.errors import ClosedError, UnknownPartitionError
 from tidelog.model import Receipt, TopicRoute
 from tidelog.produce.accumulator import RecordAccumulator
 from tidelog.produce.batches import RECORD_OVERHEAD_BYTES, Chunk, ColumnChunk, Delivery
@@ -24,7 +26,6 @@ from tidelog.produce.buffer_memory import BufferMemory
 from tidelog.produce.bulk_append import BulkAppender
 from tidelog.produce.delivery_callbacks import DeliveryCallbacks
 from tidelog.produce.earlier_attempts import EarlierAttempts
-from tidelog.produce.expiry import copy_of_error
 from tidelog.produce.open_batch import OnDelivery
 from tidelog.produce.partition_queue import QueueOptions
 from tidelog.produce.partition_queues import PartitionQueues
@@ -36,12 +37,12 @@ from tidelog.produce.producer_options import ACKS, CODECS, ProducerOptions
 from tidelog.produce.receipts import PendingReceipt, PendingReceipts, Receipts
 from tidelog.produce.record_preparation import PreparedRecord, RecordPreparation, checked_int
 from tidelog.produce.sender import Sender
-from tidelog.produce.thread_handoff import ProducerInternals, buffer_full, unknown_partition
+from tidelog.produce.thread_handoff import ProducerInternals, buffer_full, not_begun, unknown_partition
 from tidelog.produce.topic_binding import TopicBinding
+from tidelog.produce.unreported_failures import UnreportedFailures
 from tidelog_proto.batch.columns import Headers, canonical, columns_of
 
-FAILED_MAX: Final = 1024
-"""Maximum number of unreported failures that are kept until a caller awaits them or `flush` raises the first."""
+_running_loop: Final = asyncio._get_running_loop  # noqa: SLF001 - returns None, also in a forked child, instead of raising
 
 _new: Final = object.__new__
 """Creates a receipt without the call of `__init__`, which would add a tenth to the cost of a `put`."""
@@ -113,9 +114,14 @@ class Producer:
         """Size of the record that the last `put` refused."""
         self._unturned_bytes = 0
         """Bytes accepted as columns since the producer last yielded to the event loop."""
-        self._failed: list[Delivery] = []
-        """Failed deliveries that no caller has awaited yet."""
+        self._failures = UnreportedFailures()
         self._closed = False
+        self._usable_in: asyncio.AbstractEventLoop | None = None
+        """The event loop in which the client was found to be usable; None: the next record checks it."""
+        self._route_now = TopicRoute(topic, b"")
+        """The topic's route as of `_revision`, a revision of the metadata."""
+        self._revision = -1
+        call_in_forked_child(self, Producer.recheck)
 
     async def __aenter__(self) -> Self:
         await self.begin()
@@ -278,7 +284,7 @@ class Producer:
         record = self._preparation.prepare(value, key, headers, tag, partition, timestamp_us)
         route = self._known_route(partition)
         # Yield once for each full batch, so that batches are sent while a loop of calls still accepts records.
-        pause = self._accumulator.drain_if_full(record)
+        pause = self._accumulator.batch is not None and self._accumulator.drain_if_full(record)
         if route is not None and not pause:
             if self._preparation.has_partitioner:
                 record = self._preparation.with_partition(record, route.partition_count)
@@ -304,7 +310,7 @@ class Producer:
         check_callback("on_delivery", on_delivery)
         route = self._known_route(None)
         if route is None:
-            raise self._not_begun()
+            raise not_begun(self.topic)
         if record.partition is not None and record.partition not in route.partitions:
             raise unknown_partition(self.topic, route, record.partition)
         record = self._preparation.with_partition(record, route.partition_count)
@@ -367,9 +373,14 @@ class Producer:
     async def enqueue_arrow(self, data: pa.RecordBatch | pa.Table, *, partition: int | None = None) -> PendingReceipts:
         """Accept columns like `send_arrow`, and return as soon as all records are accepted."""
         batches = data.to_batches() if isinstance(data, pa.Table) else [data]
-        return await self._enqueue_columns([canonical(batch) for batch in batches], partition)
+        return await self._enqueue_columns(list(map(canonical, batches)), partition)
 
     # -------------------------------------------------------------------------------------------- lifecycle
+
+    @internal
+    def recheck(self) -> None:
+        """Let the next record check whether the client and the producer accept records."""
+        self._usable_in = None
 
     async def begin(self) -> None:
         """Look up the topic, so that `put` may be called. `async with` calls it; a second call has no effect.
@@ -408,13 +419,10 @@ class Producer:
         self._check_usable()
         self._accumulator.drain()
         for chunk in self._queues.unsettled():
-            await chunk.delivery.settled()
+            await chunk.settled()
         if self._callbacks is not None:
             await self._callbacks.all_called()
-        failed, self._failed = self._failed, []
-        for delivery in failed:
-            if delivery.error is not None and not delivery.watched:
-                raise copy_of_error(delivery.error)
+        self._failures.raise_first()
 
     async def close(self) -> None:
         """Flush and stop. A second call has no effect.
@@ -425,6 +433,7 @@ class Producer:
         if self._closed:
             return
         self._closed = True
+        self.recheck()
         try:
             await self.flush()
         finally:
@@ -433,6 +442,7 @@ class Producer:
     async def abort(self) -> None:
         """Stop without waiting; records without acknowledgement fail with ClosedError."""
         self._closed = True
+        self.recheck()
         error = ClosedError("the producer was closed before this record was acknowledged")
         self._memory.close(error)
         if self._sender is not None:
@@ -449,11 +459,6 @@ class Producer:
         self._accumulator.seal()
         await self._memory.wait_ready(size_bytes, claim=claim)
 
-    def _not_begun(self) -> NotBegunError:
-        return NotBegunError(
-            f"the producer of topic {self.topic!r} has not begun: use it in a `with` block, or call `begin()` first"
-        )
-
     def _route_of_threads(self) -> TopicRoute:
         """Return the topic's cached route; thread-safe.
 
@@ -464,7 +469,7 @@ class Producer:
             raise ClosedError("the producer is closed")
         route = self._binding.known()
         if route is None:
-            raise self._not_begun()
+            raise not_begun(self.topic)
         return route
 
     def _known_route(self, partition: int | None) -> TopicRoute | None:
@@ -473,11 +478,16 @@ class Producer:
         Raises:
             TidelogError: the producer is closed.
         """
+        revision = self._router.metadata.revision
+        if revision == self._revision and self._usable_in is not None and self._usable_in is _running_loop():
+            route = self._route_now
+            if partition is None or partition in route.partitions:
+                return route
         self._check_usable()
         if self._closed:
             raise ClosedError("the producer is closed")
+        loop = asyncio.get_running_loop()
         if self._sender is None:
-            loop = asyncio.get_running_loop()
             self._sender = Sender(
                 self._router,
                 self.topic,
@@ -490,7 +500,10 @@ class Producer:
             )
             self._callbacks = DeliveryCallbacks(loop, self._called_back)
             self._accumulator.bind(self._sender, loop)
-        return self._binding.known(partition)
+        known = self._binding.known(partition)
+        if known is not None:
+            self._route_now, self._revision, self._usable_in = known, revision, loop
+        return known
 
     async def _route(self, partition: int | None) -> TopicRoute:
         route = await self._binding.find(partition)
@@ -504,11 +517,11 @@ class Producer:
         self, batches: Sequence[pa.RecordBatch], partition: int | None, keys: Sequence[bytes | None] | None = None
     ) -> PendingReceipts:
         partition = partition if partition is None or type(partition) is int else checked_int("partition", partition)
-        memory, has_turn, parts = self._memory, False, list[tuple[Any, int]]()
+        memory, has_turn, parts = self._memory, False, list[tuple[Delivery, int]]()
         orders: list[pa.Array[Any]] = []
         try:
             route = self._known_route(partition)
-            if route is None or memory.has_waiters:
+            if route is None or memory.waiting_calls:
                 self._accumulator.seal()
                 await memory.acquire_turn()
                 has_turn = True
@@ -516,7 +529,8 @@ class Producer:
             # Earlier single records are stored first, and release the memory that their batch does not need.
             if self._accumulator.batch is not None:
                 self._accumulator.drain()
-            for number, columns, size_bytes in self._slicer.split(route, batches, partition, orders, keys):
+            slices = self._whole(batches, partition) or self._slicer.split(route, batches, partition, orders, keys)
+            for number, columns, size_bytes in slices:
                 if not memory.try_reserve(size_bytes, has_turn=has_turn):
                     if not has_turn:
                         await memory.acquire_turn()
@@ -533,9 +547,21 @@ class Producer:
             await asyncio.sleep(0)
         return PendingReceipts(parts, orders or None)
 
+    def _whole(
+        self, batches: Sequence[pa.RecordBatch], partition: int | None
+    ) -> Iterable[tuple[int | None, pa.RecordBatch, int]]:
+        """Return columns for one partition that fit a batch, with their size; nothing if they have to be split."""
+        options, columns = self._queue_options, batches[0] if len(batches) == 1 else None
+        if columns is None or not 0 < columns.num_rows <= options.batch_records:
+            return ()
+        if partition is None and (columns.num_columns > 1 or self._preparation.has_partitioner):
+            return ()
+        size_bytes = columns.nbytes
+        return ((partition, columns, size_bytes),) if size_bytes <= options.batch_bytes else ()
+
     def _add_columns(
         self, route: TopicRoute, partition: int | None, columns: pa.RecordBatch, size_bytes: int
-    ) -> tuple[Any, int]:
+    ) -> tuple[Delivery, int]:
         if partition is None:
             queue = self._queues.least_loaded(route.partition_count, size_bytes)
         elif partition in route.partitions:
@@ -550,29 +576,23 @@ class Producer:
         queue.add(chunk)
         assert self._sender is not None
         self._sender.wake(queue)
-        return chunk.delivery, chunk.count
+        return chunk, chunk.count
 
     def _settled(self, chunk: Chunk) -> None:
-        delivery = chunk.delivery
-        if delivery.callbacks:
+        if chunk.callbacks:
             assert self._callbacks is not None
-            delivery.watched |= None not in delivery.callbacks  # each record has a callback
+            chunk.watched |= None not in chunk.callbacks  # each record has a callback
             self._callbacks.add(chunk)
         else:
-            self._free(chunk)
-        if delivery.error is not None and not delivery.watched:
-            self._failed.append(delivery)
+            self._memory.release(chunk.size_bytes)
+        if chunk.error is not None and not chunk.watched:
+            self._failures.add(chunk)
             self._router.unreported.add(self)
-            if len(self._failed) > FAILED_MAX:
-                self._failed = [each for each in self._failed if not each.watched][:FAILED_MAX]
 
     def _called_back(self, chunk: Chunk) -> None:
-        self._free(chunk)
+        self._memory.release(chunk.size_bytes)
         if self._meter is not None:
             self._meter.report_buffered()
-
-    def _free(self, chunk: Chunk) -> None:
-        self._memory.release(chunk.size_bytes)
 
     def _buffered_bytes(self) -> int:
         """Return the bytes that are accepted and not delivered, without memory reserved for later records."""

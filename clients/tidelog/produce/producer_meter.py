@@ -32,12 +32,12 @@ class ProducerMeter:
     def sent(self, batch: OutgoingBatch) -> None:
         """Count a batch that was written to a connection."""
         call = self._metrics.sent if batch.last_error is None else self._metrics.retried
-        self._call(call, self._topic, batch.count, batch.encoded.length)
+        self._call(call, self._topic, batch.count, batch.length)
 
     def acknowledged(self, batch: OutgoingBatch, now: float) -> None:
         """Count an acknowledged batch; `now` is the time of the clock of deadlines."""
         latency_s = now - (batch.deadline - self._delivery_timeout_s)
-        self._call(self._metrics.acknowledged, self._topic, batch.count, batch.encoded.length, latency_s)
+        self._call(self._metrics.acknowledged, self._topic, batch.count, batch.length, latency_s)
 
     def failed(self, chunks: Sequence[Chunk], error: TidelogError) -> None:
         """Count chunks that failed with the same error."""

@@ -77,24 +77,23 @@ class Receipts(Sequence[Receipt]):
     """The receipts of many records: `ranges` in the order of sending, `[i]` for the i-th input record."""
 
     def __init__(self, parts: Sequence[tuple[Delivery, int]], orders: Sequence[pa.Array[Any]] | None = None) -> None:
-        self._deliveries = [delivery for delivery, _ in parts]
-        self._ends = list(accumulate(count for _, count in parts))
+        self._parts = parts
         self._orders = orders
+        self._ends = [parts[0][1]] if len(parts) == 1 else list(accumulate([count for _, count in parts]))
         self._places: list[int] | None = None
 
     @property
     def ranges(self) -> list[ReceiptRange]:
         """(partition, base offset, count) of each chunk."""
-        starts = [0, *self._ends]
         return [
-            ReceiptRange(delivery.partition, delivery.base_offset, delivery.stored(end - start))
-            for delivery, start, end in zip(self._deliveries, starts, self._ends, strict=False)
+            ReceiptRange(delivery.partition, delivery.base_offset, delivery.stored(count))
+            for delivery, count in self._parts
         ]
 
     @property
     def duplicates(self) -> int:
         """Number of records that were dropped because their partitions had the content already."""
-        return sum(delivery.duplicates for delivery in self._deliveries)
+        return sum(delivery.duplicates for delivery, _ in self._parts)
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
@@ -120,8 +119,7 @@ class Receipts(Sequence[Receipt]):
         place = index if self._orders is None else self._place(index)
         chunk = bisect_right(self._ends, place)
         start = self._ends[chunk - 1] if chunk else 0
-        delivery = self._deliveries[chunk]
-        return delivery.receipt(place - start)
+        return self._parts[chunk][0].receipt(place - start)
 
     def _place(self, index: int) -> int:
         """Return the position of the input record at `index` in the order of sending."""
@@ -166,7 +164,19 @@ class PendingReceipts:
         return all(delivery.done for delivery, _ in self._parts)
 
     def __await__(self) -> Generator[Any, None, Receipts]:
-        return self._wait().__await__()
+        first: TidelogError | None = None
+        stored = 0
+        for delivery, count in self._parts:
+            try:
+                yield from delivery.__await__()
+                stored += count
+            except TidelogError as error:
+                first = first or error
+        if first is not None:
+            total = sum(count for _, count in self._parts)
+            first.add_note(f"{stored} of the call's {total} records were acknowledged")
+            raise first
+        return Receipts(self._parts, self._orders)
 
     @internal
     async def settled(self) -> list[ChunkOutcome]:
@@ -182,21 +192,6 @@ class PendingReceipts:
             base, dropped = delivery.base_offset, delivery.duplicates
             outcomes.append(ChunkOutcome(delivery.partition, count, base, stored, dropped))
         return outcomes
-
-    async def _wait(self) -> Receipts:
-        first: TidelogError | None = None
-        stored = 0
-        for delivery, count in self._parts:
-            try:
-                await delivery
-                stored += count
-            except TidelogError as error:
-                first = first or error
-        if first is not None:
-            total = sum(count for _, count in self._parts)
-            first.add_note(f"{stored} of the call's {total} records were acknowledged")
-            raise first
-        return Receipts(self._parts, self._orders)
 
 
 def deliveries_of(receipts: PendingReceipts) -> list[Delivery]:

@@ -18,7 +18,6 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
@@ -59,13 +58,16 @@ _MS: Final = 1000
 _log: Final = logging.getLogger("tidelog.client")
 
 
-@dataclass(slots=True, eq=False)
-class SentBatch:
-    """A batch in flight and its queue; `expected` is set until the answer arrives or is abandoned."""
+Sent = tuple[PartitionQueue, OutgoingBatch, Expectation]
+"""One attempt of a batch; its outcome counts while the batch still expects it."""
 
-    queue: PartitionQueue
-    batch: OutgoingBatch
-    expected: Expectation | None = None
+
+class Target(NamedTuple):
+    """Where a partition's batches go, according to a revision of the metadata; the topic is the producer's."""
+
+    revision: int
+    connection: Connection
+    epoch: int
 
 
 class RetryTimer(NamedTuple):
@@ -106,7 +108,7 @@ class Sender:
         request_timeout_s: float | None = None,
         source: RecordSource | None = None,
         instance: ProducerInstance | None = None,
-        clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+        clock_us: Callable[[], int] | None = None,
         meter: ProducerMeter | None = None,
     ) -> None:
         self.topic_id = b""
@@ -125,8 +127,9 @@ class Sender:
         self._closed = False
         self._timers: dict[int, RetryTimer] = {}
         self._expiries: dict[int, asyncio.TimerHandle] = {}
+        self._targets: dict[int, Target] = {}
         self._in_flight_on: dict[int, Connection] = {}
-        self._unanswered: SilentNodeDetector[list[SentBatch]] = SilentNodeDetector(loop, self._node_lost)
+        self._unanswered: SilentNodeDetector[list[Sent]] = SilentNodeDetector(loop, self._node_lost)
         self._unwatch = watch_weakly(partial(router.watch, topic), loop, self._routes_changed)
         self._owner_lookups: dict[int, asyncio.Task[None]] = {}
         self._stalled_since: dict[int, float] = {}
@@ -176,26 +179,26 @@ class Sender:
         if self._meter is not None:
             self._meter.report_buffered()
         awake, self._awake = self._awake, {}
-        now, now_us = self._loop.time(), self._clock_us()
+        now, now_us = self._loop.time(), time.time_ns() // 1000 if self._clock_us is None else self._clock_us()
         serving = list(awake.values())
         # One batch of each queue in a round: a PUBLISH never has two batches of one partition, so that pipelined
         # batches are answered individually.
         while serving:
-            sent_batches: dict[Connection, list[SentBatch]] = {}
+            of_nodes: dict[Connection, list[tuple[PartitionQueue, OutgoingBatch]]] = {}
             remaining: list[PartitionQueue] = []
             for queue in serving:
                 connection = self._connection(queue, now)
                 batch = None if connection is None else queue.next_to_send(now, now_us)
                 if connection is not None and batch is not None:
-                    sent_batches.setdefault(connection, []).append(SentBatch(queue, batch))
+                    of_nodes.setdefault(connection, []).append((queue, batch))
                     if connection.throttle is not None or self._tickets.is_throttled:
                         for throttle in self._tickets.throttles(connection):
-                            throttle.published(batch.encoded.length)
+                            throttle.published(batch.length)
                     if queue.has_more:
                         remaining.append(queue)
                 else:
                     self._wake_later(queue, now)
-            for connection, of_node in sent_batches.items():
+            for connection, of_node in of_nodes.items():
                 self._publish(connection, of_node, now)
             serving = remaining
 
@@ -204,19 +207,12 @@ class Sender:
         queue.expire(now)
         if queue.idle:
             return None
-        if self._is_topic_replaced():
-            queue.fail_all(deleted_topic_error(self._topic))
-            return None
-        if queue.awaits_fencing and self._instance is not None and queue.partition in self._instance.fenced_partitions:
-            queue.start_epoch(self._instance.epoch)
-        connection = None if queue.awaits_fencing else self._router.connection_now(self._topic, queue.partition)
-        if connection is None:
-            if queue.partition not in self._owner_lookups:
-                lookup = self._loop.create_task(
-                    self._find_owner(queue), name=f"look for the owner of {queue.partition}"
-                )
-                self._owner_lookups[queue.partition] = lookup
-            return None
+        target = self._targets.get(queue.partition)
+        if target is None or target.revision != self._router.metadata.revision or target.connection.closed:
+            target = self._find_target(queue)
+            if target is None:
+                return None
+        connection = target.connection
         if self._in_flight_on.get(queue.partition) is not connection and queue.in_flight:
             return None  # The queue is woken when the batches on the other connection are answered or abandoned.
         if (
@@ -235,6 +231,24 @@ class Sender:
                     self._wait_for_quota(queue, throttle, now)
                     return None
         return connection
+
+    def _find_target(self, queue: PartitionQueue) -> Target | None:
+        """Return the owner of a queue's partition if it is connected; otherwise begin to look for it."""
+        metadata, partition = self._router.metadata, queue.partition
+        if self._is_topic_replaced():
+            queue.fail_all(deleted_topic_error(self._topic))
+            return None
+        if queue.awaits_fencing and self._instance is not None and partition in self._instance.fenced_partitions:
+            queue.start_epoch(self._instance.epoch)
+        connection = None if queue.awaits_fencing else self._router.connection_now(self._topic, partition)
+        route = metadata.route(self._topic, partition)
+        if connection is None or route is None:
+            if partition not in self._owner_lookups:
+                lookup = self._loop.create_task(self._find_owner(queue), name=f"look for the owner of {partition}")
+                self._owner_lookups[partition] = lookup
+            return None
+        target = self._targets[partition] = Target(metadata.revision, connection, route.epoch)
+        return target
 
     def _fail_if_unreachable(self, queue: PartitionQueue, connection: Connection) -> bool:
         """Fail the records for a lost node unless another node can take over; return whether the queue is idle."""
@@ -332,145 +346,165 @@ class Sender:
 
     # ------------------------------------------------------------------------------------------ publishing
 
-    def _publish(self, connection: Connection, sent_batches: list[SentBatch], now: float) -> None:
-        if len(sent_batches) == 1:
-            self._write(connection, sent_batches, sent_batches[0].batch.encoded.length, now)
+    def _publish(self, connection: Connection, batches: list[tuple[PartitionQueue, OutgoingBatch]], now: float) -> None:
+        """Write batches for one node, in as many requests as their sizes need."""
+        if len(batches) == 1:
+            self._write(connection, batches, batches[0][1].length, now)
             return
-        frame: list[SentBatch] = []
+        frame: list[tuple[PartitionQueue, OutgoingBatch]] = []
         size_bytes = 0
-        for sent_batch in sent_batches:
-            length = sent_batch.batch.encoded.length
-            if frame and (size_bytes + length > FRAME_BYTES_TARGET or len(frame) == BATCHES_PER_PUBLISH_MAX):
+        for queue, batch in batches:
+            if frame and (size_bytes + batch.length > FRAME_BYTES_TARGET or len(frame) == BATCHES_PER_PUBLISH_MAX):
                 self._write(connection, frame, size_bytes, now)
                 frame, size_bytes = [], 0
-            frame.append(sent_batch)
-            size_bytes += length
+            frame.append((queue, batch))
+            size_bytes += batch.length
         self._write(connection, frame, size_bytes, now)
 
-    def _write(self, connection: Connection, sent_batches: list[SentBatch], size_bytes: int, now: float) -> None:
-        left_s = min([sent_batch.batch.deadline for sent_batch in sent_batches]) - now
-        timeout_s = min(self._request_timeout_s, max(REQUEST_S_MIN, left_s))
+    def _write(
+        self, connection: Connection, batches: list[tuple[PartitionQueue, OutgoingBatch]], size_bytes: int, now: float
+    ) -> None:
         envelope = pb.Envelope()
         publish = envelope.publish
-        publish.acks, publish.timeout_ms = self._acks, int(timeout_s * _MS)
         parts: list[bytes | memoryview] = []
-        for sent_batch in sent_batches:
-            encoded, partition = sent_batch.batch.encoded, sent_batch.queue.partition
-            publish.entries.add(topic_id=self.topic_id, partition=partition, length=encoded.length)
+        sent: list[Sent] = []
+        traces: list[str] = []
+        deadline = math.inf
+        for queue, batch in batches:
+            encoded, partition = batch.encoded, queue.partition
+            publish.entries.add(topic_id=self.topic_id, partition=partition, length=batch.length)
             parts += (encoded.header, encoded.body, *encoded.rest)
+            deadline = min(deadline, batch.deadline)
             self._in_flight_on[partition] = connection
-            sent_batch.expected = self._router.owner_changes.expect(
-                self._topic, partition, connection, partial(self._abandoned, sent_batch)
+            batch.expected = self._router.owner_changes.expect(
+                self._topic, partition, connection, partial(self._abandoned, queue, batch)
             )
-        traces = [
-            trace for sent_batch in sent_batches for chunk in sent_batch.batch.chunks for trace in chunk.delivery.traces
-        ]
+            sent.append((queue, batch, batch.expected))
+            for chunk in batch.chunks:
+                traces += chunk.traces
+        timeout_s = min(self._request_timeout_s, max(REQUEST_S_MIN, deadline - now))
+        publish.acks, publish.timeout_ms = self._acks, int(timeout_s * _MS)
         if traces:
             carry(envelope, traces)
         try:
-            self._tickets.attach(envelope, connection)
+            if self._tickets.caller is not None:
+                self._tickets.attach(envelope, connection)
             connection.ask(
                 envelope,
                 parts,
                 attachment_bytes=size_bytes,
                 timeout_s=timeout_s,
-                answered=partial(self._answered, connection, sent_batches, envelope),
+                answered=partial(self._answered, connection, sent, envelope),
             )
         except TidelogError as error:
             if connection.throttle is not None or self._tickets.is_throttled:
-                self._release_throttles(connection, sent_batches)
-            self._failed(sent_batches, error)
+                self._release_throttles(connection, sent)
+            self._failed(sent, error)
             return
         if connection.liveness is not None:
-            self._unanswered.sent(connection, sent_batches)
+            self._unanswered.sent(connection, sent)
         if self._meter is not None:
-            for sent_batch in sent_batches:
-                self._meter.sent(sent_batch.batch)
+            for _, batch in batches:
+                self._meter.sent(batch)
 
-    def _release_throttles(self, connection: Connection, sent_batches: Sequence[SentBatch]) -> None:
+    def _release_throttles(self, connection: Connection, sent: Sequence[Sent]) -> None:
         """Release the bytes of answered batches in the throttles of the node."""
         for throttle in self._tickets.throttles(connection):
-            throttle.answered(sum(sent_batch.batch.encoded.length for sent_batch in sent_batches))
+            throttle.answered(sum(batch.length for _, batch, _ in sent))
 
     def _answered(
-        self, connection: Connection, sent_batches: list[SentBatch], request: pb.Envelope, answer: Frame | TidelogError
+        self, connection: Connection, sent: list[Sent], request: pb.Envelope, answer: Frame | TidelogError
     ) -> None:
         if connection.liveness is not None:
-            self._unanswered.answered(connection, sent_batches)
+            self._unanswered.answered(connection, sent)
         if not isinstance(answer, TidelogError) and (answer.envelope.caller_throttle_ms or self._tickets.is_throttled):
             self._tickets.note_throttle(answer.envelope, connection)
         if connection.throttle is not None or self._tickets.is_throttled:
-            self._release_throttles(connection, sent_batches)
+            self._release_throttles(connection, sent)
         if isinstance(answer, TidelogError):
             self._tickets.note_error(request, answer)
-            self._failed(sent_batches, answer)
+            self._failed(sent, answer)
             return
-        try:
-            reply = check_answer("publish", answer, connection).envelope.publish_reply
-            results = results_of(reply.results, len(sent_batches), connection)
-        except TidelogError as error:
-            self._failed(sent_batches, error)
-            return
+        results = answer.envelope.publish_reply.results
+        if len(results) != len(sent):  # also of an answer of another kind, which has no results
+            try:
+                results_of(
+                    check_answer("publish", answer, connection).envelope.publish_reply.results, len(sent), connection
+                )
+            except TidelogError as error:
+                self._failed(sent, error)
+                return
         now = self._loop.time()
-        for sent_batch, result in zip(sent_batches, results, strict=True):
-            if not self._is_expected(sent_batch):
-                continue
-            if result.duplicate and sent_batch.queue.is_foreign_duplicate(sent_batch.batch):
-                self._handle_error(sent_batch, foreign_duplicate_error(), now)
-            elif result.HasField("error"):
-                self._handle_error(sent_batch, error_of(result.error, connection.name), now)
-            else:
-                drops = DroppedRecords(result.duplicates, result.dropped) if result.duplicates else None
-                sent_batch.queue.acknowledged(sent_batch.batch, result.base_offset, result.append_timestamp_us, drops)
-                if self._meter is not None:
-                    self._meter.acknowledged(sent_batch.batch, now)
-                self._clear_stall(sent_batch.queue)
-                # The node stores one record of its own for a batch whose records were all dropped.
-                stored = max(sent_batch.batch.count - result.duplicates, 1)
-                partition, end_offset = sent_batch.queue.partition, result.base_offset + stored
-                self._router.known_ends.note(self.topic_id, partition, epoch=result.epoch, end_offset=end_offset)
-                self._router.stored_in(self._topic, partition, result.epoch)
-            if not sent_batch.queue.idle:
-                self.wake(sent_batch.queue)
+        for attempt, result in zip(sent, results, strict=True):
+            if self._is_expected(attempt):
+                self._settle(attempt[0], attempt[1], result, connection, now)
         if self._source is not None and self._source.batch is not None:
             self.wake_soon()
 
-    def _failed(self, sent_batches: Sequence[SentBatch], error: TidelogError) -> None:
-        now = self._loop.time()
-        for sent_batch in sent_batches:
-            if self._is_expected(sent_batch):
-                self._handle_error(sent_batch, error, now)
-                self.wake(sent_batch.queue)
+    def _settle(
+        self, queue: PartitionQueue, batch: OutgoingBatch, result: pb.PublishResult, connection: Connection, now: float
+    ) -> None:
+        """Handle the answer to a batch."""
+        if result.duplicate and queue.is_foreign_duplicate(batch):
+            self._handle_error(queue, batch, foreign_duplicate_error(), now)
+        elif result.HasField("error"):
+            self._handle_error(queue, batch, error_of(result.error, connection.name), now)
+        else:
+            drops = DroppedRecords(result.duplicates, result.dropped) if result.duplicates else None
+            queue.acknowledged(batch, result.base_offset, result.append_timestamp_us, drops)
+            if self._meter is not None:
+                self._meter.acknowledged(batch, now)
+            if self._stalled_since:
+                self._clear_stall(queue)
+            # The node stores one record of its own for a batch whose records were all dropped.
+            stored = max(batch.count - result.duplicates, 1)
+            partition, epoch = queue.partition, result.epoch
+            end_offset = result.base_offset + stored
+            self._router.known_ends.note(self.topic_id, partition, epoch=epoch, end_offset=end_offset)
+            target = self._targets.get(partition)
+            if target is None or target.revision != self._router.metadata.revision or epoch > target.epoch:
+                self._router.stored_in(self._topic, partition, epoch)
+        if not queue.idle:
+            self.wake(queue)
 
-    def _is_expected(self, sent_batch: SentBatch) -> bool:
-        """Return whether the answer to a batch is still expected, and stop expecting it."""
-        expected, sent_batch.expected = sent_batch.expected, None
-        if expected is None:
+    def _failed(self, sent: Sequence[Sent], error: TidelogError) -> None:
+        now = self._loop.time()
+        for attempt in sent:
+            if self._is_expected(attempt):
+                queue, batch, _ = attempt
+                self._handle_error(queue, batch, error, now)
+                self.wake(queue)
+
+    def _is_expected(self, attempt: Sent) -> bool:
+        """Return whether the outcome of an attempt is still expected, and stop expecting it."""
+        _, batch, expected = attempt
+        if batch.expected is not expected:
             return False
+        batch.expected = None
         self._router.owner_changes.forget(expected)
         return True
 
-    def _abandoned(self, sent_batch: SentBatch, error: TidelogError) -> None:
+    def _abandoned(self, queue: PartitionQueue, batch: OutgoingBatch, error: TidelogError) -> None:
         """Handle a batch whose partition has moved while the old owner does not answer."""
-        sent_batch.expected = None
-        self._handle_error(sent_batch, error, self._loop.time())
-        sent_batch.queue.retry_now()
-        self.wake(sent_batch.queue)
+        batch.expected = None
+        self._handle_error(queue, batch, error, self._loop.time())
+        queue.retry_now()
+        self.wake(queue)
 
-    def _node_lost(self, sent_batches: list[SentBatch], error: ConnectionLostError) -> None:
+    def _node_lost(self, sent: list[Sent], error: ConnectionLostError) -> None:
         """Fail the batches that were sent to a lost node and the queued records, unless another node can be reached."""
         if not self._router.pool.should_give_up(error, math.inf):
             return  # Another node may take over the partitions, and the batches are resent to it.
-        for sent_batch in sent_batches:
-            connection = self._in_flight_on[sent_batch.queue.partition]
-            if self._is_expected(sent_batch):
-                self._handle_error(sent_batch, error, self._loop.time())
-                self._fail_if_unreachable(sent_batch.queue, connection)
-                self.wake(sent_batch.queue)
+        for attempt in sent:
+            queue, batch, _ = attempt
+            connection = self._in_flight_on[queue.partition]
+            if self._is_expected(attempt):
+                self._handle_error(queue, batch, error, self._loop.time())
+                self._fail_if_unreachable(queue, connection)
+                self.wake(queue)
 
-    def _handle_error(self, sent_batch: SentBatch, error: TidelogError, now: float) -> None:
-        queue = sent_batch.queue
-        queue.failed(sent_batch.batch, error, now)
+    def _handle_error(self, queue: PartitionQueue, batch: OutgoingBatch, error: TidelogError, now: float) -> None:
+        queue.failed(batch, error, now)
         connection = self._in_flight_on.get(queue.partition)
         if (
             isinstance(error, OverloadedError)

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from tidelog.base.fork_safety import call_in_forked_child
 from tidelog.base.loop_thread import LoopThread
 from tidelog.base.plain_callbacks import check_callback
-from tidelog.errors import BufferFullError, UnknownPartitionError
+from tidelog.errors import BufferFullError, NotBegunError, UnknownPartitionError
 from tidelog.model import TopicRoute
 from tidelog.produce.accumulator import RecordAccumulator
 from tidelog.produce.batches import RECORD_OVERHEAD_BYTES
@@ -221,6 +221,13 @@ class ThreadHandoff:
         for batch, partition_count in waiting:
             self._internals.accumulator.add_batch(batch, partition_count)
         self._release_unneeded()
+
+
+def not_begun(topic: str) -> NotBegunError:
+    """Return the error of a record without waiting before the producer has begun."""
+    return NotBegunError(
+        f"the producer of topic {topic!r} has not begun: use it in a `with` block, or call `begin()` first"
+    )
 
 
 def buffer_full(topic: str) -> BufferFullError:

@@ -19,7 +19,7 @@ def loose(values: list[bytes | None], **columns: Any) -> ListChunk:
 
 def test_lists_become_only_the_columns_in_use() -> None:
     plain = loose([b"a", None], keys=[], headers=[], tags=[])
-    assert plain.columns().equals(columns_of([b"a", None]))
+    assert plain.to_columns().equals(columns_of([b"a", None]))
     assert (plain.count, plain.size_bytes, plain.timestamped) == (2, 20, False)
 
 
@@ -54,14 +54,14 @@ def test_parts_are_joined_in_order() -> None:
 
 async def test_a_delivery_has_one_outcome() -> None:
     chunk = ColumnChunk(columns_of([b"a"]), partition=4, deadline=0.0, size_bytes=1)
-    waiting = asyncio.ensure_future(chunk.delivery)
+    waiting = asyncio.ensure_future(chunk)
     await asyncio.sleep(0)
     assert not waiting.done()
-    chunk.delivery.succeed(7, 8)
+    chunk.succeed(7, 8)
     await waiting
-    assert (chunk.delivery.partition, chunk.delivery.base_offset, chunk.delivery.timestamp_us) == (4, 7, 8)
+    assert (chunk.partition, chunk.base_offset, chunk.timestamp_us) == (4, 7, 8)
     with pytest.raises(AssertionError):
-        chunk.delivery.fail(OverloadedError("late"))
+        chunk.fail(OverloadedError("late"))
 
 
 async def test_failure_reaches_current_and_later_waiters() -> None:
@@ -87,6 +87,18 @@ async def test_shared_error_does_not_grow_with_each_raise() -> None:
     assert len(set(lengths)) == 1
 
 
+def test_chunks_release_their_records_when_their_outcome_is_known() -> None:
+    stored = ColumnChunk(columns_of([b"a"]), partition=0, deadline=0.0, size_bytes=1)
+    failed = ColumnChunk(columns_of([b"b"]), partition=0, deadline=0.0, size_bytes=1)
+    lists = loose([b"c"], keys=[b"k"], tags=["t"])
+    stored.succeed(0, 1)
+    failed.fail(OverloadedError("late"))
+    lists.succeed(1, 1)
+    assert (stored.columns.num_columns, failed.columns.num_columns) == (0, 0)
+    assert (lists.values, lists.keys, lists.tags) == ([], None, None)
+    assert (stored.count, failed.count, lists.count) == (1, 1, 1)
+
+
 def batch_of(*sizes: int) -> OutgoingBatch:
     chunks = [ColumnChunk(columns_of([b"x"] * size), partition=0, deadline=1.0, size_bytes=size * 10) for size in sizes]
     encoded = encode_batch(columns_of([b"x"] * sum(sizes)), now_us=1, producer_id=9, base_sequence=4)
@@ -101,8 +113,8 @@ def test_batch_has_the_records_of_its_chunks() -> None:
 def test_chunks_get_consecutive_offsets() -> None:
     batch = batch_of(2, 3, 1)
     batch.succeed(100, 5)
-    assert [chunk.delivery.base_offset for chunk in batch.chunks] == [100, 102, 105]
-    assert {chunk.delivery.timestamp_us for chunk in batch.chunks} == {5}
+    assert [chunk.base_offset for chunk in batch.chunks] == [100, 102, 105]
+    assert {chunk.timestamp_us for chunk in batch.chunks} == {5}
 
 
 def test_renumbering_changes_only_the_header() -> None:

@@ -20,7 +20,7 @@ def shipped(*sizes: int) -> OutgoingBatch:
 
 
 def receipts_of(batch: OutgoingBatch) -> list[Receipts]:
-    return [Receipts([(chunk.delivery, chunk.count)]) for chunk in batch.chunks]
+    return [Receipts([(chunk, chunk.count)]) for chunk in batch.chunks]
 
 
 def test_flags() -> None:
@@ -56,7 +56,7 @@ async def test_each_chunk_gets_its_drops() -> None:
 
 async def _delivered(batch: OutgoingBatch) -> None:
     for chunk in batch.chunks:
-        await chunk.delivery
+        await chunk
 
 
 def test_unknown_drops_give_unknown_offsets() -> None:

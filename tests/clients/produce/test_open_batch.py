@@ -41,9 +41,9 @@ async def test_waiter_of_undrained_batch_gets_outcome_and_counts_as_awaiting() -
     waiting[0].cancel()
     batch.pad_columns()
     first, second = split_by_partition(batch, PARTITIONS, lambda: 0).chunks
-    assert first.delivery.watched
-    first.delivery.succeed(10, 5)
-    second.delivery.fail(OverloadedError("full"))
+    assert first.watched
+    first.succeed(10, 5)
+    second.fail(OverloadedError("full"))
     assert (await waiting[2]) == (0, 11, 5)
     with pytest.raises(OverloadedError):
         await waiting[1]
@@ -60,12 +60,12 @@ def test_callbacks_follow_their_records() -> None:
     batch.set_callback(2, last)
     batch.pad_columns()
     first, second = split_by_partition(batch, PARTITIONS, lambda: 0).chunks
-    assert first.delivery.callbacks == [None]
-    assert second.delivery.callbacks == [print, last]
+    assert first.callbacks == [None]
+    assert second.callbacks == [print, last]
     other = batch_of((None, None))
     other.set_callback(0, print)
     other.pad_columns()
-    assert to_chunk(other, 0, full=False).delivery.callbacks == [print]
+    assert to_chunk(other, 0, full=False).callbacks == [print]
 
 
 def test_seal_returns_unused_memory() -> None:

@@ -220,7 +220,7 @@ def test_numbers_move_up_after_a_certain_hole() -> None:
     queue.failed(first, CorruptBatchError("no"), now=0.0)
     queue.failed(second, SequenceGapError("gap"), now=0.0)
     queue.failed(third, SequenceGapError("gap"), now=0.0)
-    assert isinstance(chunks[0].delivery.error, CorruptBatchError)
+    assert isinstance(chunks[0].error, CorruptBatchError)
     assert [numbers(send(queue)), numbers(send(queue))] == [(0, 0), (0, 1)]
     queue.add(chunk_of(b"new"))
     assert numbers(send(queue)) == (0, 2)
@@ -254,8 +254,8 @@ def test_batches_in_doubt_fail_after_an_uncertain_hole() -> None:
     queue.failed(first, CorruptBatchError("no"), now=10.0)
     after = send(queue, 20.0)
     assert (after, numbers(after)) == (third, (1, 0))
-    assert isinstance(chunks[0].delivery.error, OutcomeUnknownError)
-    assert isinstance(chunks[1].delivery.error, OutcomeUnknownError)
+    assert isinstance(chunks[0].error, OutcomeUnknownError)
+    assert isinstance(chunks[1].error, OutcomeUnknownError)
 
 
 @pytest.mark.parametrize("error", [UnknownProducerError("who"), SequenceGapError("gap")])
@@ -264,7 +264,7 @@ def test_a_forgotten_producer_begins_a_new_epoch(error: TidelogError) -> None:
     queue.failed(first, error, now=0.0)
     queue.failed(second, ConnectionLostError("gone"), now=0.0)
     assert numbers(send(queue, 10.0)) == (1, 0)
-    assert isinstance(chunks[1].delivery.error, OutcomeUnknownError), "it could have been stored"
+    assert isinstance(chunks[1].error, OutcomeUnknownError), "it could have been stored"
 
 
 @pytest.mark.parametrize("error", [DuplicateOutOfWindowError("old"), StoredOnQuorumError("not on all, perhaps")])
@@ -275,7 +275,7 @@ def test_stored_batch_with_error_uses_up_its_numbers(error: TidelogError) -> Non
     assert [send(queue, 10.0), send(queue, 10.0)] == [first, second]
     queue.failed(first, error, now=10.0)
     queue.acknowledged(second, 9, 0)
-    assert chunks[0].delivery.error is error
+    assert chunks[0].error is error
     queue.add(chunk_of(b"next"))
     assert numbers(send(queue, 10.0)) == (0, 2)
 
@@ -288,8 +288,8 @@ def test_producer_with_shared_id_continues_under_a_new_id() -> None:
     queue.failed(first, SHARED, now=0.0)
     queue.acknowledged(second, 9, 0)  # stored after the batch of the other producer
     queue.failed(third, SequenceGapError("its predecessor is missing"), now=0.0)
-    assert chunks[0].delivery.error is SHARED
-    assert chunks[1].delivery.error is None
+    assert chunks[0].error is SHARED
+    assert chunks[1].error is None
     body = bytes(third.encoded.body)
     assert send(queue, 10.0) is third
     header = unpack_header(third.encoded.header)
@@ -306,14 +306,14 @@ def test_batch_in_doubt_under_shared_id_is_not_resent_under_a_new_id() -> None:
     queue.failed(first, SHARED, now=0.0)
     queue.add(chunk_of(b"next"))
     assert numbers(send(queue, 10.0)) == (0, 0)
-    assert isinstance(chunks[1].delivery.error, OutcomeUnknownError)
+    assert isinstance(chunks[1].error, OutcomeUnknownError)
 
 
 def test_batch_in_doubt_with_foreign_numbers_has_unknown_outcome() -> None:
     queue, chunks, (batch,) = filled(1)
     queue.failed(batch, ConnectionLostError("gone"), now=0.0)
     queue.failed(send(queue, 10.0), SHARED, now=10.0)
-    error = chunks[0].delivery.error
+    error = chunks[0].error
     assert isinstance(error, OutcomeUnknownError)
     assert error.__cause__ is SHARED
 
@@ -322,8 +322,8 @@ def test_duplicate_of_unsent_batch_is_foreign() -> None:
     queue, chunks, (batch,) = filled(1)
     assert queue.is_foreign_duplicate(batch)
     queue.failed(batch, DuplicateOutOfWindowError("old"), now=0.0)
-    assert isinstance(chunks[0].delivery.error, ProducerIdSharedError)
-    assert chunks[0].delivery.error.definite
+    assert isinstance(chunks[0].error, ProducerIdSharedError)
+    assert chunks[0].error.definite
     again = chunk_of(b"again")
     queue.add(again)
     batch = send(queue, 10.0)
@@ -340,7 +340,7 @@ def test_duplicate_of_unstored_batch_is_foreign() -> None:
     batch = send(queue, 10.0)
     assert queue.is_foreign_duplicate(batch)
     queue.failed(batch, DuplicateOutOfWindowError("known"), now=10.0)
-    assert isinstance(chunk.delivery.error, ProducerIdSharedError)
+    assert isinstance(chunk.error, ProducerIdSharedError)
 
 
 def test_all_queues_adopt_the_new_id_after_their_batches_of_the_old_one() -> None:
@@ -380,10 +380,10 @@ def test_fenced_unnamed_producer_continues_under_a_new_id() -> None:
     assert unpack_header(batch.encoded.header).producer_id != 5
     queue.acknowledged(batch, 9, 0)
     for chunk in chunks:
-        assert isinstance(chunk.delivery.error, ProducerIdSharedError)
-        assert chunk.delivery.error.definite
-        assert isinstance(chunk.delivery.error.__cause__, ProducerFencedError)
-    assert later.delivery.error is None
+        assert isinstance(chunk.error, ProducerIdSharedError)
+        assert chunk.error.definite
+        assert isinstance(chunk.error.__cause__, ProducerFencedError)
+    assert later.error is None
 
 
 def named(count: int) -> tuple[PartitionQueue, list[ColumnChunk], list[OutgoingBatch]]:
@@ -406,7 +406,7 @@ def test_fenced_instance_sends_nothing_more() -> None:
     later = chunk_of(b"later")
     queue.add(later)
     assert queue.next_to_send(10.0, 0) is None
-    assert all(isinstance(chunk.delivery.error, ProducerFencedError) for chunk in [*chunks, later])
+    assert all(isinstance(chunk.error, ProducerFencedError) for chunk in [*chunks, later])
     assert queue.idle
 
 
@@ -416,12 +416,12 @@ def test_fenced_instance_handles_late_answers() -> None:
     late = chunk_of(b"late")
     queue.add(late)
     assert queue.next_to_send(0.0, 0) is None
-    assert isinstance(late.delivery.error, ProducerFencedError)
+    assert isinstance(late.error, ProducerFencedError)
     queue.acknowledged(second, 2, 0)
     queue.failed(third, ConnectionLostError("gone"), now=0.0)
     assert queue.next_to_send(0.0, 0) is None
-    assert chunks[1].delivery.error is None
-    assert isinstance(chunks[2].delivery.error, OutcomeUnknownError)
+    assert chunks[1].error is None
+    assert isinstance(chunks[2].error, OutcomeUnknownError)
     assert queue.idle
 
 
@@ -435,12 +435,12 @@ def test_instance_starts_after_its_fencing_record() -> None:
 def test_forgotten_instance_fails(error: TidelogError) -> None:
     queue, chunks, (first, second) = named(2)
     queue.failed(second, SequenceGapError("its predecessor is missing"), now=0.0)
-    assert chunks[1].delivery.error is None, "a gap after an unanswered batch is retried"
+    assert chunks[1].error is None, "a gap after an unanswered batch is retried"
     queue.failed(first, error, now=0.0)
     assert queue.next_to_send(10.0, 0) is None
-    assert all(isinstance(chunk.delivery.error, ProducerFencedError) for chunk in chunks)
-    assert chunks[0].delivery.error is not None
-    assert chunks[0].delivery.error.__cause__ is error
+    assert all(isinstance(chunk.error, ProducerFencedError) for chunk in chunks)
+    assert chunks[0].error is not None
+    assert chunks[0].error.__cause__ is error
 
 
 def test_epochs_of_an_instance_are_bounded() -> None:
@@ -457,7 +457,7 @@ def test_epochs_of_an_instance_are_bounded() -> None:
     last = chunk_of(b"last")
     queue.add(last)
     assert queue.next_to_send(40.0, 0) is None
-    assert isinstance(last.delivery.error, ProducerFencedError)
+    assert isinstance(last.error, ProducerFencedError)
     assert queue.idle
 
 
@@ -468,10 +468,10 @@ def test_instance_with_shared_epoch_fails_in_all_partitions() -> None:
     late = chunk_of(b"late")
     queue.add(late)
     assert queue.next_to_send(10.0, 0) is None
-    assert all(isinstance(chunk.delivery.error, ProducerIdSharedError) for chunk in [*chunks, late])
-    assert chunks[0].delivery.error is not None
-    assert chunks[0].delivery.error.definite
-    assert chunks[0].delivery.error.__cause__ is SHARED
+    assert all(isinstance(chunk.error, ProducerIdSharedError) for chunk in [*chunks, late])
+    assert chunks[0].error is not None
+    assert chunks[0].error.definite
+    assert chunks[0].error.__cause__ is SHARED
     assert queue.idle
     shared_id = ProducerId(5, is_named=True)
     shared_id.give_up(5, SHARED)
@@ -479,7 +479,7 @@ def test_instance_with_shared_epoch_fails_in_all_partitions() -> None:
     other.start_epoch(EPOCHS_PER_INSTANCE)
     other.add(late := chunk_of(b"late"))
     assert other.next_to_send(0.0, 0) is None
-    assert isinstance(late.delivery.error, ProducerIdSharedError)
+    assert isinstance(late.error, ProducerIdSharedError)
 
 
 def test_deadlines() -> None:
@@ -489,13 +489,13 @@ def test_deadlines() -> None:
     batch = send(queue)
     queue.add(queued)
     queue.expire(6.0)
-    assert isinstance(queued.delivery.error, DeliveryTimeoutError)
-    assert queued.delivery.error.definite
-    assert not sent.delivery.done, "a batch in flight does not expire"
+    assert isinstance(queued.error, DeliveryTimeoutError)
+    assert queued.error.definite
+    assert not sent.done, "a batch in flight does not expire"
     queue.failed(batch, ConnectionLostError("gone"), now=6.0)
     queue.expire(6.0)
-    assert isinstance(sent.delivery.error, DeliveryTimeoutError)
-    assert not sent.delivery.error.definite
+    assert isinstance(sent.error, DeliveryTimeoutError)
+    assert not sent.error.definite
     assert (queue.idle, queue.unsettled_bytes) == (True, 0)
 
 
@@ -505,8 +505,8 @@ def test_encoding_error_uses_no_sequence_number() -> None:
     queue.add(large)
     queue.add(small)
     assert numbers(send(queue)) == (0, 0)
-    assert isinstance(large.delivery.error, BatchTooLargeError)
-    assert not small.delivery.done
+    assert isinstance(large.error, BatchTooLargeError)
+    assert not small.done
 
 
 def test_any_encoding_error_settles_the_records() -> None:
@@ -515,10 +515,10 @@ def test_any_encoding_error_settles_the_records() -> None:
     queue.add(odd)
     queue.add(plain)
     assert numbers(send(queue)) == (0, 0)
-    assert odd.delivery.error is not None
-    assert odd.delivery.error.definite
-    assert not odd.delivery.error.retriable
-    assert not plain.delivery.done
+    assert odd.error is not None
+    assert odd.error.definite
+    assert not odd.error.retriable
+    assert not plain.done
 
 
 def test_unsettled_lists_chunks_without_outcome() -> None:

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 from collections import Counter
+from collections.abc import Awaitable, Callable
 
 import pyarrow as pa
 import pytest
@@ -14,6 +16,7 @@ from tidelog.errors import (
     ClosedError,
     CorruptBatchError,
     DeliveryTimeoutError,
+    ForkedError,
     InvalidRequestError,
     OutcomeUnknownError,
     TidelogError,
@@ -310,18 +313,50 @@ async def test_awaited_error_is_not_raised_by_flush(node: FakeNode, client: Clie
 
 
 async def test_unreported_failures_are_bounded(node: FakeNode, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidelog.produce.producer.FAILED_MAX", 3)
+    monkeypatch.setattr("tidelog.produce.unreported_failures.FAILED_MAX", 3)
     producer = client.producer("t")
     await producer.send(b"v")
     for code in (pb.BATCH_TOO_LARGE, *[pb.INVALID_REQUEST] * 5):
         node.script.append(Refuse(code))
         await settled(await producer.enqueue(b"v"))
-    assert len(producer._failed) == 3
+    assert len(producer._failures.failed) == 3
     with pytest.raises(BatchTooLargeError):
         await producer.close()
 
 
 # ------------------------------------------------------------------------------------------- bounds, lifecycle
+
+
+async def test_all_producers_refuse_records_from_the_beginning_of_the_clients_end(client: Client) -> None:
+    columns = pa.record_batch({"value": [b"v"]})
+    producers = [client.producer("t") for _ in range(2)]
+    refused: list[str] = []
+    for producer in producers:
+        await producer.send_arrow(columns)
+        await producer.send_arrow(columns)  # with a route that the first call has looked up
+        aborted = producer.abort
+
+        async def abort(aborted: Callable[[], Awaitable[None]] = aborted) -> None:
+            for each in producers:
+                with pytest.raises(ClosedError, match="client is closed") as error:
+                    await each.enqueue_arrow(columns)
+                refused.append(str(error.value))
+            await aborted()
+
+        producer.abort = abort  # type: ignore[method-assign]
+    await client.abort()
+    assert len(refused) == 4
+
+
+async def test_other_process_is_refused_at_the_next_check(producer: Producer, monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = pa.record_batch({"value": [b"v"]})
+    await producer.send_arrow(columns)
+    await producer.send_arrow(columns)  # with a route that the first call has looked up
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    producer.recheck()
+    with pytest.raises(ForkedError):
+        await producer.enqueue_arrow(columns)
+    monkeypatch.undo()
 
 
 async def test_full_buffer_makes_callers_wait(node: FakeNode, client: Client) -> None:

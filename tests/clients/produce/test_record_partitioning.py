@@ -49,10 +49,10 @@ def test_records_keep_order_and_receipts_match_partitions(
     stored: dict[int, list[bytes | None]] = {}
     for chunk in chunks:
         assert isinstance(chunk, ColumnChunk if columns_min == 1 else ListChunk)
-        encoded = encode_batch(chunk.columns(), now_us=0)
+        encoded = encode_batch(chunk.columns if isinstance(chunk, ColumnChunk) else chunk.to_columns(), now_us=0)
         parsed = RecordBatch.parse(encoded.header + bytes(encoded.body))
-        stored[chunk.delivery.partition] = parsed.values()
-        chunk.delivery.succeed(100, 0)
+        stored[chunk.partition] = parsed.values()
+        chunk.succeed(100, 0)
         for record in parsed:
             number = int(record.value or b"")
             assert record.key == given_records[number][0]

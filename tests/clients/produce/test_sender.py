@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from tests.clients.fake_node import Do, FakeNode, running_fake_node
+from tests.clients.fake_partition import FakePartition
 
 from tidelog.cluster import owner_changes
 from tidelog.cluster.connection_pool import ConnectionPool, Identity
@@ -53,7 +54,7 @@ async def test_queues_share_a_frame_with_one_batch_each(node: FakeNode, sender: 
     for queue in queues:
         sender.wake(queue)
         sender.wake(queue)
-    await asyncio.gather(*(each.delivery for each in chunks))
+    await asyncio.gather(*chunks)
     first = [[entry[0] for entry in publish] for publish in node.publishes]
     # The queues get the connection one after the other, so the first frame may have fewer batches.
     assert sorted(number for publish in first for number in publish) == [0, 0, 1, 1, 2, 2, 3, 3]
@@ -61,7 +62,7 @@ async def test_queues_share_a_frame_with_one_batch_each(node: FakeNode, sender: 
     again = [chunk(queue) for queue in queues]
     for queue in queues:
         sender.wake(queue)
-    await asyncio.gather(*(each.delivery for each in again))
+    await asyncio.gather(*again)
     assert [entry[0] for entry in node.publishes[-1]] == [0, 1, 2, 3]
 
 
@@ -74,7 +75,7 @@ async def test_frame_size_is_bounded(
     chunks = [chunk(queue, b"x" * 2000) for queue in queues]
     for queue in queues:
         sender.wake(queue)
-    await asyncio.gather(*(each.delivery for each in chunks))
+    await asyncio.gather(*chunks)
     assert [len(publish) for publish in node.publishes] == [2, 2]
 
 
@@ -90,7 +91,7 @@ async def test_batches_stay_queued_while_the_connection_accepts_nothing(
     await asyncio.sleep(0)
     assert queue.in_flight == 0
     connection.resume_writing()
-    await waiting.delivery
+    await waiting
 
 
 async def test_request_has_acks_and_timeout(node: FakeNode, sender: Sender) -> None:
@@ -104,7 +105,7 @@ async def test_request_has_acks_and_timeout(node: FakeNode, sender: Sender) -> N
     (queue,) = queues_of(1)
     waiting = chunk(queue)
     sender.wake(queue)
-    await waiting.delivery
+    await waiting
     assert seen[0].acks == pb.ALL
     assert seen[0].timeout_ms == 5000
 
@@ -159,7 +160,7 @@ async def test_new_owner_gets_nothing_while_the_old_one_may_answer(
     assert heir.publishes == []
     assert node.hold is not None
     node.hold.set()
-    await asyncio.gather(first.delivery, second.delivery)
+    await asyncio.gather(first, second)
     assert heir.publishes[0] == [(0, 1, 1)]
 
 
@@ -173,10 +174,10 @@ async def test_late_answer_to_abandoned_batch_is_ignored(
     assert node.hold is not None
     node.hold.set()
     await router.call(await router.pool.get(("127.0.0.1", node.port)), pb.Envelope(cluster_status=pb.ClusterStatus()))
-    assert not waiting.delivery.done
+    assert not waiting.done
     assert queue.in_flight == 1
     heir.hold.set()
-    await waiting.delivery
+    await waiting
     assert heir.publishes == node.publishes, "the same batch with the same sequence number"
 
 
@@ -189,19 +190,30 @@ async def test_batch_in_flight_at_close_is_settled(node: FakeNode, router: Route
     await sender.close()
     node.drop_connections()
     with pytest.raises(OutcomeUnknownError, match="closed"):
-        await waiting.delivery
+        await waiting
 
 
 async def test_newer_epoch_in_answer_refreshes_metadata(
     node: FakeNode, router: Router, sender: Sender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard: list[tuple[str, int, int]] = []
+    epoch = node.epoch
+    append = FakePartition.append
+
+    def append_in(partition: FakePartition, data: bytes) -> pb.PublishResult:
+        result = append(partition, data)
+        result.epoch = epoch
+        return result
+
+    monkeypatch.setattr(FakePartition, "append", append_in)
     monkeypatch.setattr(router, "stored_in", lambda *said: heard.append(said))
     (queue,) = queues_of(1)
-    made = chunk(queue)
-    sender.wake(queue)
-    await made.delivery
-    assert heard == [("wide", 0, node.epoch)]
+    for expected in ([], [("wide", 0, node.epoch + 1)]):
+        made = chunk(queue)
+        sender.wake(queue)
+        await made
+        assert heard == expected
+        epoch += 1
     monkeypatch.undo()
     asked = node.requests.count("metadata")
     router.stored_in("wide", 0, node.epoch)
