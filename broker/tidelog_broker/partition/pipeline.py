@@ -356,7 +356,7 @@ class Pipeline:
             self.released()
             return
         self.group = group
-        size_bytes = group.size_bytes
+        size_bytes = sum(map(len, group.batches))
         self._uncommitted.append((group.end_offset, size_bytes))
         self._uncommitted_bytes += size_bytes
         self._driver.go()

@@ -86,7 +86,7 @@ class PartitionState:
     @property
     def writer(self) -> Owner | None:
         """The owner's state, while offsets may be assigned."""
-        return self._known.owner if self.replica.can_append else None
+        return self.replica.writer
 
     @property
     def is_moving(self) -> bool:
