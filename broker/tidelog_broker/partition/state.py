@@ -192,6 +192,16 @@ class PartitionState:
             return self.not_owner()
         return self.quorum_lost()
 
+    def appender(self) -> Owner | ProtocolError | None:
+        """Return the owner's state if a group may be appended now, else `unwritable`; None if it soon may."""
+        writer, known = self.replica.writer, self._quorum_known
+        if writer is None or self.refusal is not None:
+            return self.unwritable() or writer
+        # A writer owns the active epoch, takes part in it, and is a quorum of a single copy.
+        if known is None or known[0] is not self._known.active:
+            return self.quorum_lost() or writer
+        return known[1] or writer
+
     @property
     def lacks_quorum(self) -> bool:
         """Whether this node has a copy and too few other replicas are alive to accept records."""
