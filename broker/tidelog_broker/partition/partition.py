@@ -75,6 +75,8 @@ class Partition:
             io_key=io_key,
             replaced=partial(tools.rings.drop_below, self.ring),  # Readers then get the compacted records.
         )
+        self.requires_keys = self.compaction.is_configured
+        """Whether the topic is compacted, so that each record must have a key."""
         self.snapshots = SnapshotWriter(self.state, driver.view, tools.io, io_key)
         self.pipeline = Pipeline(self.state, driver, tools=tools, io_key=io_key, failed=self.failed)
         self.deduplication = Deduplication(
@@ -269,6 +271,7 @@ class Partition:
     def reconfigure(self, record: pb.TopicRecord) -> None:
         """Apply a new revision of the topic's configuration."""
         self.state.topic = record
+        self.requires_keys = self.compaction.is_configured
         self.log.segment_bytes = record.config.segment_bytes
         self.log.indexes.switch(indexed_columns(record.config))
         self.deduplication.configure()
