@@ -136,7 +136,7 @@ def ack_by_bare_offset() -> Replacements:
         if state.owner is not None and self._pushes is not None and sender in self._pushes.followers:
             end_offset = min(ack.end_offset, state.tail.queued.offset)
             self._pushes.acknowledged(sender, end_offset, now_ms)
-            self._acknowledged(sender, end_offset)
+            state.raise_watermark(state.owner.acknowledge(sender, end_offset))
 
     return [(Ownership, "on_ack", on_ack)]
 

@@ -405,7 +405,10 @@ class Pipeline:
         pending = self._uncommitted or self._queue or self.waiting_for_idle
         if not (pending or waiting.quorum or waiting.one or waiting.all):
             return  # Nothing is pending, as on a follower.
-        high_watermark, owner = self._state.high_watermark, self._state.replica.writer
+        owner = self._state.replica.writer
+        # A writer is not halted, so its watermark needs no other look.
+        known = self._state.replica.state
+        high_watermark = known.high_watermark if owner is not None else self._state.high_watermark
         while self._uncommitted and self._uncommitted[0][0] <= high_watermark:
             self._uncommitted_bytes -= self._uncommitted.popleft()[1]
         if owner is not None:

@@ -338,7 +338,8 @@ class ReplicaDriver:
             placed = active if active.epoch == effect.epoch else state.chain.descriptor(effect.epoch)
             if not has_space and placed.owner != state.node_id:
                 size_bytes = sum(map(len, effect.batches))
-                self._count(size_bytes)
+                self.queued_bytes += size_bytes
+                self._tools.peers_budget.take_anyway(size_bytes)
         elif isinstance(effect, AppendPartialCopy):
             size_bytes = sum(map(len, effect.batches))
             self._count(size_bytes)
@@ -464,7 +465,8 @@ class ReplicaDriver:
         for _ in range(count):
             queued = self._queue.popleft()
             if queued.size_bytes:
-                self._count(-queued.size_bytes)
+                self.queued_bytes -= queued.size_bytes
+                self._tools.peers_budget.take_anyway(-queued.size_bytes)
             if isinstance(queued.effect, Truncate | SetAside | DropCopy):
                 self._cuts.popleft()
             elif isinstance(queued.effect, WriteChain):

@@ -339,8 +339,10 @@ class Ownership:
 
     def _own_written(self, _now_ms: int) -> None:
         state = self._state
-        if state.may_acknowledge:
-            self._acknowledged(state.node_id, state.tail.durable.offset)
+        if state.may_acknowledge and state.owner is not None:
+            committed = state.owner.acknowledge(state.node_id, state.tail.durable.offset)
+            if committed > state.high_watermark:
+                state.raise_watermark(committed)
 
     def on_ack(self, sender: str, ack: pb.ReplicationAck, now_ms: int) -> None:
         """Count the acknowledgement of a replica in this epoch of this incarnation; ignore others."""
@@ -367,7 +369,10 @@ class Ownership:
                 self._pushes.noted(sender, ack.deleting_below)
                 self._noted(sender, ack.deleting_below)
             self._pushes.acknowledged(sender, ack.end_offset, now_ms)
-            self._acknowledged(sender, ack.end_offset)
+            assert state.owner is not None
+            committed = state.owner.acknowledge(sender, ack.end_offset)
+            if committed > state.high_watermark:
+                state.raise_watermark(committed)
 
     def _on_owner_status(self, sender: str, ack: pb.ReplicationAck, now_ms: int) -> None:
         active = self._state.active
@@ -377,13 +382,6 @@ class Ownership:
         )
         if is_owner and ack.status == pb.IN_LIMBO:
             self._resigned(now_ms)
-
-    def _acknowledged(self, node_id: str, end_offset: int) -> None:
-        state = self._state
-        assert state.owner is not None
-        committed = state.owner.acknowledge(node_id, end_offset)
-        if committed > state.high_watermark:
-            state.raise_watermark(committed)
 
     def resume(self, node_id: str, from_offset: int, now_ms: int) -> bool:
         """Resume pushing to a replica, if the records that it lacks are in memory."""

@@ -231,8 +231,7 @@ class ReplicaState:
                     tail.rewind()
                     self._no_space(tail)
                 return
-            assert tail.durable.offset <= end.offset <= tail.queued.offset
-            tail.durable = end
+            tail.wrote(end)
             if tail is self.tail:
                 if self.doubt:
                     self.end_doubt_if_whole()
