@@ -257,8 +257,7 @@ class ReplicaDriver:
         replica, send = self.replica, self._tools.neighbours.send
         try:
             while True:
-                effects, replica.state.effects = replica.state.effects, []
-                for effect in effects:
+                for effect in replica.take_effects() if replica.state.effects else ():
                     if isinstance(effect, Append):  # The most frequent effect by far, then the next two.
                         self._enqueue(effect)
                     elif isinstance(effect, Send):
