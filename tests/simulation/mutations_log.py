@@ -47,14 +47,14 @@ def truncates_on_open() -> Replacements:
 def appends_after_proposal() -> Replacements:
     """The owner continues to append after it has proposed the end of its epoch."""
 
-    def can_append(self: Replica) -> bool:
-        return self.state.owner is not None
+    def writer(self: Replica) -> Owner | None:
+        return self.state.owner
 
     def may_acknowledge(self: ReplicaState) -> bool:
         return self.owner is not None
 
     return [
-        (Replica, "can_append", property(can_append)),
+        (Replica, "writer", property(writer)),
         (ReplicaState, "may_acknowledge", property(may_acknowledge)),
     ]
 
@@ -70,15 +70,15 @@ def owner_goes_on_after_promise() -> Replacements:
         self._promised_ms = now_ms
         self.catch_up.stop()
 
-    def can_append(self: Replica) -> bool:
-        return self.state.role == "owner" and self.state.halted is None
+    def writer(self: Replica) -> Owner | None:
+        return self.state.owner if self.state.role == "owner" and self.state.halted is None else None
 
     def may_acknowledge(self: ReplicaState) -> bool:
         return self.owner is not None
 
     return [
         (Replica, "_stop_appending", stop_appending),
-        (Replica, "can_append", property(can_append)),
+        (Replica, "writer", property(writer)),
         (ReplicaState, "may_acknowledge", property(may_acknowledge)),
     ]
 
@@ -136,7 +136,7 @@ def ack_by_bare_offset() -> Replacements:
         if state.owner is not None and self._pushes is not None and sender in self._pushes.followers:
             end_offset = min(ack.end_offset, state.tail.queued.offset)
             self._pushes.acknowledged(sender, end_offset, now_ms)
-            self._acknowledged(sender, end_offset)
+            state.raise_watermark(state.owner.acknowledge(sender, end_offset))
 
     return [(Ownership, "on_ack", on_ack)]
 

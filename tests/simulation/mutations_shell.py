@@ -131,13 +131,21 @@ def clock_taken_as_it_is() -> Replacements:
 
 def owner_is_a_quorum() -> Replacements:
     """acks=quorum is answered when the owner has written it."""
-    release = PendingAcks.release
+    release, appended = PendingAcks.release, Partition.appended
+
+    def settle_appended(self: Partition, appends: Sequence[Append], *, seconds: float) -> None:
+        appended(self, appends, seconds=seconds)
+        self.pipeline.released()
 
     def early(self: PendingAcks, owner: Owner, high_watermark: int) -> None:
-        _settle(self._quorum, owner.held_by(owner.node_id))
+        _settle(self.quorum, owner.held_by(owner.node_id))
         release(self, owner, high_watermark)
 
-    return [(PendingAcks, "release", early), (Partition, "acknowledged", lambda self: self.pipeline.released())]
+    return [
+        (PendingAcks, "release", early),
+        (Partition, "appended", settle_appended),
+        (Partition, "acknowledged", lambda self: self.pipeline.released()),
+    ]
 
 
 def all_is_a_quorum() -> Replacements:

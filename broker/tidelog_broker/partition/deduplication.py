@@ -328,6 +328,7 @@ class Deduplication:
 
     def _take(self, appended: Group, group: Group) -> None:
         group.batches += appended.batches
+        group.ends += appended.ends
         group.headers += appended.headers
         group.outcomes += appended.outcomes
         group.duplicates += appended.duplicates

@@ -75,6 +75,8 @@ class Partition:
             io_key=io_key,
             replaced=partial(tools.rings.drop_below, self.ring),  # Readers then get the compacted records.
         )
+        self.requires_keys = self.compaction.is_configured
+        """Whether the topic is compacted, so that each record must have a key."""
         self.snapshots = SnapshotWriter(self.state, driver.view, tools.io, io_key)
         self.pipeline = Pipeline(self.state, driver, tools=tools, io_key=io_key, failed=self.failed)
         self.deduplication = Deduplication(
@@ -111,9 +113,11 @@ class Partition:
                 count = header.record_count
                 metrics.records_in.value += count
                 metrics.bytes_in.value += len(data)
-                self._feed(
-                    RingEntry(header.base_offset, header.base_offset + header.last_offset_delta + 1, count, data)
-                )
+                base_offset = header.base_offset
+                if base_offset != self.ring.end_offset:
+                    self._restart_ring(base_offset)
+                entry = RingEntry(base_offset, base_offset + header.last_offset_delta + 1, count, data)
+                self.tools.rings.push(self.ring, entry)
         elif self.changes.listeners:
             for data in (data for one in appends for data in one.batches):
                 header = unpack_header(data)
@@ -125,14 +129,17 @@ class Partition:
             delay_s = self.state.topic.config.flush_interval_ms / 1000
             self._sync_timer = self.tools.loop.call_later(delay_s, self._sync_now)
         # These calls precede those that may carry out effects: a moved watermark starts the next group.
-        self.pipeline.written(end_offset)
-        if self.pipeline.has_rolled:
-            self.pipeline.has_rolled = False
+        pipeline = self.pipeline
+        pipeline.written(end_offset)
+        if pipeline.has_rolled:
+            pipeline.has_rolled = False
             self.retention.check_soon()
         elif group is None:
             self.retention.follow()
-        if not self.state.is_alone:  # Otherwise the driver reports the moved watermark next.
-            self.pipeline.released()
+        waiting = pipeline.waiting
+        is_awaited = pipeline.queued_bytes or pipeline.waiting_for_idle or waiting.one or waiting.all
+        if is_awaited and not self.state.is_alone:  # Otherwise the driver reports the moved watermark next.
+            pipeline.released()
         if self.changes.listeners and self.state.high_watermark > appends[0].base_offset:
             self.changes.wake()  # The other replicas were faster: the record was committed before it was in this log.
 
@@ -238,7 +245,8 @@ class Partition:
 
     def acknowledged(self) -> None:
         """Answer publishes that wait for all replicas."""
-        self.pipeline.acknowledged()
+        if self.pipeline.waiting.all:
+            self.pipeline.acknowledged()
 
     def halted(self, reason: str) -> None:
         """Refuse publishes: the replica no longer participates, in this epoch or permanently."""
@@ -263,6 +271,7 @@ class Partition:
     def reconfigure(self, record: pb.TopicRecord) -> None:
         """Apply a new revision of the topic's configuration."""
         self.state.topic = record
+        self.requires_keys = self.compaction.is_configured
         self.log.segment_bytes = record.config.segment_bytes
         self.log.indexes.switch(indexed_columns(record.config))
         self.deduplication.configure()

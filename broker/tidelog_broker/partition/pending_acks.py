@@ -31,56 +31,53 @@ class _Awaiting(NamedTuple):
 
 
 class PendingAcks:
-    """The publishes of one partition with a pending outcome."""
+    """The publishes of one partition with a pending outcome, by the kind of acknowledgement that they wait for."""
 
     def __init__(self) -> None:
-        self._quorum: deque[_Awaiting] = deque()
-        self._one: deque[_Awaiting] = deque()
-        self._all: deque[_Awaiting] = deque()
+        self.quorum: deque[_Awaiting] = deque()
+        self.one: deque[_Awaiting] = deque()
+        self.all: deque[_Awaiting] = deque()
 
     def __bool__(self) -> bool:
-        return bool(self._quorum or self._one or self._all)
-
-    @property
-    def wants_all(self) -> bool:
-        """Whether a publish waits for every replica."""
-        return bool(self._all)
+        return bool(self.quorum or self.one or self.all)
 
     def add(self, acks: pb.Acks, stored: StoredBatch, duplicate: bool, settle: Settle, *, epoch: int) -> None:
         """Add a batch with offsets. `epoch` is the open epoch; a retry may be in an earlier one."""
         if acks == pb.ALL and stored.epoch != epoch:
             settle(_on_quorum(stored), False)
             return
-        queue = self._one if acks == pb.ONE else self._all if acks == pb.ALL else self._quorum
+        queue = self.one if acks == pb.ONE else self.all if acks == pb.ALL else self.quorum
         queue.append(_Awaiting(stored, duplicate, settle))
 
     def release(self, owner: Owner, high_watermark: int) -> None:
         """Answer publishes that enough replicas hold."""
-        if self._quorum:
-            _settle(self._quorum, high_watermark)
-        if self._one:
-            _settle(self._one, max(high_watermark, owner.held_by(owner.node_id)))
-        if self._all:
-            _settle(self._all, min(high_watermark, owner.held_by_all))
+        waiting = self.quorum
+        while waiting and waiting[0].stored.end_offset <= high_watermark:
+            stored, duplicate, settle = waiting.popleft()
+            settle(stored, duplicate)
+        if self.one:
+            _settle(self.one, max(high_watermark, owner.held_by(owner.node_id)))
+        if self.all:
+            _settle(self.all, min(high_watermark, owner.held_by_all))
 
     def decided(self, end_offset: int, refusal: ProtocolError, *, held_by_all: int) -> None:
         """Answer all publishes: the epoch has ended; records before its end are stored, later ones are not.
 
         Every replica is known to hold what is before `held_by_all`.
         """
-        for waiting in (self._quorum, self._one, self._all):
+        for waiting in (self.quorum, self.one, self.all):
             while waiting:
                 stored, duplicate, settle = waiting.popleft()
                 if stored.end_offset > end_offset:
                     settle(refusal, False)
-                elif waiting is self._all and stored.end_offset > held_by_all:
+                elif waiting is self.all and stored.end_offset > held_by_all:
                     settle(_on_quorum(stored), False)
                 else:
                     settle(stored, duplicate)
 
     def fail(self, error: ProtocolError) -> None:
         """Fail all publishes: their outcome stays unknown."""
-        for waiting in (self._quorum, self._one, self._all):
+        for waiting in (self.quorum, self.one, self.all):
             while waiting:
                 waiting.popleft().settle(error, False)
 

@@ -34,11 +34,11 @@ from tidelog_broker.partition.state import PartitionState
 from tidelog_broker.partition.tools import PartitionTools
 from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_broker.storage.io.errors import DiskFullError
-from tidelog_broker.storage.segment.layout import padded
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.deduplication import THINNED_EXTRA_BYTES
 from tidelog_proto.batch.header import BatchHeader
 from tidelog_proto.errors import ProtocolError
+from tidelog_proto.limits import BATCH_ALIGNMENT_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -110,10 +110,12 @@ class Pipeline:
         self._group_bytes_max = self._group_bytes = tools.settings.group_bytes
         self._screen: Deduplication | None = None
         self._queue: deque[PendingPublish] = deque()
-        self._waiting = PendingAcks()
+        self.waiting = PendingAcks()
+        """Publishes with offsets that wait for replicas."""
         self._uncommitted: deque[tuple[int, int]] = deque()
         self._uncommitted_bytes = 0
-        self._waiting_for_idle: list[asyncio.Future[None]] = []
+        self.waiting_for_idle: list[asyncio.Future[None]] = []
+        """Callers of `idle`."""
         self._busy = False
         self._rests = False
         """Whether a large group was drained in this turn of the event loop, so that the next one waits."""
@@ -136,18 +138,18 @@ class Pipeline:
     @property
     def waits_for_all(self) -> bool:
         """Whether a publish waits for every replica."""
-        return self._waiting.wants_all
+        return bool(self.waiting.all)
 
     async def idle(self) -> None:
         """Wait until nothing is queued, being written or awaiting replicas."""
-        while self._busy or self._queue or self._waiting:
+        while self._busy or self._queue or self.waiting:
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting_for_idle.append(done)
+            self.waiting_for_idle.append(done)
             await done
 
     def _tell_idle(self) -> None:
-        if self._waiting_for_idle and not (self._busy or self._queue or self._waiting):
-            waiting, self._waiting_for_idle = self._waiting_for_idle, []
+        if self.waiting_for_idle and not (self._busy or self._queue or self.waiting):
+            waiting, self.waiting_for_idle = self.waiting_for_idle, []
             for done in waiting:
                 if not done.done():
                     done.set_result(None)
@@ -185,7 +187,7 @@ class Pipeline:
 
     def abandon(self, error: ProtocolError) -> None:
         """Refuse everything permanently, including batches with offsets, whose outcome stays unknown."""
-        self._waiting.fail(error)
+        self.waiting.fail(error)
         self._busy = False
         self.group = None
         self.refuse(error)
@@ -197,16 +199,15 @@ class Pipeline:
         if self._busy or (self._rests and self._queue):
             return
         if not self._queue:
-            if self._waiting_for_idle:
+            if self.waiting_for_idle:
                 self._tell_idle()
             return
         if self._uncommitted_bytes > self._bytes_max:
             return  # The replicas lag; `released` starts the next group.
-        unwritable = self._state.unwritable()
-        if unwritable is not None:
-            self.flush(unwritable)
+        owner = self._state.appender()
+        if isinstance(owner, ProtocolError):
+            self.flush(owner)
             return
-        owner = self._state.writer
         if owner is None:
             self._driver.want_owner()
             return
@@ -216,13 +217,13 @@ class Pipeline:
             return
         publishes = self._drain(owner)
         if not publishes:
-            if self._waiting_for_idle:
+            if self.waiting_for_idle:
                 self._tell_idle()
             return
         self._busy = True
         needed_bytes = 0
         for pending in publishes:
-            needed_bytes += padded(len(pending.data))
+            needed_bytes += len(pending.data) + -len(pending.data) % BATCH_ALIGNMENT_BYTES
         if self._screen is not None:
             needed_bytes += len(publishes) * THINNED_EXTRA_BYTES
         if self._log.has_space(owner.epoch, needed_bytes):
@@ -243,7 +244,7 @@ class Pipeline:
             if head.refusal is not None:
                 self._take().settle(head.refusal, False)
                 continue
-            if not head.may_enter(owner.epoch):
+            if head.epoch is not None and not head.may_enter(owner.epoch):
                 self._take().settle(self._state.outdated(head.epoch), False)
                 continue
             if head.epoch is None and head.tenure != self._tenure:
@@ -337,8 +338,10 @@ class Pipeline:
 
     def _append(self, owner: Owner, publishes: list[PendingPublish]) -> None:
         """Assign offsets to a group and start its write; `owner` may still append."""
-        batches = [Batch(pending.header, pending.data) for pending in publishes if pending.header is not None]
-        assert len(batches) == len(publishes), "only verified batches are drained"
+        batches: list[Batch] = []
+        for pending in publishes:
+            assert pending.header is not None, "only verified batches are drained"
+            batches.append(Batch(pending.header, pending.data))
         if self._screen is None:
             group = self._driver.assign(batches)
         else:
@@ -348,7 +351,7 @@ class Pipeline:
             group = screened
         for pending, outcome, duplicate in zip(publishes, group.outcomes, group.duplicates, strict=True):
             if isinstance(outcome, StoredBatch):
-                self._waiting.add(pending.acks, outcome, duplicate, pending.settle, epoch=owner.epoch)
+                self.waiting.add(pending.acks, outcome, duplicate, pending.settle, epoch=owner.epoch)
             else:
                 pending.settle(outcome, False)
         if not group.batches:
@@ -356,7 +359,7 @@ class Pipeline:
             self.released()
             return
         self.group = group
-        size_bytes = group.size_bytes
+        size_bytes = sum(map(len, group.batches))
         self._uncommitted.append((group.end_offset, size_bytes))
         self._uncommitted_bytes += size_bytes
         self._driver.go()
@@ -398,23 +401,29 @@ class Pipeline:
 
     def released(self) -> None:
         """Settle publishes that enough replicas hold, and continue."""
-        if not (self._uncommitted or self._queue or self._waiting_for_idle or self._waiting):
+        waiting = self.waiting
+        pending = self._uncommitted or self._queue or self.waiting_for_idle
+        if not (pending or waiting.quorum or waiting.one or waiting.all):
             return  # Nothing is pending, as on a follower.
-        high_watermark, owner = self._state.high_watermark, self._state.writer
+        owner = self._state.replica.writer
+        # A writer is not halted, so its watermark needs no other look.
+        known = self._state.replica.state
+        high_watermark = known.high_watermark if owner is not None else self._state.high_watermark
         while self._uncommitted and self._uncommitted[0][0] <= high_watermark:
             self._uncommitted_bytes -= self._uncommitted.popleft()[1]
         if owner is not None:
-            self._waiting.release(owner, high_watermark)
-        self.go_on()
+            waiting.release(owner, high_watermark)
+        if self._queue or self.waiting_for_idle:
+            self.go_on()
 
     def acknowledged(self) -> None:
         """Settle publishes that wait for all replicas: one of them holds more."""
-        if not self._waiting.wants_all:
+        if not self.waiting.all:
             return
         owner = self._state.writer
         if owner is not None:
-            self._waiting.release(owner, self._state.high_watermark)
-            if self._waiting_for_idle:
+            self.waiting.release(owner, self._state.high_watermark)
+            if self.waiting_for_idle:
                 self._tell_idle()
 
     def decided(self, end_offset: int, refusal: ProtocolError, *, held_by_all: int, handed_over: bool) -> None:
@@ -426,5 +435,5 @@ class Pipeline:
         self._uncommitted.clear()
         self._uncommitted_bytes = 0
         self.full_since_s = None  # No batch was refused for a full disk in the next epoch yet.
-        self._waiting.decided(end_offset, refusal, held_by_all=held_by_all)
+        self.waiting.decided(end_offset, refusal, held_by_all=held_by_all)
         self.go_on()

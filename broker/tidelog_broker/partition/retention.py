@@ -215,10 +215,11 @@ class Retention:
     def _create_log_start_soon(self) -> None:
         """Create the log-start file in the background once the log has a second segment."""
         state = self._state
-        if self._has_space or self._is_over or state.is_alone:
+        if self._has_space:
             return
         epochs = state.log.epochs
-        if len(epochs) > 1 or (len(epochs) == 1 and epochs[0].segment_count > 1):
+        is_long = len(epochs) > 1 or (len(epochs) == 1 and epochs[0].segment_count > 1)
+        if is_long and not self._is_over and not state.is_alone:
             self._has_space = True
             fs, directory = self._disk.fs, state.log.directory
             self._notes.start(

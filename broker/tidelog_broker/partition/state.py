@@ -86,7 +86,7 @@ class PartitionState:
     @property
     def writer(self) -> Owner | None:
         """The owner's state, while offsets may be assigned."""
-        return self._known.owner if self.replica.can_append else None
+        return self.replica.writer
 
     @property
     def is_moving(self) -> bool:
@@ -191,6 +191,16 @@ class PartitionState:
         if not replica.state.is_member:
             return self.not_owner()
         return self.quorum_lost()
+
+    def appender(self) -> Owner | ProtocolError | None:
+        """Return the owner's state if a group may be appended now, else `unwritable`; None if it soon may."""
+        writer, known = self.replica.writer, self._quorum_known
+        if writer is None or self.refusal is not None:
+            return self.unwritable() or writer
+        # A writer owns the active epoch, takes part in it, and is a quorum of a single copy.
+        if known is None or known[0] is not self._known.active:
+            return self.quorum_lost() or writer
+        return known[1] or writer
 
     @property
     def lacks_quorum(self) -> bool:

@@ -158,7 +158,9 @@ class ReplicaDriver:
             return
         may_be_due = self.replica.receive(sender, message, batches, self._tools.now_ms())
         if isinstance(message, pb.ReplicationAck):
-            self._carry_on(soon=message.status != pb.HELD)
+            soon = message.status != pb.HELD
+            if soon or self.replica.state.effects or not self.is_touched:
+                self._carry_on(soon=soon)
             if self._listener is not None:
                 self._listener.acknowledged()
         else:
@@ -256,10 +258,12 @@ class ReplicaDriver:
         try:
             while True:
                 for effect in replica.take_effects() if replica.state.effects else ():
-                    if isinstance(effect, Append):  # The most frequent effect by far, then Send.
+                    if isinstance(effect, Append):  # The most frequent effect by far, then the next two.
                         self._enqueue(effect)
                     elif isinstance(effect, Send):
                         send(effect.to, effect.message, effect.batches)
+                    elif isinstance(effect, CommitMoved):
+                        listener.commit_moved()
                     else:
                         self._carry_out(effect, listener)
                 if writes and self._queue and not self._writing:
@@ -276,9 +280,7 @@ class ReplicaDriver:
 
     def _carry_out(self, effect: Effect, listener: Listener) -> None:
         match effect:
-            case CommitMoved():
-                listener.commit_moved()
-            case Append() | Send():
+            case Append() | Send() | CommitMoved():
                 raise AssertionError("handled by `_carry_on`")
             case ReadLog():
                 self._read(effect)
@@ -328,11 +330,15 @@ class ReplicaDriver:
     def _enqueue(self, effect: Write | RebuildProducers) -> None:
         size_bytes, has_space = 0, False
         if isinstance(effect, Append):
-            owner = self.replica.state.owner
+            state = self.replica.state
+            owner, active = state.owner, state.chain.active
             has_space = owner is not None and owner.epoch == effect.epoch
-            if not (has_space or self._is_own(effect)):
+            # An epoch that this node owned before its restart is its own, too.
+            placed = active if active.epoch == effect.epoch else state.chain.descriptor(effect.epoch)
+            if not has_space and placed.owner != state.node_id:
                 size_bytes = sum(map(len, effect.batches))
-                self._count(size_bytes)
+                self.queued_bytes += size_bytes
+                self._tools.peers_budget.take_anyway(size_bytes)
         elif isinstance(effect, AppendPartialCopy):
             size_bytes = sum(map(len, effect.batches))
             self._count(size_bytes)
@@ -343,12 +349,6 @@ class ReplicaDriver:
         elif isinstance(effect, WriteChain):
             self._decisions_queued += 1
         self._queue.append(_Queued(effect, size_bytes, has_space))
-
-    def _is_own(self, effect: Append) -> bool:
-        """Return whether an append is of an epoch that this node owns, or owned before its restart."""
-        active = self.replica.state.chain.active
-        descriptor = active if active.epoch == effect.epoch else self.replica.state.chain.descriptor(effect.epoch)
-        return descriptor.owner == self.replica.state.node_id
 
     def _count(self, size_bytes: int) -> None:
         self.queued_bytes += size_bytes
@@ -427,11 +427,17 @@ class ReplicaDriver:
         is_owner = self.replica.state.owner is not None
         may_be_due = is_owner or self._in_doubt or not ok  # This follower has all records that it requested.
         self._tell(len(group), ok=ok)
+        if self._pumping:  # A write on the event loop: the outer call carries out the effects.
+            self._may_be_due |= may_be_due
+            if ok:
+                self._listener.appended(group, seconds=ended - started)
+            return
         if not is_owner:  # The owner waits for the acknowledgement of this append; the others are not urgent.
             self._carry_on(soon=not ok, writes=False, may_be_due=may_be_due)  # The next append reports this one, too.
         if ok:
             self._listener.appended(group, seconds=ended - started)
-        self._carry_on(soon=not ok, may_be_due=may_be_due)
+        if may_be_due or self._queue or self.replica.state.effects:
+            self._carry_on(soon=not ok, may_be_due=may_be_due)
 
     def _perform(self, effect: log_writer.Step) -> None:
         def done(ok: bool | None, error: BaseException | None) -> None:
@@ -458,7 +464,8 @@ class ReplicaDriver:
         for _ in range(count):
             queued = self._queue.popleft()
             if queued.size_bytes:
-                self._count(-queued.size_bytes)
+                self.queued_bytes -= queued.size_bytes
+                self._tools.peers_budget.take_anyway(-queued.size_bytes)
             if isinstance(queued.effect, Truncate | SetAside | DropCopy):
                 self._cuts.popleft()
             elif isinstance(queued.effect, WriteChain):

@@ -23,9 +23,9 @@ from tidelog_broker.replication.replica_log import ReplicaLog
 from tidelog_broker.storage.io.errors import DiskFullError, DivergedError, NotHeldError, StorageError
 from tidelog_broker.storage.partition.copied_batches import LogPosition
 from tidelog_broker.storage.partition.snapshots import ProducerSnapshot
-from tidelog_broker.storage.segment.layout import padded
 from tidelog_proto.batch.header import unpack_header
 from tidelog_proto.errors import ProtocolError
+from tidelog_proto.limits import BATCH_ALIGNMENT_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ def padded_bytes(group: Sequence[Append]) -> int:
     size_bytes = 0
     for one in group:
         for batch in one.batches:
-            size_bytes += padded(len(batch))
+            size_bytes += len(batch) + -len(batch) % BATCH_ALIGNMENT_BYTES
     return size_bytes
 
 

@@ -53,8 +53,8 @@ def test_each_acks_level_waits_for_its_replicas() -> None:
     assert (settled_one, settled_most, settled_every) == ([1, 2, 3], [1, 2], [1])
     assert not one
     assert most
-    assert every.wants_all
-    assert not most.wants_all
+    assert every.all
+    assert not most.all
 
 
 def test_end_of_an_epoch_settles_stored_and_refuses_the_rest() -> None:

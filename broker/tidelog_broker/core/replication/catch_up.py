@@ -41,30 +41,31 @@ class CatchUp:
         self._acknowledge = acknowledge
         self._reopen = reopen
         self._raise_log_start = raise_log_start
-        self._fetch: PeerFetch | None = None
+        self.fetch: PeerFetch | None = None
+        """The active fetch."""
         self._opening: Opening | None = None
 
     @property
     def deadline_ms(self) -> int | None:
         """When `tick` has work; None if it has none."""
-        return self._fetch.deadline_ms if self._fetch is not None else None
+        return self.fetch.deadline_ms if self.fetch is not None else None
 
     def tick(self, now_ms: int) -> None:
         """Repeat a request that timed out, to the next source."""
-        if self._fetch is not None and self._fetch.overdue(now_ms):
-            self._ask(self._fetch, now_ms)
+        if self.fetch is not None and self.fetch.overdue(now_ms):
+            self._ask(self.fetch, now_ms)
 
     def stop(self) -> None:
         """Stop fetching, because a higher ballot was promised or the epoch was decided."""
-        self._fetch = None
+        self.fetch = None
         self._opening = None
 
     def begin(self, now_ms: int) -> None:
         """Start fetching from the owner."""
         state = self._state
-        if self._fetch is None and not state.promised:
-            self._fetch = PeerFetch(state.key, state.active.epoch, [state.active.owner], state.timing)
-            self._ask(self._fetch, now_ms)
+        if self.fetch is None and not state.promised:
+            self.fetch = PeerFetch(state.key, state.active.epoch, [state.active.owner], state.timing)
+            self._ask(self.fetch, now_ms)
 
     def fetch_for(self, opening: Opening, end: Position, now_ms: int) -> None:
         """Fetch the records that an OPEN_EPOCH needs from the replicas that hold them."""
@@ -74,8 +75,8 @@ class CatchUp:
         holders = [node for node in opening.message.holders if node != state.node_id]
         if holders:
             self._opening = opening
-            self._fetch = PeerFetch(state.key, state.active.epoch, holders, state.timing, end=end)
-            self._ask(self._fetch, now_ms)
+            self.fetch = PeerFetch(state.key, state.active.epoch, holders, state.timing, end=end)
+            self._ask(self.fetch, now_ms)
 
     def _take(self, fetch: PeerFetch, reply: pb.BackfillReply, batches: Sequence[Batch], now_ms: int) -> None:
         state, opening = self._state, self._opening
@@ -98,12 +99,12 @@ class CatchUp:
         fetch.answered_tail(now_ms)
         source_end = reply.source_end_offset
 
-        def written(durable: Position, now_ms: int) -> None:
-            if self._fetch is not fetch:
+        def written(now_ms: int) -> None:
+            if self.fetch is not fetch:
                 return
             if opening is None:
                 self._acknowledge(now_ms)
-            if durable.offset < (fetch.end.offset if fetch.end is not None else source_end):
+            if state.tail.durable.offset < (fetch.end.offset if fetch.end is not None else source_end):
                 self._ask(fetch, now_ms)
             elif opening is not None:
                 self.stop()
@@ -122,11 +123,11 @@ class CatchUp:
     def pushed(self) -> None:
         """Stop fetching, because the owner pushes the next records."""
         if self._opening is None and not self._state.doubt:
-            self._fetch = None
+            self.fetch = None
 
     def on_reply(self, sender: str, reply: pb.BackfillReply, batches: Sequence[Batch], now_ms: int) -> bool:
         """Append the batches of an expected reply that continues the log; return False if it answers another fetch."""
-        fetch = self._fetch
+        fetch = self.fetch
         if fetch is None or not fetch.expects(sender, reply, self._state.tail.queued):
             return False
         self._raise_log_start(reply.log_start_offset, now_ms)

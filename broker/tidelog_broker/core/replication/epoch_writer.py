@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tidelog_broker.core.replication.ports import Batch
+from tidelog_broker.core.replication.ports import Batch, Position
 from tidelog_broker.core.replication.producers import ProducerTable, StoredBatch
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import BatchHeader, stamp_owner
@@ -34,13 +34,10 @@ class Group:
     base_digest: int
     batches: list[memoryview] = field(default_factory=list)
     headers: list[BatchHeader] = field(default_factory=list)
+    ends: list[Position] = field(default_factory=list)
+    """The positions after each of `batches`."""
     outcomes: list[StoredBatch | ProtocolError] = field(default_factory=list)
     duplicates: list[bool] = field(default_factory=list)
-
-    @property
-    def size_bytes(self) -> int:
-        """Number of bytes to append, without padding."""
-        return sum(map(len, self.batches))
 
 
 class Owner:
@@ -86,28 +83,29 @@ class Owner:
                 group.outcomes.append(error)
                 group.duplicates.append(False)
                 continue
-            group.outcomes.append(stored or self._place(header, data, group, timestamp_us))
             group.duplicates.append(stored is not None)
+            if stored is not None:
+                group.outcomes.append(stored)
+                continue
+            base_offset = self.next_offset
+            digest = self.digest = stamp_owner(
+                data,
+                base_offset=base_offset,
+                append_timestamp_us=timestamp_us,
+                epoch=self.epoch,
+                owner_incarnation=self.incarnation,
+                previous_digest=self.digest,
+            )
+            stamped = header.stamped(base_offset, timestamp_us, self.epoch, self.incarnation, digest)
+            placed = self.producers.apply(stamped)
+            self.next_offset = placed.end_offset
+            group.batches.append(data)
+            group.headers.append(stamped)
+            group.ends.append(Position(placed.end_offset, digest))
+            group.outcomes.append(placed)
         group.end_offset = self.next_offset
         self._last_append_timestamp_us = timestamp_us
         return group
-
-    def _place(self, header: BatchHeader, data: memoryview, group: Group, timestamp_us: int) -> StoredBatch:
-        base_offset = self.next_offset
-        self.digest = stamp_owner(
-            data,
-            base_offset=base_offset,
-            append_timestamp_us=timestamp_us,
-            epoch=self.epoch,
-            owner_incarnation=self.incarnation,
-            previous_digest=self.digest,
-        )
-        stamped = header.stamped(base_offset, timestamp_us, self.epoch, self.incarnation, self.digest)
-        placed = self.producers.apply(stamped)
-        self.next_offset = placed.end_offset
-        group.batches.append(data)
-        group.headers.append(stamped)
-        return placed
 
     def held_by(self, node_id: str) -> int:
         """Return the end of a replica's durable records; the start of the epoch for a node outside the placement."""

@@ -90,6 +90,6 @@ def check_run(batches: Sequence[Batch], *, epoch: int, owner_incarnation: int, b
             raise BrokenRunError(
                 f"digest mismatch in the batch from {end.offset} to {header.end_offset}: the logs differ before it"
             )
-        end = Position(header.end_offset, header.digest)
+        end = Position(end.offset + header.last_offset_delta + 1, header.digest)
         positions.append(end)
     return positions

@@ -145,7 +145,13 @@ def alone(message: LinkMessage, batches: Sequence[memoryview]) -> OutgoingEnvelo
         ProtocolError: FRAME_TOO_LARGE if the message does not fit in an envelope.
     """
     kind, _, attachment_bytes = _kind_and_sizes(message, batches)
-    return _envelope_of(kind, [message], batches, attachment_bytes)
+    envelope = pb.Envelope()
+    filled: Any = getattr(envelope, kind)
+    if kind in SINGLE_KINDS:
+        filled.CopyFrom(message)
+    else:
+        filled.entries.append(message)
+    return OutgoingEnvelope(envelope, batches, attachment_bytes, 1)
 
 
 def _kind_and_sizes(message: LinkMessage, batches: Sequence[memoryview]) -> tuple[str, int, int]:

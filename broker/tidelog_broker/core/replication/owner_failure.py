@@ -32,18 +32,15 @@ class OwnerMonitor:
         self._state = state
         self._entered_ms = now_ms
         self._silent_from_ms = now_ms
-        self._heard_ms: int | None = None
+        self.heard_ms: int | None = None
+        """When the owner last sent an append in this epoch."""
         self._resigned = False
 
     def entered(self, now_ms: int) -> None:
         """Start monitoring a new epoch."""
         self._entered_ms = self._silent_from_ms = now_ms
-        self._heard_ms = None
+        self.heard_ms = None
         self._resigned = False
-
-    def heard(self, now_ms: int) -> None:
-        """Record that the owner sent an append."""
-        self._heard_ms = now_ms
 
     def answered(self, now_ms: int) -> None:
         """Restart the silence timeout: the owner answered, so it is alive but not ready."""
@@ -57,9 +54,9 @@ class OwnerMonitor:
         """Return whether the owner seems to have failed."""
         if self._resigned:
             return now_ms >= self._grace_until_ms()
-        if self._heard_ms is not None and now_ms < self._heard_ms + self._state.timing.heard_ms:
+        if self.heard_ms is not None and now_ms < self.heard_ms + self._state.timing.heard_ms:
             return False
-        return self.has_failure_evidence() or (self._heard_ms is None and now_ms >= self._silence_ms())
+        return self.has_failure_evidence() or (self.heard_ms is None and now_ms >= self._silence_ms())
 
     def has_failure_evidence(self) -> bool:
         """Return whether there is evidence other than silence."""
@@ -73,8 +70,8 @@ class OwnerMonitor:
             return self._grace_until_ms()
         if self.has_failure_evidence():
             # An owner that was never heard failed before this replica or epoch started, so no change will be reported.
-            return (self._heard_ms or 0) + self._state.timing.heard_ms
-        return self._silence_ms() if self._heard_ms is None else None
+            return (self.heard_ms or 0) + self._state.timing.heard_ms
+        return self._silence_ms() if self.heard_ms is None else None
 
     def _grace_until_ms(self) -> int:
         """Return when a resignation takes effect: early in an epoch, a successor may have the owner's fault, too."""

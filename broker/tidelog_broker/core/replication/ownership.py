@@ -327,43 +327,52 @@ class Ownership:
         group = state.owner.assign(batches, now_us=now_us)
         if group.batches:
             base = state.tail.queued
-            positions = [Position(header.end_offset, header.digest) for header in group.headers]
-            state.append(group.batches, positions, self._own_written)
+            state.append(group.batches, group.ends, self._own_written)
             if self._pushes is not None:
                 commit, log_start = state.high_watermark, state.log_start
                 send = self._pushes.add(
-                    base, positions[-1], group.batches, commit=commit, log_start=log_start, now_ms=now_ms
+                    base, group.ends[-1], group.batches, commit=commit, log_start=log_start, now_ms=now_ms
                 )
                 if send is not None:
                     state.effects.append(send)
         return group
 
-    def _own_written(self, durable: Position, _now_ms: int) -> None:
-        if self._state.may_acknowledge:
-            self._acknowledged(self._state.node_id, durable.offset)
+    def _own_written(self, _now_ms: int) -> None:
+        state = self._state
+        if state.may_acknowledge and state.owner is not None:
+            committed = state.owner.acknowledge(state.node_id, state.tail.durable.offset)
+            if committed > state.high_watermark:
+                state.raise_watermark(committed)
 
     def on_ack(self, sender: str, ack: pb.ReplicationAck, now_ms: int) -> None:
         """Count the acknowledgement of a replica in this epoch of this incarnation; ignore others."""
         state = self._state
-        if not state.is_current(sender, ack.epoch, now_ms):
+        if ack.epoch != state.chain.active.epoch and not state.is_current(sender, ack.epoch, now_ms):
             return
         if not state.may_acknowledge or self._pushes is None:
             self._on_owner_status(sender, ack, now_ms)
             return
+        tail = state.tail
         if ack.owner_incarnation != state.incarnation or sender not in self._pushes.followers:
             return
         if ack.status == pb.FENCED:
             self._contested(now_ms)
         elif (
             ack.status == pb.HELD
-            and ack.end_offset <= state.tail.queued.offset
-            and state.tail.digest_at(ack.end_offset, state.log) == ack.end_digest
+            and ack.end_offset <= tail.queued.offset
+            and (
+                tail.queued == (ack.end_offset, ack.end_digest)
+                or tail.digest_at(ack.end_offset, state.log) == ack.end_digest
+            )
         ):
             if ack.deleting_below:
                 self._pushes.noted(sender, ack.deleting_below)
                 self._noted(sender, ack.deleting_below)
             self._pushes.acknowledged(sender, ack.end_offset, now_ms)
-            self._acknowledged(sender, ack.end_offset)
+            assert state.owner is not None
+            committed = state.owner.acknowledge(sender, ack.end_offset)
+            if committed > state.high_watermark:
+                state.raise_watermark(committed)
 
     def _on_owner_status(self, sender: str, ack: pb.ReplicationAck, now_ms: int) -> None:
         active = self._state.active
@@ -373,10 +382,6 @@ class Ownership:
         )
         if is_owner and ack.status == pb.IN_LIMBO:
             self._resigned(now_ms)
-
-    def _acknowledged(self, node_id: str, end_offset: int) -> None:
-        assert self._state.owner is not None
-        self._state.raise_watermark(self._state.owner.acknowledge(node_id, end_offset))
 
     def resume(self, node_id: str, from_offset: int, now_ms: int) -> bool:
         """Resume pushing to a replica, if the records that it lacks are in memory."""

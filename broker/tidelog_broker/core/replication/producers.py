@@ -36,7 +36,7 @@ from tidelog_broker.core.replication.producer_budget import ProducerBudget
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import BatchHeader, Flags
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.limits import SEQUENCE_WINDOW_BATCHES
+from tidelog_proto.limits import KEYED_ID_MIN, SEQUENCE_WINDOW_BATCHES
 
 PRODUCERS_MAX: Final = 10_000
 PRODUCERS_MIN: Final = 16
@@ -134,7 +134,7 @@ class ProducerTable:
         """
         if header.producer_id == 0:
             return None
-        if is_keyed(header.producer_id):
+        if header.producer_id >= KEYED_ID_MIN:
             request = self._keyed_requests.check(header)
             return None if request is None else _stored_batch(request)
         state = self._states.get(header.producer_id)
@@ -153,7 +153,9 @@ class ProducerTable:
                 f"producer {header.producer_id:#x} is fenced: its epoch is {known.producer_epoch}, this batch has "
                 f"{header.producer_epoch}; a newer instance has replaced this one",
             )
-        expected = known.end_sequence if header.producer_epoch == known.producer_epoch else 0
+        expected = 0
+        if header.producer_epoch == known.producer_epoch:
+            expected = known.end_sequence if state is None else state.window[-1].end_sequence
         if header.base_sequence == expected:
             return None
         if header.base_sequence > expected:
@@ -181,14 +183,14 @@ class ProducerTable:
         self.last_append_timestamp_us = header.append_timestamp_us  # non-decreasing within a log
         if producer_id == 0:
             return stored
-        if is_keyed(producer_id):
+        if producer_id >= KEYED_ID_MIN:
             self._keyed_requests.note(producer_id, _request_of(header, stored))
             return stored
         state = self._states.get(producer_id)
         is_new = state is None
         if state is None or state.producer_epoch != header.producer_epoch:
             state = self._states[producer_id] = ProducerState(header.producer_epoch)
-        state.note(stored)
+        state.window = (*state.window[_KEPT], stored)
         self._states.move_to_end(producer_id)
         if is_new:
             self._make_room()

@@ -59,7 +59,8 @@ class Follower:
     """EWMA of the time from sending a group to its acknowledgement."""
     goal_offset: int = 0
     goal_ms: int = 0
-    """A past log end that the replica has not reached yet, and when the owner recorded it."""
+    """A past log end that the replica has not reached yet, and when the owner recorded it; when it is reached, the
+    current log end is the next one."""
 
     def lag_ms(self, now_ms: int) -> int:
         """Return the age of the oldest known log end that this replica has not reached; 0 if it keeps up."""
@@ -71,11 +72,6 @@ class Follower:
         Liveness is not sufficient, because the copy of a live node may be damaged or lag far behind.
         """
         return self.streaming and self.answered and self.lag_ms(now_ms) < KEEPS_UP_MS
-
-    def aim(self, end_offset: int, now_ms: int) -> None:
-        """Record the current log end as the next one to reach, if the replica has reached the previous one."""
-        if self.held_offset >= self.goal_offset:
-            self.goal_offset, self.goal_ms = end_offset, now_ms
 
 
 @dataclass(slots=True)
@@ -119,15 +115,28 @@ class PushWindow:
         sent = SentGroup(base, end, batches, sum(map(len, batches)), now_ms)
         self._recent.append(sent)
         self.recent_bytes += sent.size_bytes
-        self._trim()
-        self._end_offset = end.offset
+        self._end_offset, oldest_end = end.offset, self._recent[0].end.offset
+        may_trim = self.recent_bytes > self.window_bytes
+        if not may_trim:
+            for follower in self.followers.values():
+                if follower.held_offset < oldest_end:
+                    break
+            else:
+                may_trim = True
+        if may_trim:
+            self._trim()
         to: list[str] = []
+        streaming: list[Follower] = []
         for follower in self.followers.values():
-            follower.aim(end.offset, now_ms)
+            if follower.held_offset >= follower.goal_offset:
+                follower.goal_offset, follower.goal_ms = end.offset, now_ms
             if follower.streaming:
                 to.append(follower.node_id)
-                self._mark_sent(follower, commit, log_start, now_ms)
-        return Send(to, self._message(sent, commit=commit, log_start=log_start), batches) if to else None
+                streaming.append(follower)
+        if not to:
+            return None
+        self._mark_sent(streaming, commit, log_start, now_ms)
+        return Send(to, self._message(sent, commit=commit, log_start=log_start), batches)
 
     def acknowledged(self, node_id: str, end_offset: int, now_ms: int) -> None:
         """Record a replica's durable end offset, and schedule what it lacks."""
@@ -140,13 +149,21 @@ class PushWindow:
         if end_offset <= follower.held_offset:
             return
         follower.held_offset = end_offset
-        follower.aim(self._end_offset, now_ms)
-        for sent in self._recent:
+        if end_offset >= follower.goal_offset:
+            follower.goal_offset, follower.goal_ms = self._end_offset, now_ms
+        recent = self._recent
+        for sent in recent:
             if sent.end.offset >= end_offset:
                 if sent.end.offset == end_offset:
                     follower.latency_ms += _EWMA_WEIGHT * (now_ms - sent.sent_ms - follower.latency_ms)
                 break
-        self._trim()
+        # `add` and `bound` keep the limit, so no group can be dropped before all followers hold the oldest one.
+        if recent and recent[0].end.offset <= end_offset:
+            for other in self.followers.values():
+                if other.held_offset < recent[0].end.offset:
+                    break
+            else:
+                self._trim()
 
     def noted(self, node_id: str, below: int) -> None:
         """Record the delete offset that a replica has stored."""
@@ -164,7 +181,7 @@ class PushWindow:
             for sent in self._recent
             if sent.end.offset > from_offset
         ]
-        self._mark_sent(follower, commit, log_start, now_ms)
+        self._mark_sent((follower,), commit, log_start, now_ms)
         return sends
 
     def heartbeats(
@@ -182,7 +199,7 @@ class PushWindow:
             message = self._message(beat, commit=commit, log_start=log_start)
             message.acknowledged_offset = follower.held_offset
             sends.append(Send((follower.node_id,), message))
-            self._mark_sent(follower, commit, log_start, now_ms)
+            self._mark_sent((follower,), commit, log_start, now_ms)
             # A lost heartbeat would leave its readers waiting until the next publish.
             follower.answered = False
         return sends
@@ -213,14 +230,16 @@ class PushWindow:
             or follower.sent_deleted_below < self.deleted_below
         )
 
-    def _mark_sent(self, follower: Follower, commit: int, log_start: int, now_ms: int) -> None:
-        follower.sent_commit = max(follower.sent_commit, commit)
-        follower.sent_log_start = max(follower.sent_log_start, log_start)
-        follower.sent_deleted_below = self.deleted_below
-        # A follower that keeps up gets the commit offset soon; a silent one is contacted less often.
-        wait_ms = self.timing.heartbeat_ms if follower.streaming else 4 * self.timing.heartbeat_ms
-        silent_ms = now_ms - follower.last_heard_ms
-        follower.next_heartbeat_ms = now_ms + max(wait_ms, min(silent_ms // 4, 20 * self.timing.heartbeat_ms))
+    def _mark_sent(self, followers: Iterable[Follower], commit: int, log_start: int, now_ms: int) -> None:
+        heartbeat_ms = self.timing.heartbeat_ms
+        for follower in followers:
+            follower.sent_commit = max(follower.sent_commit, commit)
+            follower.sent_log_start = max(follower.sent_log_start, log_start)
+            follower.sent_deleted_below = self.deleted_below
+            # A follower that keeps up gets the commit offset soon; a silent one is contacted less often.
+            wait_ms = heartbeat_ms if follower.streaming else 4 * heartbeat_ms
+            silent_ms = now_ms - follower.last_heard_ms
+            follower.next_heartbeat_ms = now_ms + max(wait_ms, min(silent_ms // 4, 20 * heartbeat_ms))
 
     def _message(self, sent: SentGroup, *, commit: int, log_start: int) -> pb.AppendBatch:
         return pb.AppendBatch(

@@ -34,9 +34,10 @@ from tidelog_broker.core.replication.effects import (
     PeerMessage,
     ReadLog,
     RebuildProducers,
+    Send,
     SyncAhead,
 )
-from tidelog_broker.core.replication.epoch_writer import Group
+from tidelog_broker.core.replication.epoch_writer import Group, Owner
 from tidelog_broker.core.replication.log_tail import BrokenRunError, LogTail, check_run
 from tidelog_broker.core.replication.open_epoch_repair import OpenEpochRepair
 from tidelog_broker.core.replication.owner_failure import OwnerMonitor
@@ -161,13 +162,18 @@ class Replica:
         return self.retiring or (self._planned_end.is_waiting and self.can_append)
 
     @property
-    def can_append(self) -> bool:
-        """Whether `assign` may be called."""
+    def writer(self) -> Owner | None:
+        """The owner of the active epoch while `assign` may be called."""
         state = self.state
         fence = state.fence
-        return (
-            state.role == "owner" and (fence is None or not fence.entry.HasField("promised")) and state.halted is None
-        )
+        if state.role != "owner" or (fence is not None and fence.entry.HasField("promised")):
+            return None
+        return state.owner if state.halted is None else None
+
+    @property
+    def can_append(self) -> bool:
+        """Whether `assign` may be called."""
+        return self.writer is not None
 
     @property
     def followers(self) -> Sequence[Follower]:
@@ -287,7 +293,7 @@ class Replica:
 
     def assign(self, batches: Sequence[Batch], *, now_us: int, now_ms: int) -> Group:
         """Assign offsets to verified batches, queue them for the log and send them to the followers."""
-        assert self.can_append
+        assert self.writer is not None
         group = self.ownership.assign(batches, now_us=now_us, now_ms=now_ms)
         self._finish_step(now_ms)
         return group
@@ -365,18 +371,20 @@ class Replica:
     def _on_append(self, sender: str, append: pb.AppendBatch, batches: Sequence[Batch], now_ms: int) -> bool:
         """Append the owner's batches to the local log; return whether no new deadline was set."""
         state = self.state
-        if not state.is_current(sender, append.epoch, now_ms):
-            return False
         active = state.active
+        if append.epoch != active.epoch and not state.is_current(sender, append.epoch, now_ms):
+            return False
         if (sender, append.owner_incarnation) != (active.owner, active.owner_incarnation):
             state.request_chain(sender, now_ms)  # An epoch has one owner, so the sender has another chain.
             return False
-        if state.fence is None:
+        fence = state.fence
+        if fence is None:
             return False
-        if state.promised or state.halted is not None:
-            self._send_ack(pb.FENCED if state.promised else pb.IN_LIMBO)
+        is_promised = fence.entry.HasField("promised")
+        if is_promised or state.halted is not None:
+            self._send_ack(pb.FENCED if is_promised else pb.IN_LIMBO)
             return False
-        self._watch.heard(now_ms)
+        self._watch.heard_ms = now_ms
         is_plain = append.log_start_offset <= state.log_start and append.deleting_below <= state.deleted_below
         if not is_plain:
             self.deletion.heard(append)
@@ -394,11 +402,17 @@ class Replica:
             )
             self._send_ack(pb.DIVERGED)
             return False
-        fresh = [batch for batch in batches if batch.header.base_offset >= held.offset]
+        fresh: list[Batch] = []
+        content: list[memoryview] = []
+        for batch in batches:
+            if batch.header.base_offset >= held.offset:
+                fresh.append(batch)
+                content.append(batch.data)
         if fresh:
             positions = check_run(fresh, epoch=active.epoch, owner_incarnation=active.owner_incarnation, base=held)
-            self.catch_up.pushed()
-            state.append([batch.data for batch in fresh], positions, lambda _, now_ms: self._acknowledge(now_ms))
+            if self.catch_up.fetch is not None:
+                self.catch_up.pushed()
+            state.append(content, positions, self._acknowledge)
         else:
             self._acknowledge(now_ms)
         return is_plain
@@ -450,7 +464,8 @@ class Replica:
             status=status,
             deleting_below=self.deletion.noted,
         )
-        self.state.send(active.owner, ack)
+        assert active.owner != self.state.node_id, "an owner does not acknowledge to itself"
+        self.state.effects.append(Send((active.owner,), ack))
 
     def _stop_appending(self, now_ms: int) -> None:
         """Stop appending: a ballot was promised. Queued appends stay, later ones only if an OPEN_EPOCH needs them."""

@@ -217,10 +217,8 @@ class ReplicaState:
         self.effects.append(effect)
         self.waiting_writes.append(then or _nothing)
 
-    def append(
-        self, batches: Sequence[memoryview], positions: Sequence[Position], then: Callable[[Position, int], None]
-    ) -> None:
-        """Queue batches at the end of the active epoch; `then` is called with the new durable end."""
+    def append(self, batches: Sequence[memoryview], positions: Sequence[Position], then: Callable[[int], None]) -> None:
+        """Queue batches at the end of the active epoch; `then` is called once `tail.durable` is after them."""
         tail = self.tail
         base = tail.queued
         tail.extend(positions)
@@ -237,10 +235,12 @@ class ReplicaState:
             if tail is self.tail:
                 if self.doubt:
                     self.end_doubt_if_whole()
-                self.note_commit(self.commit_known)
-                then(end, now_ms)
+                if self.commit_known > self.high_watermark:
+                    self.note_commit(self.commit_known)
+                then(now_ms)
 
-        self.write(Append(tail.epoch, tail.start_offset, base.offset, end.offset, batches), wrote)
+        self.effects.append(Append(tail.epoch, tail.start_offset, base.offset, end.offset, batches))
+        self.waiting_writes.append(wrote)
 
     def send(self, to: str, message: PeerMessage, batches: Sequence[memoryview] = ()) -> None:
         """Send a message to a node; messages to this node are processed at the end of the step."""
@@ -347,7 +347,8 @@ class ReplicaState:
             known = self.commit_known = offset
         durable = self.tail.durable.offset
         if known > self.high_watermark < durable:
-            self.raise_watermark(min(known, durable))
+            self.high_watermark = min(known, durable)
+            self.effects.append(_COMMIT_MOVED)
 
     def raise_watermark(self, offset: int) -> None:
         """Raise the high watermark to `offset`; it never decreases."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from tidelog_broker.broker import Broker
@@ -35,150 +36,67 @@ from tidelog_proto.wire.frames import split_attachment
 VERIFY_INLINE_BYTES: Final = 4 * 1024 * 1024
 """Uncompressed batches up to this size are verified on the event loop, which takes about 60 µs plus 50 µs per MB."""
 
-
 DROPPED_BYTES_MAX: Final = 256 * KIB
 """Maximum bytes of an answer that list dropped records, since an envelope is bounded. A batch needs 8 KiB at most."""
 
+_length_of: Final = attrgetter("length")
+
 
 class PublishInProgress:
-    """A PUBLISH with batches that have no result yet."""
-
-    __slots__ = (
-        "_answer_envelope",
-        "_dropped_bytes",
-        "_metrics",
-        "_request",
-        "_results",
-        "_timer",
-        "_unsettled_entries",
-    )
-
-    def __init__(self, broker: Broker, request: Request, entries: int) -> None:
-        self._request: Request | None = request
-        self._metrics = broker.metrics
-        self._answer_envelope = pb.Envelope()
-        self._results = self._answer_envelope.publish_reply.results
-        for _ in range(entries):
-            self._results.add()
-        self._unsettled_entries = entries
-        self._dropped_bytes = 0
-        self._timer: asyncio.TimerHandle | None = None
-
-    @property
-    def is_answered(self) -> bool:
-        """Whether the request has been answered."""
-        return self._request is None
-
-    def start_clock(self, loop: asyncio.AbstractEventLoop, timeout_ms: int) -> None:
-        """Limit the time until the answer. Called after batches were queued, when most small ones have their result."""
-        if self._request is not None:
-            self._timer = loop.call_later(timeout_ms / 1000, self._time_out)
-
-    def settle(self, index: int, outcome: StoredBatch | ProtocolError, duplicate: bool) -> None:
-        """Record the outcome of one batch; answer after the last."""
-        if self._request is None:
-            return
-        result = self._results[index]
-        if isinstance(outcome, ProtocolError):
-            self._metrics.batches_refused.inc()
-            result.error.CopyFrom(outcome.to_message())
-        else:
-            result.base_offset = outcome.base_offset
-            result.epoch = outcome.epoch
-            result.append_timestamp_us = outcome.append_timestamp_us
-            if duplicate:
-                self._metrics.duplicates.inc()
-                result.duplicate = True
-            if outcome.duplicates:
-                self._add_dropped(result, outcome)
-        self._settled()
-
-    def _add_dropped(self, result: pb.PublishResult, outcome: StoredBatch) -> None:
-        """Add the number of dropped records, and their list while it fits the answer."""
-        result.duplicates = outcome.duplicates
-        self._dropped_bytes += len(outcome.dropped)
-        if self._dropped_bytes <= DROPPED_BYTES_MAX:
-            result.dropped = outcome.dropped
-
-    def settle_forwarded(self, index: int, owner_result: pb.PublishResult) -> None:
-        """Record the result of a batch from its owner."""
-        if self._request is not None:
-            self._results[index].CopyFrom(owner_result)
-            self._settled()
-
-    def _settled(self) -> None:
-        self._unsettled_entries -= 1
-        if self._unsettled_entries == 0:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._answer()
-
-    def _answer(self) -> None:
-        request, self._request = self._request, None
-        assert request is not None
-        request.reply(self._answer_envelope)
-
-    def _time_out(self) -> None:
-        error = ProtocolError(
-            pb.TIMED_OUT, "the batch was not settled in the request's time and may be stored; retry it unchanged"
-        )
-        for result in self._results:
-            if not result.epoch and not result.append_timestamp_us and not result.HasField("error"):
-                result.error.CopyFrom(error.to_message())
-        self._answer()
-
-
-def publish(broker: Broker, request: Request) -> None:
-    """Handle PUBLISH.
-
-    Raises:
-        ProtocolError: the request is malformed as a whole; nothing was queued.
-    """
-    message = request.envelope.publish
-    entries = message.entries
-    if not 1 <= len(entries) <= BATCHES_PER_PUBLISH_MAX:
-        raise ProtocolError(
-            pb.INVALID_REQUEST, f"PUBLISH must have 1 to {BATCHES_PER_PUBLISH_MAX} batches, got {len(entries)}"
-        )
-    batches = split_attachment(request.attachment, [entry.length for entry in entries])
-    submission = Submission(broker, request, batches)
-    if not submission.next_slice():
-        request.connection.rest.begin(submission)
-
-
-class Submission:
-    """The batches of a PUBLISH that are not yet verified and queued, in order.
+    """A PUBLISH: its batches that are not yet verified and queued, in order, and the results of the others.
 
     A request with few batches is one slice. A larger one is processed in its caller's read turns, before any later
     request of its connection, so that a producer's batches keep their order.
     """
 
-    __slots__ = ("_acks", "_batches", "_broker", "_done", "_progress", "_request", "_timeout_ms")
+    __slots__ = (
+        "_acks",
+        "_answer",
+        "_batches",
+        "_broker",
+        "_done",
+        "_dropped_bytes",
+        "_request",
+        "_results",
+        "_timeout_ms",
+        "_timer",
+        "_unsettled_entries",
+    )
 
     def __init__(self, broker: Broker, request: Request, batches: list[memoryview]) -> None:
         message = request.envelope.publish
         self._broker = broker
-        self._request = request
+        self._request: Request | None = request
+        """None once the request is answered."""
         self._batches = batches
         self._done = 0
         self._timeout_ms, self._acks = message.timeout_ms or PUBLISH_TIMEOUT_MS_DEFAULT, message.acks
-        self._progress = PublishInProgress(broker, request, len(batches))
+        self._answer = pb.Envelope()
+        self._results = self._answer.publish_reply.results
+        for _ in batches:
+            self._results.add()
+        self._unsettled_entries = len(batches)
+        self._dropped_bytes = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    # --- batches that are not queued yet ---------------------------------------------------------------
 
     def next_slice(self) -> bool:
         """Verify and queue some batches; return whether they were the last."""
-        first, stop = self._done, min(self._done + BATCHES_PER_PIECE, len(self._batches))
+        first, count = self._done, len(self._batches)
+        stop = min(first + BATCHES_PER_PIECE, count)
         if first:  # The first slice was charged before it began.
             if self._broker.lifecycle.stopping:
                 self._refuse(ProtocolError(pb.SHUTTING_DOWN, "the node is stopping; retry at another node"))
                 return True
-            if self._progress.is_answered:  # the request has timed out
+            if self._request is None:  # the request has timed out
                 return True
             self._request.connection.took(WORK_BYTES_PER_US * BATCH_US * (stop - first))
         self._queue(range(first, stop))
         self._done = stop
-        if not first:
-            self._progress.start_clock(self._broker.loop, self._timeout_ms)
-        return stop == len(self._batches)
+        if not first and self._request is not None:  # Most small batches have their result already.
+            self._timer = self._broker.loop.call_later(self._timeout_ms / 1000, self._time_out)
+        return stop == count
 
     def drop(self) -> None:
         """Discard the remaining batches: the connection is closed."""
@@ -186,25 +104,26 @@ class Submission:
 
     def _refuse(self, error: ProtocolError) -> None:
         for index in range(self._done, len(self._batches)):
-            self._progress.settle(index, error, False)
+            self.settle(index, error, False)
 
     def _queue(self, indices: range) -> None:
-        broker, request, acks, progress = self._broker, self._request, self._acks, self._progress
+        broker, request, acks = self._broker, self._request, self._acks
+        assert request is not None, "an answered request is not queued"
         message = request.envelope.publish
         forwarded: Forwarded | None = None
         unknown: list[_Unknown] = []
         entries, batches = message.entries[indices.start : indices.stop], self._batches[indices.start : indices.stop]
         for index, entry, data in zip(indices, entries, batches, strict=True):
-            settle, key = partial(progress.settle, index), (entry.topic_id, entry.partition)
+            settle, key = partial(self.settle, index), (entry.topic_id, entry.partition)
             try:
                 if request.session is not None:
                     check_topic_id(broker, request.session, pb.OP_PRODUCE, entry.topic_id)
                 partition = broker.partitions.find(key)
-                is_owned = partition is not None and partition.state.writer is not None
+                is_owned = partition is not None and partition.replica.writer is not None
                 owner = "" if is_owned or message.forwarded else _other_owner(broker, entry)
                 if owner:
                     forwarded = forwarded or Forwarded(broker, request, self._timeout_ms / 1000)
-                    forwarded.add(owner, entry, data, partial(progress.settle_forwarded, index))
+                    forwarded.add(owner, entry, data, partial(self.settle_forwarded, index))
                 elif partition is None and key in broker.partitions.closed:
                     _submit_when_open(broker, key, data, settle, acks, of_node=request.is_of_node)
                 else:
@@ -223,6 +142,79 @@ class Submission:
             forwarded.send()
         if unknown:
             broker.tasks.spawn(_refuse_unknown(broker, unknown), "checking unknown topics of a publish")
+
+    # --- results ---------------------------------------------------------------------------------------
+
+    def settle(self, index: int, outcome: StoredBatch | ProtocolError, duplicate: bool) -> None:
+        """Record the outcome of one batch; answer after the last."""
+        if self._request is None:
+            return
+        result = self._results[index]
+        if isinstance(outcome, ProtocolError):
+            self._broker.metrics.batches_refused.inc()
+            result.error.CopyFrom(outcome.to_message())
+        else:
+            result.base_offset = outcome.base_offset
+            result.epoch = outcome.epoch
+            result.append_timestamp_us = outcome.append_timestamp_us
+            if duplicate:
+                self._broker.metrics.duplicates.inc()
+                result.duplicate = True
+            if outcome.duplicates:
+                self._add_dropped(result, outcome)
+        self._unsettled_entries -= 1
+        if self._unsettled_entries == 0:
+            self._reply()
+
+    def _add_dropped(self, result: pb.PublishResult, outcome: StoredBatch) -> None:
+        """Add the number of dropped records, and their list while it fits the answer."""
+        result.duplicates = outcome.duplicates
+        self._dropped_bytes += len(outcome.dropped)
+        if self._dropped_bytes <= DROPPED_BYTES_MAX:
+            result.dropped = outcome.dropped
+
+    def settle_forwarded(self, index: int, owner_result: pb.PublishResult) -> None:
+        """Record the result of a batch from its owner."""
+        if self._request is not None:
+            self._results[index].CopyFrom(owner_result)
+            self._unsettled_entries -= 1
+            if self._unsettled_entries == 0:
+                self._reply()
+
+    def _reply(self) -> None:
+        request, self._request = self._request, None
+        assert request is not None
+        self._batches = []  # After a timeout, results that are still expected must not keep the memory of the batches.
+        if self._timer is not None:
+            self._timer.cancel()
+        request.reply(self._answer)
+
+    def _time_out(self) -> None:
+        error = ProtocolError(
+            pb.TIMED_OUT, "the batch was not settled in the request's time and may be stored; retry it unchanged"
+        )
+        for result in self._results:
+            if not result.epoch and not result.append_timestamp_us and not result.HasField("error"):
+                result.error.CopyFrom(error.to_message())
+        self._reply()
+
+
+def publish(broker: Broker, request: Request) -> None:
+    """Handle PUBLISH.
+
+    Raises:
+        ProtocolError: the request is malformed as a whole; nothing was queued.
+    """
+    message = request.envelope.publish
+    entries = message.entries
+    if not 1 <= len(entries) <= BATCHES_PER_PUBLISH_MAX:
+        raise ProtocolError(
+            pb.INVALID_REQUEST, f"PUBLISH must have 1 to {BATCHES_PER_PUBLISH_MAX} batches, got {len(entries)}"
+        )
+    batches = split_attachment(request.attachment, list(map(_length_of, entries)))
+    progress = PublishInProgress(broker, request, batches)
+    if not progress.next_slice():
+        request.connection.rest.begin(progress)
 
 
 class _Unknown(NamedTuple):
@@ -292,7 +284,7 @@ def _submit(
     # Clients' batches for internal topics are refused by the first node, so forwarded ones come from a node itself.
     if partition.state.is_internal and not (of_node and partition.state.topic.name == AUDIT_TOPIC):
         raise ProtocolError(pb.FORBIDDEN, f"{partition.state.topic.name} is an internal topic, written only by nodes")
-    keyed = partition.compaction.is_configured
+    keyed = partition.requires_keys
     if claims_plain(data) and len(data) <= VERIFY_INLINE_BYTES:
         partition.pipeline.submit(PendingPublish(data, _verified(data, keyed=keyed), settle, acks=acks))
         return

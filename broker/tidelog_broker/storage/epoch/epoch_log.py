@@ -64,7 +64,8 @@ class EpochLog:
     ) -> None:
         end = active.end if active else SegmentEnd(sealed[-1].end_offset, 0, sealed[-1].end_digest)
         self._disk = disk
-        self._held = HeldSegments((*sealed, active) if active else tuple(sealed), end)
+        self._held = self.held = HeldSegments((*sealed, active) if active else tuple(sealed), end)
+        """The segments, their end and their damage; others only read it."""
         self.reader = EpochReader(disk, self._held)
         """Reads the log, on any thread."""
         self.directory = directory
@@ -209,10 +210,10 @@ class EpochLog:
         active = self._active
         if active is None or self._failure or self._held.damage is not None:
             return False
-        needed = needed_bytes + MARK_BYTES
-        if active.end.position + needed > self.segment_bytes and active.has_batches:
+        needed, position = needed_bytes + MARK_BYTES, active.end.position
+        if position + needed > self.segment_bytes and active.has_batches:
             return False  # the group needs another segment
-        return active.has_space(needed)
+        return active.allocated_bytes - position - needed >= active.left_bytes_min
 
     def ensure_space(self, needed_bytes: int) -> None:
         """Allocate space for a group, rolling to a new segment if needed.
@@ -273,14 +274,16 @@ class EpochLog:
         Raises:
             StorageFailedError: the write failed, now or before; any part of the group may be on the disk.
         """
-        active = self._writable()
-        fields = check_group(batches, epoch=self.epoch, offset=self._held.end.offset, digest=self._held.end.digest)
+        held, active = self._held, self._active
+        if active is None or self._failure or self._deferred.error is not None or held.damage is not None:
+            active = self._writable()
+        fields = check_group(batches, epoch=self.epoch, offset=held.end.offset, digest=held.end.digest)
         before = active.end
         try:
             active.write(batches, fields, self.synced_offset)
         except OSError as error:
             raise self._fail("a write", error) from error
-        self._held.end = active.end
+        held.end = active.end
         return AppendedGroup(before.offset, active.end.offset, active.end.position - before.position)
 
     def sync(self) -> int:

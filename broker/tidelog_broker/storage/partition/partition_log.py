@@ -205,7 +205,13 @@ class PartitionLog:
 
     def append(self, batches: Sequence[Buffer]) -> AppendedGroup:
         """See `EpochLog.append`."""
-        appended = self._writable().append(batches)
+        epochs = self._held.epochs
+        is_checked = bool(epochs) and self._held.lost is None
+        for log in epochs:
+            if log.held.damage is not None:
+                is_checked = False
+        newest = epochs[-1] if is_checked else self._writable()
+        appended = newest.append(batches)
         if self.indexes.columns:
             self.indexes.appended()
         return appended

@@ -76,10 +76,11 @@ class ActiveSegment:
         self.marked_offset = marked_offset
         self._space_lock = threading.Lock()
         self._segment_bytes = segment_bytes
-        self._allocated_bytes = opened.file.size()
+        self.allocated_bytes = opened.file.size()
         self._growing = False
         self._sealed = False
-        self._left_bytes_min = 0
+        self.left_bytes_min = 0
+        """How much of `allocated_bytes` must be left after a group, because preallocation is due otherwise."""
         self._file_lock = threading.Lock()
         self._may_be_parked = is_named
         """Whether the file has its final name and belongs to this segment."""
@@ -168,10 +169,6 @@ class ActiveSegment:
         """Whether it has batches."""
         return len(self.opened.index) > 0
 
-    def has_space(self, length_bytes: int) -> bool:
-        """Return whether this much fits into the allocated space, and no preallocation is due."""
-        return self._allocated_bytes - self.end.position - length_bytes >= self._left_bytes_min
-
     def ensure_space(self, length_bytes: int) -> None:
         """Allocate space for this much after the end.
 
@@ -183,10 +180,10 @@ class ActiveSegment:
                 self._unpark()
             self._disk.active_files.trim(self)
         needed = self.end.position + length_bytes
-        if needed > self._allocated_bytes:
+        if needed > self.allocated_bytes:
             self._grow_to(needed)
         preallocator = self._disk.preallocator
-        if preallocator is not None and self._allocated_bytes - needed < self._left_bytes_min:
+        if preallocator is not None and self.allocated_bytes - needed < self.left_bytes_min:
             self._growing = preallocator.offer(self._grow_ahead)
             self._look_ahead()
 
@@ -320,7 +317,7 @@ class ActiveSegment:
                 buffers.append(_PADDING[gap])
             places.append((position, length))
             position += length + gap
-        assert position <= self._allocated_bytes, "ensure_space was not called"
+        assert position <= self.allocated_bytes, "ensure_space was not called"
         self._write(buffers, self.end.position, position)
         index = self.opened.index
         for (at, length), batch_fields in zip(places, fields, strict=True):
@@ -331,7 +328,7 @@ class ActiveSegment:
 
     def write_mark(self, synced_offset: int) -> None:
         """Write a sync mark without a group, for a clean stop, if the offset has advanced and there is space."""
-        if synced_offset <= self.marked_offset or self.end.position + MARK_BYTES > self._allocated_bytes:
+        if synced_offset <= self.marked_offset or self.end.position + MARK_BYTES > self.allocated_bytes:
             return
         position = self.end.position
         mark = pack_mark(nonce=self.header.nonce, position=position, synced_offset=synced_offset)
@@ -343,9 +340,9 @@ class ActiveSegment:
         """Truncate the file at the end, at a clean stop: preallocated space, and old contents of a reused file."""
         with self._space_lock:
             self._sealed = True
-            if self._allocated_bytes > self.end.position:
+            if self.allocated_bytes > self.end.position:
                 self._truncate()
-                self._allocated_bytes = self.end.position
+                self.allocated_bytes = self.end.position
             self._look_ahead()
 
     def datasync(self) -> None:
@@ -369,7 +366,7 @@ class ActiveSegment:
         """Truncate the file at the end and write the index file. The caller keeps the lease."""
         with self._space_lock:
             self._sealed = True
-            if self._allocated_bytes > self.end.position:
+            if self.allocated_bytes > self.end.position:
                 self._truncate()
         self._finish_writing()
         write_index(self._disk.fs, self.path, self.header, self.opened.index, self.end)
@@ -391,14 +388,14 @@ class ActiveSegment:
         Called when one of the inputs has changed, because every publish uses the result.
         """
         if self.is_parked:
-            self._left_bytes_min = _PARKED_BYTES
+            self.left_bytes_min = _PARKED_BYTES
             return
-        is_enough = self._disk.preallocator is None or self._growing or self._allocated_bytes >= self._segment_bytes
-        self._left_bytes_min = 0 if is_enough else ahead_bytes(self._allocated_bytes)
+        is_enough = self._disk.preallocator is None or self._growing or self.allocated_bytes >= self._segment_bytes
+        self.left_bytes_min = 0 if is_enough else ahead_bytes(self.allocated_bytes)
 
     def _grow_to(self, size_bytes: int) -> None:
         with self._space_lock:
-            missing = size_bytes - self._allocated_bytes
+            missing = size_bytes - self.allocated_bytes
             if missing <= 0:
                 return
             # A group larger than a segment allocates exactly the space that it needs.
@@ -419,8 +416,8 @@ class ActiveSegment:
                 return
             # The appender gets the same error and can report it before it assigns offsets.
             with contextlib.suppress(OSError):
-                rest = max(0, self._segment_bytes - self._allocated_bytes)
-                self._allocate(min(next_chunk_bytes(self._allocated_bytes), rest))
+                rest = max(0, self._segment_bytes - self.allocated_bytes)
+                self._allocate(min(next_chunk_bytes(self.allocated_bytes), rest))
             self._look_ahead()
 
     def _allocate(self, length_bytes: int) -> None:
@@ -429,8 +426,8 @@ class ActiveSegment:
                 if self.is_parked:
                     self._unpark()
                 file = self.opened.file
-            file.allocate(self._allocated_bytes, length_bytes)  # `_space_lock` keeps the file from being parked
-            self._allocated_bytes += length_bytes
+            file.allocate(self.allocated_bytes, length_bytes)  # `_space_lock` keeps the file from being parked
+            self.allocated_bytes += length_bytes
             self._look_ahead()
 
 

@@ -201,7 +201,7 @@ def test_owner_of_a_new_partition_gets_more_time() -> None:
     watch.answered(first_ms)
     assert not watch.misses(2 * first_ms - 1)
     assert watch.reconsider_ms() == 2 * first_ms
-    watch.heard(first_ms)
+    watch.heard_ms = first_ms
     assert watch.reconsider_ms() is None
 
 
