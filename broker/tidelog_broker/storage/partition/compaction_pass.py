@@ -176,7 +176,7 @@ class CompactionPass:
             self.left.append(each.epoch)
             gone_below = min(self._terms.tombstones_below, each.start_offset)
             self._terms = self._terms._replace(tombstones_below=gone_below)
-            return _NOTHING_FOUND
+            return _NOTHING_FOUND  # The next epoch begins with a search of its own.
         if end.offset != each.end_offset:
             raise DamagedError(
                 f"epoch {each.epoch} ends at offset {each.end_offset}, but its batches end at {end.offset}"
