@@ -3,8 +3,8 @@
 published   keyed, tagged batches to a topic without indexes and to one with both, alternating in rounds
 looked up   the newest record of random keys in a topic with an index
 compacted   a topic with `COMPACTED_KEYS` keys: rate of a compaction pass, and the latency of single publishes to
-another partition of the topic, with and without a pass; beside it the limit probe, which reads the same files and
-groups as many keys by Arrow, without a log
+another partition of the topic, with and without a pass
+probed      the limit probe of compaction: it reads the same files and groups as many keys by Arrow
 """
 
 from __future__ import annotations

@@ -271,7 +271,7 @@ class CompactionPass:
                 table, waiting, waiting_rows, waiting_bytes = _merged([table, *waiting]), [], 0, 0
                 while table.nbytes > self._memory_bytes and self.slices < SLICES_MAX:
                     self.slices, part = 2 * self.slices, 2 * part
-                    table = self._of_slice(table.combine_chunks(), part)
+                    table = self._of_slice(table, part)
         offsets: Any = _merged([table, *waiting]).column(_OFFSET)
         result: Offsets = offsets.to_numpy()
         return result, part
@@ -298,10 +298,9 @@ class CompactionPass:
         return self._of_slice(rows, part) if self.slices > 1 else rows
 
     def _of_slice(self, rows: pa.Table, part: int) -> pa.Table:
-        """Return the rows whose keys are in a slice; each column of `rows` has at most one chunk."""
-        if not rows.num_rows:
-            return rows
-        hashes = hash_slices(slices_of(rows.column(_KEY).chunk(0)))
+        """Return the rows whose keys are in a slice."""
+        chunks: list[Any] = rows.column(_KEY).chunks
+        hashes = np.concatenate([np.empty(0, np.uint64), *(hash_slices(slices_of(keys)) for keys in chunks)])
         return rows.filter(pa.array((hashes >> np.uint64(64 - self.slices.bit_length() + 1)) == np.uint64(part)))
 
     # --- reading ---------------------------------------------------------------------------------------
