@@ -307,9 +307,9 @@ def probe_compaction(segments: Sequence[Path], plan: KeyedPlan) -> float:
         with path.open("rb", buffering=0) as file:
             while file.read(PROBE_READ_BYTES):
                 pass
-    last = pa.table({"key": distinct.slice(0, 0), "offset": pa.array([], pa.int64())})
+    last = pa.table([distinct.slice(0, 0), pa.array([], pa.int64())], names=["key", "offset"])
     for first in range(0, plan.compacted, COMPACTED_KEYS):
-        rows = pa.table({"key": distinct, "offset": np.arange(first, first + COMPACTED_KEYS)})
+        rows = pa.table([distinct, pa.array(np.arange(first, first + COMPACTED_KEYS))], names=["key", "offset"])
         grouped = pa.concat_tables([last, rows]).group_by("key", use_threads=False).aggregate([("offset", "max")])
         last = grouped.rename_columns(["key", "offset"])
     return time.perf_counter() - began_s
