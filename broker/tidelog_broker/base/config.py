@@ -403,8 +403,11 @@ class NodeSettings(BaseModel):
         description="Approximate maximum memory for keys in a compaction pass; a smaller value reads the log more "
         "often.",
     )
-    compaction_bytes_per_s: int = Field(
-        64 * MIB, ge=0, description="The rate at which compaction passes read logs; 0: unlimited."
+    compaction_bytes_per_s: int | None = Field(
+        None,
+        ge=0,
+        description="An upper bound for the rate at which a compaction pass reads a log. Without it, or below it, a "
+        "pass is as fast as publishes and fetches allow: it rests while they are frequent or slow. 0: it never rests.",
     )
     scrub_bytes_per_s: int = Field(
         8 * MIB,

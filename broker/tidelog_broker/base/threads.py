@@ -18,6 +18,9 @@ from tidelog_broker.storage.segment.hash_memory import HashMemory
 JOURNALS: Final = 3
 """Journals with a thread each: fences, chains and incarnations."""
 
+COMPACTOR_NICENESS: Final = 10
+"""The niceness of the thread of compaction passes: while threads compete, it gets a tenth of the time of another."""
+
 
 class Threads:
     """All thread pools of a node; `close` ends them after their current work.
@@ -45,8 +48,8 @@ class Threads:
         self._noting = self._workers("note", 1)
         self.notes = Offload(self._noting, self._loop)
         """For small files of the logs, and for the steps of a deletion."""
-        self.compactor = self._pool("compact", 1)
-        """For compaction passes, which take long."""
+        self.compactor = Offload(self._workers("compact", 1, niceness=COMPACTOR_NICENESS), self._loop)
+        """For compaction passes, which take long; the event loop has priority on the processors."""
         self._indexing = self._workers("index", 1)
 
     def disk(self, fs: FileSystem, hash_memory: HashMemory) -> Disk:
@@ -63,8 +66,8 @@ class Threads:
     def _pool(self, name: str, count: int) -> Offload:
         return Offload(self._workers(name, count), self._loop)
 
-    def _workers(self, name: str, count: int) -> IoWorkers:
-        workers = IoWorkers(count, name=name)
+    def _workers(self, name: str, count: int, *, niceness: int = 0) -> IoWorkers:
+        workers = IoWorkers(count, name=name, niceness=niceness)
         self._resources.callback(workers.close)
         return workers
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Final, NamedTuple
 
 from tidelog_broker.core.replication.ports import Position
 from tidelog_broker.partition.change_notifier import ChangeNotifier
+from tidelog_broker.partition.compaction_pace import CompactionPace
 from tidelog_broker.partition.compaction_progress import CompactionProgress
 from tidelog_broker.partition.state import PartitionState
 from tidelog_broker.partition.tools import PartitionTools
@@ -38,6 +37,9 @@ COMPLETE_COPY_TIMEOUT_S: Final = 10.0
 """How long to wait for a copy to become complete."""
 
 WHOLE_AGAIN_S: Final = 0.02
+
+PACED_REQUESTS: Final = ("publish", "fetch", "credit")
+"""Requests of publishers and readers, beside which a pass rests."""
 
 
 class PassResult(NamedTuple):
@@ -285,7 +287,7 @@ class CompactedVersions:
             terms,
             begin=store.start_offset,
             memory_bytes=self._tools.settings.compaction_bytes,
-            pace=partial(wait_pace, self._tools.settings.compaction_bytes_per_s, self.must_stop, self._watch.moved),
+            pace=self._pace(),
         )
 
         def run() -> list[FinishedVersion] | None:
@@ -308,22 +310,16 @@ class CompactedVersions:
             raise PassStoppedError
         return PassResult(made, one.left, one.terms)
 
+    def _pace(self) -> CompactionPace:
+        kinds = [self._tools.metrics.requests.tally(kind) for kind in PACED_REQUESTS]
+        return CompactionPace(
+            self._tools.loop,
+            self._tools.settings.compaction_bytes_per_s,
+            requests=lambda: sum(kind.value for kind in kinds),
+            must_stop=self.must_stop,
+            moved=self._watch.moved,
+        )
+
 
 def _terms(compaction: pb.Compaction) -> Terms:
     return Terms(compaction.horizon, compaction.tombstones_below, compaction.floor)
-
-
-def wait_pace(bytes_per_s: int, must_stop: Callable[[], bool], moved: Callable[[], None], size_bytes: int) -> None:
-    """Throttle reads to a rate. Runs on the compactor's thread.
-
-    Raises:
-        PassStoppedError: the pass has to stop.
-    """
-    until_s = time.monotonic() + (size_bytes / bytes_per_s if bytes_per_s else 0)
-    while not must_stop():
-        moved()
-        left_s = until_s - time.monotonic()
-        if left_s <= 0:
-            return
-        time.sleep(min(left_s, 0.05))
-    raise PassStoppedError

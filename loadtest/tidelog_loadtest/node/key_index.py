@@ -4,6 +4,7 @@ published   keyed, tagged batches to a topic without indexes and to one with bot
 looked up   the newest record of random keys in a topic with an index
 compacted   a topic with `COMPACTED_KEYS` keys: rate of a compaction pass, and the latency of single publishes to
 another partition of the topic, with and without a pass
+probed      the limit probe of compaction: it reads the same files and groups as many keys by Arrow
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ MOMENTS: Final = 5
 """Number of progress steps without the publishing rounds."""
 QUIET_S: Final = 3.0
 """Duration of the single publishes without a compaction pass."""
+PROBE_READ_BYTES: Final = 4 << 20
 _MB: Final = 1_000_000
 
 
@@ -95,6 +97,7 @@ class KeyedResult:
     before_bytes: int = 0
     after_bytes: int = 0
     pass_s: float = 0.0
+    probe_s: float = 0.0
     quiet: Times | None = None
     meanwhile: Times | None = None
 
@@ -108,6 +111,11 @@ class KeyedResult:
     def pass_mb_per_s(self) -> float:
         """The rate of compaction, by the log's size before it."""
         return self.before_bytes / _MB / self.pass_s if self.pass_s else 0.0
+
+    @property
+    def probe_mb_per_s(self) -> float:
+        """The rate of the limit probe of compaction, by the same size."""
+        return self.before_bytes / _MB / self.probe_s if self.probe_s else 0.0
 
     def document(self, environment: Environment) -> dict[str, Any]:
         """Return the object that `--json` prints."""
@@ -125,6 +133,7 @@ class KeyedResult:
                 "before_bytes": self.before_bytes,
                 "after_bytes": self.after_bytes,
                 "mb_per_s": round(self.pass_mb_per_s, 1),
+                "probe_mb_per_s": round(self.probe_mb_per_s, 1),
                 "publish_without": asdict(self.quiet) if self.quiet else None,
                 "publish_meanwhile": asdict(self.meanwhile) if self.meanwhile else None,
             },
@@ -142,6 +151,7 @@ class KeyedResult:
         _add_times(table, f"newest record of a key, of {self.stored:,}", "", self.lookup)
         size = f"{self.before_bytes / _MB:,.0f} -> {self.after_bytes / _MB:,.0f} MB"
         table.add_row(f"compacted, {size}", f"{self.pass_mb_per_s:,.0f} MB/s", "", "", "")
+        table.add_row("the same files read and grouped", f"{self.probe_mb_per_s:,.0f} MB/s", "", "", "")
         _add_times(table, "publish without a compaction pass", "", self.quiet)
         _add_times(table, "publish during a compaction pass", "", self.meanwhile)
         return table
@@ -164,7 +174,7 @@ async def keyed(plan: KeyedPlan, tell: Tell = say_nothing) -> KeyedResult:
         log = stack.enter_context((directory / "node.log").open("ab"))
         node = await stack.enter_async_context(running("node", arguments, log=log))
         client = await stack.enter_async_context(Client(f"127.0.0.1:{node.ready['port']}"))
-        measuring = _Measuring(plan, client, tell)
+        measuring = _Measuring(plan, client, tell, directory / "node" / "partitions")
         await measuring.publish()
         await measuring.look_up()
         await measuring.compact()
@@ -172,8 +182,9 @@ async def keyed(plan: KeyedPlan, tell: Tell = say_nothing) -> KeyedResult:
 
 
 class _Measuring:
-    def __init__(self, plan: KeyedPlan, client: Client, tell: Tell) -> None:
+    def __init__(self, plan: KeyedPlan, client: Client, tell: Tell, partitions: Path) -> None:
         self.result = KeyedResult(plan)
+        self._partitions = partitions
         self._plan = plan
         self._client = client
         self._tell = tell
@@ -241,6 +252,7 @@ class _Measuring:
             result.quiet = Times.of(await self._times(producer, asyncio.create_task(asyncio.sleep(QUIET_S))))
             self._say("published alone")
             result.before_bytes = await self._size_bytes()
+            result.probe_s = await asyncio.to_thread(probe_compaction, self._segments(), plan)
             began_s = time.monotonic()
             compacting = asyncio.create_task(client.compact_topic(STATE, [0]))
             result.meanwhile = Times.of(await self._times(producer, compacting))
@@ -257,6 +269,10 @@ class _Measuring:
             await producer.send(b"x" * self._plan.size_bytes, key=b"k", partition=1)
             times.append(time.perf_counter() - began_s)
         return times
+
+    def _segments(self) -> list[Path]:
+        """Return the segment files of the partition that is compacted."""
+        return sorted(self._partitions.glob(f"{STATE}.*-0/epoch-*/*.seg"))
 
     async def _size_bytes(self) -> int:
         return (await self._client.topic(STATE)).partitions[0].size_bytes
@@ -281,6 +297,22 @@ class _Measuring:
         async with asyncio.TaskGroup() as group:
             for _ in range(WINDOW):
                 group.create_task(in_turn())
+
+
+def probe_compaction(segments: Sequence[Path], plan: KeyedPlan) -> float:
+    """Read files, and find the last of each key in as many keys as the compacted topic has; return the time in s."""
+    distinct = keys_of(range(COMPACTED_KEYS))
+    began_s = time.perf_counter()
+    for path in segments:
+        with path.open("rb", buffering=0) as file:
+            while file.read(PROBE_READ_BYTES):
+                pass
+    last = pa.table([distinct.slice(0, 0), pa.array([], pa.int64())], names=["key", "offset"])
+    for first in range(0, plan.compacted, COMPACTED_KEYS):
+        rows = pa.table([distinct, pa.array(np.arange(first, first + COMPACTED_KEYS))], names=["key", "offset"])
+        grouped = pa.concat_tables([last, rows]).group_by("key", use_threads=False).aggregate([("offset", "max")])
+        last = grouped.rename_columns(["key", "offset"])
+    return time.perf_counter() - began_s
 
 
 def keys_of(numbers: range) -> pa.Array[Any]:

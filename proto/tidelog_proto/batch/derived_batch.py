@@ -189,7 +189,7 @@ def filter_batch(view: Buffer, *, key: bytes | None = None, tag: str | None = No
     keep = matching_rows(batch, key=key, tag=tag)
     if keep is None or keep.all():
         return None if keep is None else view
-    rows = survivors_of(batch, keep)
+    rows = survivors_of(batch, keep, weighed=False)
     if rows is None:
         return None
     derived = _encode([rows], header.base_offset, header.last_offset_delta)
@@ -262,14 +262,16 @@ def _encode(rows: list[Survivors], base_offset: int, last_offset_delta: int) -> 
         flags |= Flags.KEY
         arrays.append(exact_bytes(key))
     arrays.append(exact_bytes(joined(rows, "value")))
-    headers = joined(rows, "headers")
-    if len(headers.flatten()):
-        flags |= Flags.HEADERS
-        arrays.append(exact_headers(headers))
-    tag = joined(rows, "tag")
-    if tag.null_count < len(tag):
-        flags |= Flags.TAG
-        arrays.append(exact_bytes(tag))
+    if any("headers" in one.columns for one in rows):
+        headers = joined(rows, "headers")
+        if len(headers.flatten()):
+            flags |= Flags.HEADERS
+            arrays.append(exact_headers(headers))
+    if any("tag" in one.columns for one in rows):
+        tag = joined(rows, "tag")
+        if tag.null_count < len(tag):
+            flags |= Flags.TAG
+            arrays.append(exact_bytes(tag))
     columns = pa.RecordBatch.from_arrays(arrays, schema=stored_schema_of(flags))
     codec, body, uncompressed_length = _body_of(columns)
     header = BatchHeader(

@@ -75,8 +75,13 @@ class Survivors:
         )
 
 
-def survivors_of(batch: RecordBatch, keep: Keep | None) -> Survivors | None:
+def survivors_of(batch: RecordBatch, keep: Keep | None, *, weighed: bool = True) -> Survivors | None:
     """Return the survivors of a batch; None, without decoding it, if no record survives.
+
+    Args:
+        batch: a stored batch.
+        keep: which of its records survive; None for all.
+        weighed: whether the weights are computed; they are 0 otherwise.
 
     Raises:
         ValueError: `keep` does not have one bool per record.
@@ -100,7 +105,7 @@ def survivors_of(batch: RecordBatch, keep: Keep | None) -> Survivors | None:
         offsets,
         np.full(len(offsets), header.base_timestamp_us) if stamps is None else stamps.view(pa.int64()).to_numpy(),
         by_name,
-        np.cumsum(_weights(by_name)),
+        np.cumsum(_weights(by_name)) if weighed else np.zeros(len(offsets), np.int64),
         batch.control,
         min(-(-header.append_timestamp_us // APPEND_QUANTUM_US) * APPEND_QUANTUM_US, _APPEND_US_MAX),
     )
@@ -132,6 +137,8 @@ def _header_weights(lists: Any) -> Int64s:
 
 def joined(survivors: list[Survivors], name: str) -> Any:
     """Return one column of all survivors, with nulls (or no headers) for sources that lack it."""
+    if len(survivors) == 1 and name in survivors[0].columns:
+        return survivors[0].columns[name]
 
     def absent(count: int) -> Any:
         return no_headers(count) if name == "headers" else pa.nulls(count, _TYPES[name])

@@ -17,6 +17,7 @@ from tidelog_broker.core.replication.ports import Plan
 from tidelog_broker.partition import compacted_versions as versions_module
 from tidelog_broker.partition import compaction as compaction_module
 from tidelog_broker.partition.access import Access
+from tidelog_broker.partition.compaction_pace import CompactionPace
 from tidelog_broker.server.handlers import compaction as compaction_handler
 from tidelog_broker.storage.partition import compaction_pass
 from tidelog_broker.storage.partition.compaction_pass import CompactionPass, FinishedVersion
@@ -362,8 +363,10 @@ async def test_slow_pass_with_progress_is_awaited(cluster: ClusterStand, monkeyp
     monkeypatch.setattr(compaction_module, "LOOK_S", 0.05)
     await publish(cluster, *((b"k%d" % number, b"v" * 1000) for number in range(20)))
     owner = await cluster.owner()
-    pace, size_bytes = versions_module.wait_pace, cluster.partition(owner).log.size_bytes
-    monkeypatch.setattr(versions_module, "wait_pace", lambda _, *rest: pace(size_bytes, *rest))
+    size_bytes = cluster.partition(owner).log.size_bytes
+    monkeypatch.setattr(
+        versions_module, "CompactionPace", lambda loop, _, **rest: CompactionPace(loop, size_bytes, **rest)
+    )
     began_s = asyncio.get_running_loop().time()
     assert (await asked(cluster, owner)).code == 0
     assert asyncio.get_running_loop().time() - began_s > 0.5, "it was not slow, and the test sees nothing"

@@ -10,7 +10,10 @@ when the queue is long, so submitted work waits for few optional tasks.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import queue
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -31,10 +34,15 @@ class WorkersFullError(Exception):
 
 
 class IoWorkers:
-    """A fixed number of threads with a queue each."""
+    """A fixed number of threads with a queue each.
 
-    def __init__(self, count: int = 2, *, name: str = "io", pending_max: int = PENDING_MAX) -> None:
+    Args:
+        niceness: added to that of the process, if the system has it for single threads.
+    """
+
+    def __init__(self, count: int = 2, *, name: str = "io", pending_max: int = PENDING_MAX, niceness: int = 0) -> None:
         assert count > 0
+        self._niceness = niceness
         self._name = name
         self._pending_max = pending_max
         self._queues: list[queue.SimpleQueue[Callable[[], None] | None]] = [queue.SimpleQueue() for _ in range(count)]
@@ -78,7 +86,9 @@ class IoWorkers:
             if self._closed:
                 raise RuntimeError(f"the workers {self._name!r} are closed")
             if self._threads[number] is None:
-                thread = threading.Thread(target=_run, args=(work,), name=f"tidelog-{self._name}-{number}", daemon=True)
+                thread = threading.Thread(
+                    target=_run, args=(work, self._niceness), name=f"tidelog-{self._name}-{number}", daemon=True
+                )
                 self._threads[number] = thread
                 thread.start()
             work.put(run)
@@ -104,7 +114,11 @@ class IoWorkers:
             thread.join()
 
 
-def _run(work: queue.SimpleQueue[Callable[[], None] | None]) -> None:
+def _run(work: queue.SimpleQueue[Callable[[], None] | None], niceness: int) -> None:
+    if niceness and sys.platform == "linux":  # Elsewhere the number of a thread could be that of another process.
+        with contextlib.suppress(OSError):
+            thread = threading.get_native_id()
+            os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + niceness)
     while (run := work.get()) is not None:
         run()
         del run  # Release the work's objects before waiting for the next.

@@ -81,6 +81,13 @@ class NewestMatch(NamedTuple):
     from_offset: int
 
 
+class _Lookup(NamedTuple):
+    """The column whose index a read uses, None without one, and the hash to look up in it."""
+
+    column: TextColumn | None
+    key_hash: int
+
+
 class _Work:
     """The remaining budget of a read; at least one batch, or one segment without matches, is always examined."""
 
@@ -144,10 +151,11 @@ class MatchingReader:
     ) -> ReadResult:
         check_offset(self._held, offset)
         found: list[memoryview] = []
+        lookup = self._lookup_of(record_filter)
         left_bytes, position, work = min(max_bytes, FETCH_BYTES_MAX), offset, _Work(work_bytes)
         with closing(readable_extents(self._held, offset, limit_offset)) as extents:
             for extent in extents:
-                for slot, batch in self._batches(extent, record_filter, newest=False):
+                for slot, batch in self._batches(extent, lookup, newest=False):
                     position = extent.offset_of(slot)
                     if work.is_done:
                         return ReadResult(found, position)
@@ -170,10 +178,10 @@ class MatchingReader:
         return ReadResult(found, position)
 
     def _newest(self, limit_offset: int, record_filter: RecordFilter, work_bytes: int) -> NewestMatch:
-        work = _Work(work_bytes)
+        work, lookup = _Work(work_bytes), self._lookup_of(record_filter)
         with closing(readable_extents_reversed(self._held, limit_offset)) as extents:
             for extent in extents:
-                for slot, batch in self._batches(extent, record_filter, newest=True):
+                for slot, batch in self._batches(extent, lookup, newest=True):
                     if work.is_done:
                         return NewestMatch(None, 0, extent.offset_of(slot + 1))
                     work.spend(len(batch))
@@ -185,21 +193,22 @@ class MatchingReader:
                     return NewestMatch(None, 0, extent.offset_of(extent.first))
         return NewestMatch(None, 0, self._held.start_offset)
 
-    def _batches(
-        self, extent: OpenExtent, record_filter: RecordFilter, *, newest: bool
-    ) -> Iterator[tuple[int, memoryview]]:
+    def _lookup_of(self, record_filter: RecordFilter) -> _Lookup:
+        column = record_filter.column(self._indexes.columns)
+        return _Lookup(column, record_filter.hash_of(column))
+
+    def _batches(self, extent: OpenExtent, lookup: _Lookup, *, newest: bool) -> Iterator[tuple[int, memoryview]]:
         """Yield the batches that may match, with their slots, oldest or newest first.
 
         Raises:
             DamagedError: the disk cannot be read.
         """
-        column = record_filter.column(self._indexes.columns)
-        key_hash = record_filter.hash_of(column)
         opened, first, stop = extent.opened, extent.first, extent.stop
+        column = lookup.column
         if column is not None:
             self._indexes.prepare(extent.segment, opened, column, stop)
         while first < stop:
-            named = opened.hashes.find(column, key_hash, first, stop, _NAMED_MAX, newest=newest)
+            named = opened.hashes.find(column, lookup.key_hash, first, stop, _NAMED_MAX, newest=newest)
             for run in _runs(opened, named.slots, newest=newest):
                 yield from _read_run(opened, run, newest=newest)
             first, stop = (first, named.first) if newest else (named.stop, stop)

@@ -176,17 +176,22 @@ class HashFile:
             OSError: the disk cannot be read.
         """
         low, high = bounds_of(key_hash, first, stop)
-        at, end = np.searchsorted(self._open_slots, np.array([first, stop], np.uint32)).tolist()
-        opens = self._open_slots[at:end]
-        found = [(opens[-count_max:] if newest else opens[:count_max]).astype(np.int64)]
+        found: list[npt.NDArray[np.int64]] = []
+        if len(self._open_slots):
+            at, end = np.searchsorted(self._open_slots, np.array([first, stop], np.uint32)).tolist()
+            opens = self._open_slots[at:end]
+            found.append((opens[-count_max:] if newest else opens[:count_max]).astype(np.int64))
         left = count_max
         for block in self._blocks(low, high, newest=newest):
-            inside = slots_of(block[(block >= low) & (block < high)])
+            at = int(block.searchsorted(low))
+            if at == len(block) or block[at] >= high:
+                continue
+            inside = slots_of(block[at : int(block.searchsorted(high))])
             found.append(inside)
             left -= len(inside)
             if left <= 0:
                 break
-        return newest_or_oldest(found, count_max, newest=newest)
+        return newest_or_oldest(found, count_max, newest=newest) if found else []
 
     def check(self) -> None:
         """Read and check all blocks.

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from functools import partial
 
@@ -106,3 +108,15 @@ def test_offer_is_declined_on_a_long_queue_but_work_is_not() -> None:
     gate.set()
     assert after.result(10) == "done"
     workers.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no niceness of threads")
+def test_niceness_applies_to_the_threads_of_the_workers_alone() -> None:
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    workers = IoWorkers(1, niceness=3)
+    try:
+        found = workers.submit(0, lambda: os.getpriority(os.PRIO_PROCESS, threading.get_native_id())).result(10)
+    finally:
+        workers.close()
+    assert found == min(own + 3, 19)
+    assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == own

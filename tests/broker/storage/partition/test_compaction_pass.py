@@ -17,9 +17,11 @@ from tests.broker.storage.partition.keyed import (
     some_rows,
 )
 
+from tidelog_broker.storage.io.errors import DamagedError
 from tidelog_broker.storage.partition import compaction_pass
 from tidelog_broker.storage.partition.compaction_pass import CompactionPass, PassStoppedError, Terms
 from tidelog_broker.storage.partition.partition_log import PartitionLog
+from tidelog_broker.storage.segment.reading import FoundBatches
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.derived_batch import Deriver
 from tidelog_proto.errors import ProtocolError
@@ -211,3 +213,73 @@ def test_epoch_that_fits_no_batch_is_unchanged_with_later_tombstones(
     kept = set(expected(before, terms.horizon, one.terms))
     there = range(stuck.start_offset, stuck.end_offset)
     assert all_records(log) == [record for record in before if record in kept or record.offset in there]
+
+
+def test_writing_reads_only_batches_with_survivors_and_the_last_batch_of_an_epoch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(compaction_pass, "READ_BYTES", 1)  # a batch a read
+    log = open_partition(new_disk())
+    log.start_epoch(0, 0)
+    for number in range(40):
+        append(log, [keyed_batch([(b"k" if number != 7 else None, b"v%d" % number)])])
+    log.sync()
+    log.start_epoch(1, log.end_offset)
+    reads: list[int] = []
+    one = CompactionPass(
+        log.reader, log.compacted, sealed(log), Terms(40, 0, 0), begin=0, memory_bytes=1 << 20, pace=reads.append
+    )
+    made = one.run()
+    log.compacted.put_in_place(0, 1, made[0].end)
+    assert [record.offset for record in all_records(log)] == [7, 39]
+    assert len(reads) == 40 + 2, "the search reads all 40 batches, writing two of them"
+
+
+def test_batches_without_keys_are_read_although_their_ranges_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction_pass, "READ_BYTES", 1)
+    monkeypatch.setattr(compaction_pass, "UNKEYED_RANGES_MAX", 2)
+    log = open_partition(new_disk())
+    log.start_epoch(0, 0)
+    for number in range(40):
+        append(log, [keyed_batch([(b"k" if number % 4 else None, b"v%d" % number)])])
+    log.sync()
+    log.start_epoch(1, log.end_offset)
+    compact(log, Terms(40, 0, 0))
+    assert [record.offset for record in all_records(log)] == [*range(0, 40, 4), 39]
+
+
+def test_table_that_grows_too_large_is_halved_without_another_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction_pass, "READ_BYTES", 1)
+    monkeypatch.setattr(compaction_pass, "MERGE_ROWS", 2)
+    log = open_partition(new_disk())
+    log.start_epoch(0, 0)
+    for number in range(20):
+        append(log, [keyed_batch([(b"%0100d" % number, b"v")])])
+    log.sync()
+    log.start_epoch(1, log.end_offset)
+    reads: list[int] = []
+    one = CompactionPass(
+        log.reader, log.compacted, sealed(log), Terms(20, 0, 0), begin=0, memory_bytes=600, pace=reads.append
+    )
+    one.run()
+    assert one.slices > 1
+    assert len(reads) % 20 == 0, "each search reads the log to its end"
+    assert len(reads) <= 20 * (one.slices + 1)
+
+
+def test_search_reports_a_batch_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction_pass, "READ_BYTES", 1)
+    log = open_partition(new_disk())
+    log.start_epoch(0, 0)
+    for _ in range(3):
+        append(log, [keyed_batch([(b"k", b"v")])])
+    log.sync()
+    log.start_epoch(1, log.end_offset)
+    read = log.reader.read
+
+    def skipping(offset: int, max_bytes: int, *, limit_offset: int) -> FoundBatches:
+        return read(2 if offset == 1 else offset, max_bytes, limit_offset=limit_offset)
+
+    monkeypatch.setattr(log.reader, "read", skipping)
+    with pytest.raises(DamagedError, match="begins at offset 2, but the one before it ends at 1"):
+        compact(log, Terms(3, 0, 0))
