@@ -5,8 +5,7 @@ clients may send such requests at once. Published records must not wait for all 
 before each page (`turn`) or each slice (`next_slice`) of its work; when turns have used `SLICE_S`, the event loop does
 other work for as long as they took. Turns are shared by caller over all its connections, so a caller with a thousand
 requests delays the others by one. No page is encoded for a client that has not read its earlier answers, which bounds
-the
-memory of a client's answers to one page beyond the limit of the connection.
+the memory of a client's answers to one page beyond the limit of the connection.
 """
 
 from __future__ import annotations
