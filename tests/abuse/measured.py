@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import statistics
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass, field
@@ -81,16 +80,16 @@ class Measured:
     budget_bytes: int = 0
     known_s: float = 0.0
     late: list[str] = field(default_factory=list)
-    _each: list[tuple[float, float]] = field(default_factory=list)
 
     def note_alone(self, alone_s: float, cpu_s: float, after: Reading, memory_bytes: int) -> None:
         """Note one of the requests on a quiet process.
 
-        Durations are the median of all; turns and memory are the largest of all, because each request has to keep their
-        bounds.
+        Durations are the least of all, because caches that are cold and processors that share a core only add to them
+        (by a factor of two on the machine of docs/performance.md). Turns and memory are the largest of all, because
+        each request has to keep their bounds.
         """
-        self._each.append((alone_s, cpu_s))
-        self.alone_s, self.cpu_s = map(statistics.median, zip(*self._each, strict=True))
+        self.alone_s = min(self.alone_s or alone_s, alone_s)
+        self.cpu_s = min(self.cpu_s or cpu_s, cpu_s)
         self.stall_s, self.wall_s = max(self.stall_s, after.stall_s), max(self.wall_s, after.wall_s)
         self.memory_bytes = max(self.memory_bytes, memory_bytes)
 

@@ -101,7 +101,7 @@ class Cost(NamedTuple):
 HELD_MAX: Final = 100_000
 """Maximum number of partitions, held or with a load, in one heartbeat of a group member."""
 
-LOOK_UP_TIME: Final = 4
+LOOK_UP_TIME: Final = 8
 LOOK_UP_KEY: Final = 8
 FILTERED: Final = 3
 """Number of entries that a partition with a filter counts as in a fetch."""

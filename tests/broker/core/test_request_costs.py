@@ -37,7 +37,7 @@ def test_piece_takes_as_long_as_a_turn() -> None:
 
 
 def test_lookups_count_as_documented() -> None:
-    assert (LOOK_UP_TIME, LOOK_UP_KEY) == (4, 8)
+    assert (LOOK_UP_TIME, LOOK_UP_KEY) == (8, 8)
 
 
 def test_each_part_of_a_heartbeat_counts_as_an_entry() -> None:
