@@ -1,10 +1,14 @@
 """Flow control of a subscription: credit and positions, without I/O.
 
 Credit is counted in records and in bytes. Whole batches are sent, so the credit may fall below zero by one batch;
-nothing more is sent until the client has raised both above zero again. Partitions are served round-robin.
+nothing more is sent until the client has raised both above zero again. Partitions are served round-robin; those that
+have nothing to send rest until something changes, so that an append costs the same however many partitions a
+subscription follows.
 """
 
 from __future__ import annotations
+
+from collections import OrderedDict
 
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
@@ -22,7 +26,8 @@ class Subscription:
         self.credit_records = min(credit_records, CREDIT_MAX)
         self.credit_bytes = min(credit_bytes, CREDIT_MAX)
         self.positions: dict[PartitionKey, int] = {}
-        self._turn: list[PartitionKey] = []
+        self._ready: OrderedDict[PartitionKey, None] = OrderedDict()
+        """Partitions that may have records to send, the next one to serve first."""
 
     @property
     def may_send(self) -> bool:
@@ -38,12 +43,12 @@ class Subscription:
         if key in self.positions:
             raise ProtocolError(pb.INVALID_REQUEST, f"duplicate partition {key[1]} in one subscription; name it once")
         self.positions[key] = offset
-        self._turn.append(key)
+        self._ready[key] = None
 
     def remove(self, key: PartitionKey) -> None:
         """Unsubscribe from a partition."""
-        if self.positions.pop(key, None) is not None:
-            self._turn.remove(key)
+        self.positions.pop(key, None)
+        self._ready.pop(key, None)
 
     def grant(self, *, records: int, size_bytes: int) -> None:
         """Add credit granted by the client."""
@@ -57,9 +62,21 @@ class Subscription:
         self.credit_bytes -= size_bytes
         self.positions[key] = next_offset
 
-    def turns(self) -> list[PartitionKey]:
-        """Return the partitions in round-robin order; the first moves to the end for the next call."""
-        order = list(self._turn)
-        if self._turn:
-            self._turn.append(self._turn.pop(0))
-        return order
+    @property
+    def next_ready(self) -> PartitionKey | None:
+        """The next partition to serve; None if all rest."""
+        return next(iter(self._ready), None)
+
+    def wake(self, key: PartitionKey) -> None:
+        """Serve a partition again, after those that are waiting to be served."""
+        if key in self.positions:
+            self._ready.setdefault(key)
+
+    def rest(self, key: PartitionKey) -> None:
+        """Skip a partition until `wake`: it has nothing to send."""
+        self._ready.pop(key, None)
+
+    def served(self, key: PartitionKey) -> None:
+        """Serve the other partitions first: this one has sent an event, and may have more."""
+        if key in self._ready:
+            self._ready.move_to_end(key)

@@ -34,12 +34,32 @@ def test_partitions_are_served_round_robin_and_duplicates_are_refused() -> None:
     subscription = Subscription(1, credit_records=1, credit_bytes=1)
     subscription.add(A, 0)
     subscription.add(B, 0)
-    assert subscription.turns() == [A, B]
-    assert subscription.turns() == [B, A]
+    order = []
+    for _ in range(3):
+        order.append(subscription.next_ready)
+        subscription.served(A if len(order) % 2 else B)
+    assert order == [A, B, A]
     with pytest.raises(ProtocolError, match="duplicate partition"):
         subscription.add(A, 3)
     subscription.remove(B)
-    assert subscription.turns() == [A]
+    assert subscription.next_ready == A
+
+
+def test_partitions_rest_until_they_are_woken_and_are_served_after_those_that_wait() -> None:
+    subscription = Subscription(1, credit_records=1, credit_bytes=1)
+    for key in (A, B):
+        subscription.add(key, 0)
+    subscription.rest(A)
+    assert subscription.next_ready == B
+    subscription.wake(A)
+    subscription.wake(A)
+    subscription.rest(B)
+    assert subscription.next_ready == A
+    subscription.rest(A)
+    assert subscription.next_ready is None
+    subscription.remove(A)
+    subscription.wake(A)
+    assert subscription.next_ready is None, "an ended partition is not served"
 
 
 def test_position_never_decreases() -> None:

@@ -1,6 +1,7 @@
 """SUBSCRIBE, CREDIT, UNSUBSCRIBE: batches pushed to clients within their credit.
 
-Every append wakes the pumps of the subscriptions that follow the partition. A pump sends as much as the credit and the
+Every append wakes the pumps of the subscriptions that follow the partition, which look at this partition only. A pump
+sends as much as the credit and the
 client's reading allow: from the ring if it contains the position, otherwise by one log read at a time per connection
 until the position has reached the ring. Ring and log are both addressed by offset and end at the high watermark, so the
 transition can neither skip nor repeat a batch. Filtered batches are made on a reader thread, from the ring or the log.
@@ -11,11 +12,15 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.credit import Subscription
+from tidelog_broker.core.hot_ring import RingEntry
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.core.security.tickets import ticket_refused
 from tidelog_broker.core.topics import PartitionKey
@@ -34,8 +39,8 @@ from tidelog_proto.limits import MIB
 
 EVENT_BYTES: Final = 1 * MIB
 """Approximate size of a MESSAGE_EVENT; a larger batch is sent alone."""
-
-
+VISITS_MAX: Final = 64
+"""Partitions that a pump looks at before other work of the event loop: about 0.5 ms."""
 PROGRESS_S: Final = 1.0
 """Minimum interval of progress reports for a filter without matches."""
 
@@ -71,9 +76,14 @@ class Pump:
         self._expiry = None if caller is None else self._timer(caller)
         self.subscription = subscription
         self._partitions: dict[PartitionKey, Partition] = {}
+        self._listeners: dict[PartitionKey, Callable[[], None]] = {}
+        """What the changes of each partition call."""
         self._filters: dict[PartitionKey, _Filter] = {}
         """Filters of the partitions that have one."""
-        self._reading = False
+        self._reading = self._continues = False
+        """Whether a read is in flight; whether `pump` continues in the next iteration of the event loop."""
+        self._to_read: OrderedDict[PartitionKey, None] = OrderedDict()
+        """Partitions whose next records are not in memory, in the order in which they are read."""
         self._record_epochs: dict[PartitionKey, int] = {}
         """Epochs of the records before the positions, until something is sent: then this node has those records."""
         self._unconfirmed: set[PartitionKey] = set()
@@ -155,7 +165,8 @@ class Pump:
             self._filters[key] = _Filter(record_filter)
         if record_epoch is not None:
             self._record_epochs[key] = record_epoch
-        partition.changes.listeners.add(self.pump)
+        listener = self._listeners[key] = partial(self._woken, key)
+        partition.changes.listeners.add(listener)
 
     def start(self) -> None:
         """Begin to send: the client has the reply of SUBSCRIBE."""
@@ -176,9 +187,10 @@ class Pump:
         if self._expiry is not None:
             self._expiry.cancel()
         self._count(-len(self._partitions))
-        for partition in self._partitions.values():
-            partition.changes.listeners.discard(self.pump)
+        for key, partition in self._partitions.items():
+            partition.changes.listeners.discard(self._listeners.pop(key))
         self._partitions.clear()
+        self._to_read.clear()
         self._record_epochs.clear()
         for filtered in self._filters.values():
             filtered.end()
@@ -188,13 +200,30 @@ class Pump:
         self._broker.bounds.followed += more
         self._connection.followed += more
 
+    def _woken(self, key: PartitionKey) -> None:
+        """Serve a partition that has changed."""
+        self.subscription.wake(key)
+        self.pump()
+
     def pump(self) -> None:
-        """Send as much as possible, with the partitions taking turns."""
-        progress = True
-        while progress and self._may_send:
-            progress = False
-            for key in self.subscription.turns():
-                progress = self._send_next(key) or progress
+        """Send as much as possible, with the partitions taking turns.
+
+        After `VISITS_MAX` of them the event loop does other work first.
+        """
+        if self._continues or not self._may_send:
+            return
+        for _ in range(VISITS_MAX):
+            key = self.subscription.next_ready
+            if key is None or not self._send_next(key):
+                break
+        else:
+            self._continues = True
+            self._broker.loop.call_soon(self._go_on)
+        self._read_next()
+
+    def _go_on(self) -> None:
+        self._continues = False
+        self.pump()
 
     @property
     def _may_send(self) -> bool:
@@ -206,42 +235,49 @@ class Pump:
         return meter is None or meter.may_send(self._connection)
 
     def _send_next(self, key: PartitionKey) -> bool:
-        """Send the next event of a partition if it is in memory; return whether it was sent."""
+        """Send the next event of a partition if it is in memory; return whether more may be sent."""
         partition = self._partitions.get(key)
-        if partition is None or not self._may_send:
-            return False
+        if partition is None:
+            self.subscription.rest(key)
+            return True
         ended = partition.state.refusal
         if ended is None and not partition.state.is_member:
             ended = partition.state.not_owner()
+        offset = self.subscription.positions[key]
+        if ended is None and partition.reader.is_deleted(offset):
+            ended = partition.state.out_of_range(offset)
         if ended is not None:
             self._end(key, ended)
-            return False
-        offset = self.subscription.positions[key]
-        if partition.reader.is_deleted(offset):
-            self._end(key, partition.state.out_of_range(offset))
-            return False
+            return self._may_send
         if partition.state.lies_beyond(offset, self._record_epochs.get(key)):
+            self.subscription.rest(key)
             self._confirm_end(key, partition, offset)
-            return False
-        bytes_max = self._bytes_max
+            return True
+        hot: list[RingEntry] | None
         if key in self._filters:
-            if offset >= partition.state.readable_end:
-                return False
-            hot = None
+            hot = [] if offset >= partition.state.readable_end else None
         else:
-            hot = partition.reader.read_hot(offset, bytes_max, self.subscription.credit_records)
-        if hot is None:
-            if not self._reading:
-                self._reading = True
-                self._broker.tasks.spawn(self._read(key, partition), f"read {partition.name} for a subscription")
-            return False
+            hot = partition.reader.read_hot(offset, self._bytes_max, self.subscription.credit_records)
         if not hot:
-            return False
+            self.subscription.rest(key)
+            if hot is None:
+                self._to_read[key] = None
+            return True
         if not self._fits(sum(len(entry.data) for entry in hot)):
             return False
         records = sum(entry.record_count for entry in hot)
         self._send(key, partition, [entry.data for entry in hot], records, hot[-1].end_offset)
-        return True
+        self.subscription.served(key)
+        return self._may_send
+
+    def _read_next(self) -> None:
+        """Begin to read the records of the next partition that are not in memory, one partition at a time."""
+        while self._to_read and not self._reading and self._may_send:
+            key, _ = self._to_read.popitem(last=False)
+            partition = self._partitions.get(key)
+            if partition is not None:
+                self._reading = True
+                self._broker.tasks.spawn(self._read(key, partition), f"read {partition.name} for a subscription")
 
     def _confirm_end(self, key: PartitionKey, partition: Partition, offset: int) -> None:
         """End the subscription of a partition whose position is past its end, once that is confirmed.
@@ -257,7 +293,7 @@ class Pump:
                     self._end(key, error)
             finally:
                 self._unconfirmed.discard(key)
-            self.pump()
+            self._woken(key)
 
         if key not in self._unconfirmed:
             self._unconfirmed.add(key)
@@ -282,6 +318,7 @@ class Pump:
         The connection's lock and the credit are acquired first, so that a subscription with many lagging partitions
         holds one read in memory, not one per partition.
         """
+        is_unreadable = False
         try:
             async with self._connection.reading:
                 if self._may_send and key in self._partitions:
@@ -297,10 +334,9 @@ class Pump:
                             offset, self._bytes_max, filtered.record_filter
                         )
                         heads = batches
-                        if next_offset == offset:
-                            return  # The records cannot be read yet; the next wake-up continues.
-                    if self.stopped or key not in self._partitions:
-                        pass
+                        is_unreadable = next_offset == offset
+                    if self.stopped or key not in self._partitions or is_unreadable:
+                        pass  # Records that cannot be read yet are read after the next change of the partition.
                     elif batches and self._fits(sum(map(len, batches))):
                         self._send(key, partition, batches, count_records(heads), next_offset)
                     elif filtered is not None and not batches:
@@ -310,6 +346,8 @@ class Pump:
                 self._end(key, error)
         finally:
             self._reading = False
+        if not is_unreadable:
+            self.subscription.wake(key)
         self.pump()
 
     def _send(
@@ -359,7 +397,8 @@ class Pump:
         partition = self._partitions.pop(key, None)
         self._record_epochs.pop(key, None)
         if partition is not None:
-            partition.changes.listeners.discard(self.pump)
+            partition.changes.listeners.discard(self._listeners.pop(key))
+            self._to_read.pop(key, None)
             self._count(-1)
             if (filtered := self._filters.pop(key, None)) is not None:
                 filtered.end()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -182,6 +183,39 @@ async def test_lagging_partitions_are_read_one_at_a_time(stand: Stand, monkeypat
     for _ in range(19):
         await peer.event()
     assert most == 1
+
+
+async def test_append_looks_at_its_own_partition_only(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time of an append does not depend on the number of partitions that a subscription follows."""
+    await stand.start()
+    peer = await stand.peer()
+    count = 3 * subscribe_module.VISITS_MAX + 1
+    topic = await peer.create(partitions=count)
+    looks: list[int] = []
+    """The iterations of the event loop in which a partition was looked at."""
+    iteration = 0
+    loop = asyncio.get_running_loop()
+
+    def count_iterations() -> None:
+        nonlocal iteration
+        iteration += 1
+        loop.call_soon(count_iterations)
+
+    count_iterations()
+    read_hot = PartitionReader.read_hot
+
+    def counted(self: PartitionReader, offset: int, bytes_max: int, records_max: int) -> Any:
+        looks.append(iteration)
+        return read_hot(self, offset, bytes_max, records_max)
+
+    monkeypatch.setattr(PartitionReader, "read_hot", counted)
+    await subscribe(peer, topic.topic_id, partitions=count)
+    await settled(lambda: len(looks) == count, "all partitions were looked at")
+    assert max(Counter(looks).values()) <= subscribe_module.VISITS_MAX
+    await peer.publish(topic.topic_id, batch(b"x"), partition=count - 1)
+    assert (await peer.event()).envelope.message_event.partition == count - 1
+    await nothing_more(peer)
+    assert len(looks) <= count + 4, "few looks find the event, and then nothing more"
 
 
 async def test_several_subscriptions_on_one_connection(peer: Peer) -> None:
