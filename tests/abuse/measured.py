@@ -29,6 +29,8 @@ SETTLE_TIMEOUT_S: Final = 60.0
 LOOK_S: Final = 0.25
 IDLE_S: Final = 0.02
 COUNTED: Final = 3
+TRIES: Final = 3
+"""Measurements of a kind that breaks a bound, before it fails."""
 LONG_S: Final = 10.0
 """Number of requests on a quiet process whose measurements count; only one if it takes as long as this."""
 

@@ -6,6 +6,9 @@ Two stages for each kind. **Alone**: one request on a quiet node; its longest tu
 the node, in processor time of the loop's thread, so that other work on the machine does not count. **Flood**: one
 principal sends that request over several connections as fast as it is answered, and another publishes a record now and
 then, in a process of its own, during it and before it.
+
+A kind that breaks a bound is measured again and fails if it breaks one in all of `TRIES` measurements, because a write
+that the disk delays, or another process, may break a bound by chance.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from typing import Final
 import uvloop
 from tests.abuse import gateway_run, handshakes, stops
 from tests.abuse.known_costs import known_us
-from tests.abuse.measured import COUNTED, LONG_S, Measured, settled, tell, watched
+from tests.abuse.measured import COUNTED, LONG_S, TRIES, Measured, settled, tell, watched
 from tests.abuse.node_requests import GREETINGS, LARGEST, UNMEASURED
 from tests.abuse.polite import Polite, polite
 from tests.abuse.probe import Probe
@@ -184,25 +187,34 @@ def _wants(arguments: argparse.Namespace, name: str) -> bool:
     return not arguments.only or any(text in name for text in arguments.only)
 
 
+async def _measured(stand: Stand, beside: Polite, kind: str, arguments: argparse.Namespace) -> Measured:
+    """Measure one kind of request alone, and in a flood."""
+    found = Measured(kind, budget_bytes=NODE_BUDGET_BYTES)
+    frames = LARGEST[kind](stand)
+    found.known_s = known_us(kind, next(frames)) / 1e6
+    try:
+        await alone(stand, kind, frames, found)
+        if arguments.seconds:
+            bounds = {"seconds": arguments.seconds, "connections": arguments.connections}
+            await flooded(stand, beside, kind, frames, found, **bounds)
+    except TimeoutError:
+        found.late.append("was not answered in time")
+    return found
+
+
 async def _run(arguments: argparse.Namespace) -> int:
     faults = 0
     with tempfile.TemporaryDirectory(prefix="tidelog-abuse-") as directory:
         async with node(Path(directory)) as stand, polite("node", stand.port, stand.keys["quiet"]) as beside:
-            for kind, largest in LARGEST.items() if arguments.side != "gateway" else ():
+            for kind in LARGEST if arguments.side != "gateway" else ():
                 if not _wants(arguments, kind):
                     continue
-                found = Measured(kind, budget_bytes=NODE_BUDGET_BYTES)
-                found.known_s = known_us(kind, next(largest(stand))) / 1e6
-                frames = largest(stand)
-                try:
-                    await alone(stand, kind, frames, found)
-                    if arguments.seconds:
-                        bounds = {"seconds": arguments.seconds, "connections": arguments.connections}
-                        await flooded(stand, beside, kind, frames, found, **bounds)
-                except TimeoutError:
-                    found.late.append("was not answered in time")
+                for _ in range(TRIES):
+                    found = await _measured(stand, beside, kind, arguments)
+                    tell(found, as_json=arguments.json)
+                    if not found.faults():
+                        break
                 faults += bool(found.faults())
-                tell(found, as_json=arguments.json)
             if arguments.side != "gateway" and arguments.seconds and _wants(arguments, handshakes.NAME):
                 bounds = {"seconds": arguments.seconds, "connections": arguments.connections}
                 faults += await handshakes.judged(Path(directory), as_json=arguments.json, **bounds)

@@ -165,7 +165,7 @@ COSTS: Final[dict[str, Cost]] = {
         lambda envelope: len(envelope.publish.entries),
         "batch",
         Pace.QUEUED,
-        mib_us=600,
+        mib_us=2_000,
     ),
     "producer_begin": Cost(
         200, 250, _ENTRIES, lambda envelope: len(envelope.producer_begin.entries), "partition", Pace.SLICES
@@ -183,7 +183,7 @@ COSTS: Final[dict[str, Cost]] = {
     "committed": Cost(200, 5, _ENTRIES, lambda envelope: len(envelope.committed.entries), "position", Pace.PAGES),
     "group_heartbeat": Cost(2_000, 0.08, 2 * HELD_MAX + JOIN, _heartbeat, "held partition or load", Pace.AT_ONCE),
     "group_describe": Cost(2_000, pace=Pace.PAGES),
-    "group_list": Cost(2_000, pace=Pace.PAGES),
+    "group_list": Cost(6_000, pace=Pace.PAGES),
     "group_delete": Cost(1_000),
     "topic_create": Cost(
         1_000, 19, PARTITIONS_MAX, lambda envelope: envelope.topic_create.config.partitions, "partition", Pace.SLICES
@@ -195,7 +195,7 @@ COSTS: Final[dict[str, Cost]] = {
     "topic_describe": Cost(3_000, pace=Pace.PAGES),
     "topic_list": Cost(3_000, pace=Pace.PAGES),
     "cluster_status": Cost(
-        5_000, 4, _ENTRIES, lambda envelope: len(envelope.cluster_status.partitions), "partition", Pace.PAGES
+        16_000, 4, _ENTRIES, lambda envelope: len(envelope.cluster_status.partitions), "partition", Pace.PAGES
     ),
     "cluster_change": Cost(2_000),
     "security_change": Cost(3_000),

@@ -29,8 +29,9 @@ class RequestSlices:
         self._broker = broker
         self._request = request
         self._left = 0
-        self._ended: ProtocolError | None = None
-        """The error with which the request has ended early; None if it has not."""
+        self._why_ended = ""
+        """Why the request has ended early; empty if it has not. The error itself would refer to all that the request
+        has made so far, in a cycle that only a full collection frees, which blocks the event loop."""
         kind = request.envelope.WhichOneof("kind") or ""
         self._entries = max(count, 1) if kind not in COSTS else COSTS[kind].slice_entries
         self._is_one = count <= self._entries
@@ -43,8 +44,8 @@ class RequestSlices:
         """
         if self._is_one:
             return
-        if self._ended is not None:
-            raise self._ended
+        if self._why_ended:
+            raise ProtocolError(pb.SHUTTING_DOWN, self._why_ended)
         if self._left <= 0:
             self._check()
             await self._broker.bounds.turns.next_slice(self._request.connection, self._request.payer, SLICE_US / 1e6)
@@ -56,7 +57,7 @@ class RequestSlices:
         try:
             check_wanted(self._broker, self._request)
         except ProtocolError as error:
-            self._ended = error
+            self._why_ended = error.message
             raise
 
 

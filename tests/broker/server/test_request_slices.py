@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
@@ -114,6 +115,24 @@ async def test_closed_connection_ends_its_work(stand: Stand, node: Node, looked:
     await settled(lambda: node.broker.bounds.open_connections == 0, "the connection is still open")
     await node.server.requests_finished()
     assert len(looked) < ENTRIES
+
+
+async def test_request_that_ends_early_is_freed_at_once(stand: Stand, node: Node, looked: list[int]) -> None:
+    """Cycles of thousands of objects are freed by a full collection only, which blocks the event loop."""
+    one = await stand.peer()
+    topic_id = (await one.create()).topic_id
+    await one.publish(topic_id, batch(b"x"))
+    gc.collect()
+    gc.disable()
+    try:
+        one.post(list_offsets=look_ups(topic_id, timestamp_us=LATER_US))
+        await settled(lambda: bool(looked), "nothing was looked up")
+        one.writer.transport.abort()
+        await settled(lambda: node.broker.bounds.open_connections == 0, "the connection is still open")
+        await node.server.requests_finished()
+        await settled(lambda: not any(type(each) is Request for each in gc.get_objects()), "the request is in a cycle")
+    finally:
+        gc.enable()
 
 
 @pytest.mark.usefixtures("node")
