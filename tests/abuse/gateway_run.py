@@ -15,7 +15,7 @@ from tests.abuse import stops
 from tests.abuse.gateway_requests import HTTP
 from tests.abuse.http_sender import HttpSender
 from tests.abuse.known_costs import known_ms
-from tests.abuse.measured import COUNTED, LONG_S, TRIES, Measured, settled, tell, watched
+from tests.abuse.measured import COUNTED, LONG_S, Measured, kept, settled, tell, watched
 from tests.abuse.polite import Polite, polite
 from tests.abuse.probe import Probe
 from tests.abuse.stand import GATEWAY_BUDGET_BYTES, Stand, gateway
@@ -103,19 +103,9 @@ async def judged(
         port = child.ready["http_port"]
         async with polite("gateway", port, stand.keys["quiet"]) as beside:
             for name, asking in _chosen(stand, port, only):
-                for _ in range(TRIES):
-                    found = Measured(name, budget_bytes=GATEWAY_BUDGET_BYTES, known_s=known_ms(name) / 1e3)
-                    try:
-                        await alone(asking, probe, found)
-                        if seconds:
-                            bounds = {"seconds": seconds, "connections": connections}
-                            await flooded(beside, probe, asking, found, **bounds)  # type: ignore[arg-type]
-                    except TimeoutError:
-                        found.late.append("was not answered in time")
-                    tell(found, as_json=as_json)
-                    if not found.faults():
-                        break
-                faults += bool(found.faults())
+                bounds = {"seconds": seconds, "connections": connections}
+                measured = partial(_measured, name, asking, probe, beside, **bounds)  # type: ignore[arg-type]
+                faults += not await kept(measured, as_json=as_json)
         if not only or any(text in stops.GATEWAY for text in only):
             found = Measured(stops.GATEWAY)
             answers: Counter[str] = Counter()
@@ -124,6 +114,20 @@ async def judged(
             tell(found, as_json=as_json)
             faults += bool(found.faults())
     return faults
+
+
+async def _measured(
+    name: str, asking: Asking, probe: Probe, beside: Polite, *, seconds: float, connections: int
+) -> Measured:
+    """Measure one kind of request alone, and in a flood."""
+    found = Measured(name, budget_bytes=GATEWAY_BUDGET_BYTES, known_s=known_ms(name) / 1e3)
+    try:
+        await alone(asking, probe, found)
+        if seconds:
+            await flooded(beside, probe, asking, found, seconds=seconds, connections=connections)
+    except TimeoutError:
+        found.late.append("was not answered in time")
+    return found
 
 
 def _chosen(stand: Stand, port: int, only: list[str]) -> Iterator[tuple[str, Asking]]:

@@ -26,7 +26,7 @@ from typing import Final
 import uvloop
 from tests.abuse import gateway_run, handshakes, stops
 from tests.abuse.known_costs import known_us
-from tests.abuse.measured import COUNTED, LONG_S, TRIES, Measured, settled, tell, watched
+from tests.abuse.measured import COUNTED, LONG_S, Measured, kept, settled, watched
 from tests.abuse.node_requests import GREETINGS, LARGEST, UNMEASURED
 from tests.abuse.polite import Polite, polite
 from tests.abuse.probe import Probe
@@ -209,12 +209,8 @@ async def _run(arguments: argparse.Namespace) -> int:
             for kind in LARGEST if arguments.side != "gateway" else ():
                 if not _wants(arguments, kind):
                     continue
-                for _ in range(TRIES):
-                    found = await _measured(stand, beside, kind, arguments)
-                    tell(found, as_json=arguments.json)
-                    if not found.faults():
-                        break
-                faults += bool(found.faults())
+                is_kept = await kept(partial(_measured, stand, beside, kind, arguments), as_json=arguments.json)
+                faults += not is_kept
             if arguments.side != "gateway" and arguments.seconds and _wants(arguments, handshakes.NAME):
                 bounds = {"seconds": arguments.seconds, "connections": arguments.connections}
                 faults += await handshakes.judged(Path(directory), as_json=arguments.json, **bounds)

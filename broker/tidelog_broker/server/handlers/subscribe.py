@@ -77,7 +77,7 @@ class Pump:
         self.subscription = subscription
         self._partitions: dict[PartitionKey, Partition] = {}
         self._listeners: dict[PartitionKey, Callable[[], None]] = {}
-        """What the changes of each partition call."""
+        """The listener of each partition's changes."""
         self._filters: dict[PartitionKey, _Filter] = {}
         """Filters of the partitions that have one."""
         self._reading = self._continues = False
