@@ -335,8 +335,10 @@ class Pump:
                         )
                         heads = batches
                         is_unreadable = next_offset == offset
-                    if self.stopped or key not in self._partitions or is_unreadable:
-                        pass  # Records that cannot be read yet are read after the next change of the partition.
+                    if is_unreadable:
+                        pass  # The next change of the partition continues.
+                    elif self.stopped or self.subscription.positions.get(key) != offset:
+                        pass  # The partition was ended, or sent from memory meanwhile.
                     elif batches and self._fits(sum(map(len, batches))):
                         self._send(key, partition, batches, count_records(heads), next_offset)
                     elif filtered is not None and not batches:
@@ -355,6 +357,7 @@ class Pump:
     ) -> None:
         size_bytes = sum(map(len, batches))
         self.subscription.spend(key, records=records, size_bytes=size_bytes, next_offset=next_offset)
+        self._to_read.pop(key, None)
         self._record_epochs.pop(key, None)
         self._broker.metrics.bytes_out.inc(size_bytes)
         envelope = pb.Envelope(message_event=self._event(key, partition, records))

@@ -218,6 +218,35 @@ async def test_append_looks_at_its_own_partition_only(stand: Stand, monkeypatch:
     assert len(looks) <= count + 4, "few looks find the event, and then nothing more"
 
 
+async def test_append_during_a_read_does_not_cause_another_read(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = await stand.start()
+    peer = await stand.peer()
+    topic_id = (await peer.create()).topic_id
+    await peer.publish(topic_id, batch(b"0"))
+    partition = node.broker.partitions.get(topic_id, 0)
+    partition.ring.restart(1)
+    gate, reads = asyncio.Event(), []
+    read_to_send = PartitionReader.read_to_send
+
+    async def held(self: PartitionReader, offset: int, bytes_max: int, *, is_prompt: bool) -> FoundBatches:
+        reads.append(offset)
+        await gate.wait()
+        return await read_to_send(self, offset, bytes_max, is_prompt=is_prompt)
+
+    monkeypatch.setattr(PartitionReader, "read_to_send", held)
+    await subscribe(peer, topic_id)
+    await settled(lambda: reads == [0], "the first record is read")
+    await peer.publish(topic_id, batch(b"1"))
+    gate.set()
+    assert await received(peer, 2) == [b"0", b"1"]
+    gate.clear()
+    await peer.publish(topic_id, batch(b"2"))
+    gate.set()
+    assert await received(peer, 1, 2) == [b"2"]
+    await nothing_more(peer)
+    assert reads == [0], "later records are in memory"
+
+
 async def test_several_subscriptions_on_one_connection(peer: Peer) -> None:
     topic = await peer.create()
     await subscribe(peer, topic.topic_id, number=1)
