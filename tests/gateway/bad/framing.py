@@ -43,7 +43,7 @@ HEADS: Final[dict[str, Case]] = {
     "a delete character in the target": _refused(b"GET /li\x7fvez HTTP/1.1\r\n" + HOST + b"\r\n"),
     "a target of 70,000 characters": _refused(b"GET /" + b"x" * 70_000 + b" HTTP/1.1\r\n" + HOST + b"\r\n", "65536"),
     "a field of 70,000 characters": _refused(_LIVE + HOST + b"X: " + b"x" * 70_000 + b"\r\n\r\n", "65536"),
-    "257 fields": _refused(_LIVE + HOST + b"X: y\r\n" * 256 + b"\r\n", "257 fields", "256"),
+    "257 fields": _refused(_LIVE + HOST + b"X: y\r\n" * 256 + b"\r\n", "257 header fields", "256"),
     "10,000 empty fields": _refused(_LIVE + HOST + b"X:\r\n" * 10_000 + b"\r\n", "256"),
     "a field without a name": _refused(_LIVE + HOST + b": x\r\n\r\n"),
     "a field without a colon": _refused(_LIVE + HOST + b"nothing\r\n\r\n"),

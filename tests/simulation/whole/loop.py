@@ -98,9 +98,9 @@ class WholeLoop(VirtualLoop):
 
 
 class WholeWorkers(SimWorkers):
-    """I/O workers in place of `storage.io.workers.IoWorkers`, of the process that makes them."""
+    """I/O workers in place of `storage.io.workers.IoWorkers`, of the process that makes them. They have no niceness."""
 
-    def __init__(self, count: int, *, name: str) -> None:
+    def __init__(self, count: int, *, name: str, niceness: int = 0) -> None:
         process = process_here()
         super().__init__(cast("Process", process), count, process.read_us if name == "read" else process.write_us)
         self._node_process = process
