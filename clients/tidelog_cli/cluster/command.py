@@ -182,7 +182,7 @@ def missing_text(cluster: ClusterStatus) -> str:
 
 
 def ownerless_text(cluster: ClusterStatus) -> str:
-    """Return the partitions without a living owner, and the nodes to start; empty if there are none."""
+    """Return the partitions without a living owner, and the nodes to start, as text; "" without such partitions."""
     found = [(f"{t.name}/{p.partition}", p) for t in cluster.topics for p in t.partitions if p.state == "no owner"]
     if not found:
         return ""
@@ -195,7 +195,7 @@ def ownerless_text(cluster: ClusterStatus) -> str:
 
 
 def stopped_text(cluster: ClusterStatus) -> str:
-    """Return the partitions that take no records because a copy is damaged, and the remedy; empty if there are none."""
+    """Return the partitions that a damaged copy stops, and the remedy, as text; "" without such partitions."""
     found = [(f"{t.name}/{p.partition}", p) for t in cluster.topics for p in t.partitions if p.state in STOPPED_STATES]
     if not found:
         return ""

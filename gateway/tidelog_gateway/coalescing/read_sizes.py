@@ -16,8 +16,6 @@ from tidelog_proto.batch.record_batch import RecordBatch
 
 PARTITIONS_MAX: Final = 256
 """Maximum number of partitions with an estimate; the oldest are evicted first."""
-
-
 DECREASE_SHARE: Final = 8
 """Divisor of an estimate that gives its decrease by one read, so that single small reads leave it nearly unchanged."""
 

@@ -25,6 +25,7 @@ from rich.table import Table
 
 from tidelog_cli.base.failures import CommandFailed
 from tidelog_cli.up.child_processes import running
+from tidelog_loadtest.gateway.http_loop import request_bytes
 from tidelog_loadtest.gateway.requests import GatewayPlan, gateway_requests, node_with_topics
 from tidelog_loadtest.measure.environment import Environment
 from tidelog_loadtest.measure.footprint import cpu_s
@@ -33,6 +34,9 @@ from tidelog_loadtest.measure.progress import Tell, say_nothing
 
 STOP_S: Final = 10.0
 _WARM_SHARE: Final = 0.25
+CSV_ROWS: Final = 10_000
+CSV: Final = "publish 10,000 as CSV"
+"""Takes the gateway many times as long as its node and its clients, which leave it a second processor."""
 _FIGURES: Final = ("requests_per_s", "cpu_us", "node_us", "client_us")
 _SHOWN: Final = {
     "requests_per_s": "requests/s",
@@ -123,6 +127,8 @@ async def scaling(plan: GatewayPlan, tell: Tell = say_nothing) -> ScalingResult:
                 sides[workers] = _Side((pid, *descendants(pid, processes())), clients)
             workloads = await gateway_requests(plan, port, topics)
             requests = {name: same[0] for name, same in workloads.items() if len(same) == 1}
+            rows = b"value\n" + (b"x" * plan.size_bytes + b"\n") * CSV_ROWS
+            requests[CSV] = request_bytes("POST", f"/v1/topics/{topics['publish']}/records", rows, "text/csv")
             for name, request in requests.items():
                 if plan.only not in name:
                     continue
