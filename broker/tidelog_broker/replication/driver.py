@@ -222,7 +222,7 @@ class ReplicaDriver:
     def compacted(self) -> None:
         """Report that compaction has replaced epochs by new versions."""
         if not self.stopped:
-            self.replica.backfill.go_on(self._tools.now_ms())
+            self.replica.compacted(self._tools.now_ms())
             self.pump()
 
     def delete_below(self, offset: int) -> None:

@@ -335,6 +335,7 @@ class Ownership:
                 )
                 if send is not None:
                     state.effects.append(send)
+        state.only_replicated = True
         return group
 
     def _own_written(self, _now_ms: int) -> None:
@@ -343,6 +344,7 @@ class Ownership:
             committed = state.owner.acknowledge(state.node_id, state.tail.durable.offset)
             if committed > state.high_watermark:
                 state.raise_watermark(committed)
+            state.only_replicated = True
 
     def on_ack(self, sender: str, ack: pb.ReplicationAck, now_ms: int) -> None:
         """Count the acknowledgement of a replica in this epoch of this incarnation; ignore others."""
@@ -373,6 +375,7 @@ class Ownership:
             committed = state.owner.acknowledge(sender, ack.end_offset)
             if committed > state.high_watermark:
                 state.raise_watermark(committed)
+            state.only_replicated = not ack.deleting_below
 
     def _on_owner_status(self, sender: str, ack: pb.ReplicationAck, now_ms: int) -> None:
         active = self._state.active

@@ -76,6 +76,10 @@ class ReplicaState:
     `no_space` is called with the tail of an append that failed for lack of disk space, after it was rewound.
     """
 
+    only_replicated = False
+    """Set at the end of a step of the owner that appended or acknowledged and did nothing else. Such a step changes no
+    deadline but that of heartbeats; `Replica` clears this after each step."""
+
     def __init__(
         self,
         key: PartitionKey,
