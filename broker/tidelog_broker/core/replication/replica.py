@@ -37,16 +37,14 @@ from tidelog_broker.core.replication.effects import (
     Send,
     SyncAhead,
 )
-from tidelog_broker.core.replication.epoch_writer import Group, Owner
-from tidelog_broker.core.replication.log_tail import BrokenRunError, LogTail, check_run
+from tidelog_broker.core.replication.epoch_writer import Follower, Group, Owner
 from tidelog_broker.core.replication.open_epoch_repair import OpenEpochRepair
 from tidelog_broker.core.replication.owner_failure import OwnerMonitor
 from tidelog_broker.core.replication.ownership import Ownership
 from tidelog_broker.core.replication.planned_end import SYNC_AHEAD, PlannedEnd
 from tidelog_broker.core.replication.ports import Batch, ClusterHints, LogView, Plan, Position, Timing
 from tidelog_broker.core.replication.producers import ProducerTable
-from tidelog_broker.core.replication.push import Follower
-from tidelog_broker.core.replication.replica_state import Doubt, ReplicaState
+from tidelog_broker.core.replication.replica_state import BrokenRunError, Doubt, LogTail, ReplicaState, check_run
 from tidelog_broker.core.replication.source import Source
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
