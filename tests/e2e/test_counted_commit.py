@@ -17,7 +17,7 @@ from tidelog_proto.names import OFFSETS_TOPIC
 
 pytestmark = pytest.mark.e2e
 
-COORDINATOR: Final = Bound(320, 58)
+COORDINATOR: Final = Bound(300, 57)
 WARM: Final = 30
 COUNTED: Final = 15
 COUNTED_MAX: Final = 200
