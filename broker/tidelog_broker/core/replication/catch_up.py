@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tidelog_broker.core.replication.acceptor import Opening
-from tidelog_broker.core.replication.log_tail import BrokenRunError, check_run
 from tidelog_broker.core.replication.peer_fetch import PeerFetch
 from tidelog_broker.core.replication.ports import Batch, Position
-from tidelog_broker.core.replication.replica_state import ReplicaState
+from tidelog_broker.core.replication.replica_state import BrokenRunError, ReplicaState, check_run
 from tidelog_proto import broker_pb2 as pb
 
 NO_END = Position(2**63, 0)

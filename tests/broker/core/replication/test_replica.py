@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pytest
 
+from tidelog_broker.core.replication.catch_up import CatchUp
 from tidelog_broker.core.replication.chain import EpochChain
 from tidelog_broker.core.replication.effects import (
     Append,
@@ -506,3 +507,42 @@ def test_new_owner_opens_once_its_history_is_complete() -> None:
     assert stage.replicas[other].backfill.incomplete
     assert stage.owner().state.node_id == active.owner
     assert stage.publish("four") == stage.owner().state.high_watermark == 4
+
+
+def test_an_owner_asks_its_parts_for_their_deadlines_after_every_step_but_a_publish(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = Stage()
+    stage.publish("one")
+    owner, asked = stage.owner(), [0]
+
+    def ask(_: CatchUp) -> None:
+        asked[0] += 1
+
+    def is_asked() -> bool:
+        before, _ = asked[0], owner.deadline_ms
+        return asked[0] > before
+
+    assert owner.deadline_ms is not None
+    monkeypatch.setattr(CatchUp, "deadline_ms", property(ask))
+    assert stage.publish("two") == owner.state.high_watermark
+    assert not is_asked(), "a write and acknowledgements move the deadline of heartbeats only"
+    owner.compacted(stage.now_ms)
+    assert is_asked()
+    owner.tick(stage.now_ms)
+    assert is_asked()
+    stage.down = set(NODES) - {owner.state.node_id}
+    assert owner.damaged(owner.state.active.epoch, "it has rotted", stage.now_ms) == "once ended"
+    assert is_asked()
+    owner.roll_over(Plan(owner.state.node_id, NODES, 2), stage.now_ms)
+    assert is_asked()
+
+
+def test_an_acknowledgement_of_a_deletion_asks_the_parts_for_their_deadlines() -> None:
+    stage = Stage()
+    stage.publish("one", "two")
+    owner = stage.owner()
+    assert owner.deadline_ms is not None
+    owner.delete_below(1, stage.now_ms)
+    stage.run()
+    assert owner.deadlines_known is False

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from tests.broker.storage.build import TOPIC_ID, batch, stamp
 
+from tidelog_broker.storage.segment.active_segment import batch_fields
 from tidelog_broker.storage.segment.layout import (
     MARK_BYTES,
     LayoutError,
     SegmentHeader,
-    batch_fields,
     index_path,
     pack_mark,
     padded,
