@@ -293,7 +293,7 @@ def _encode(rows: list[Survivors], base_offset: int, last_offset_delta: int) -> 
         base_timestamp_us=int(stamps_us.min()),
         max_timestamp_us=int(stamps_us.max()),
     )
-    return bytearray(b"".join((header.pack(), body)))
+    return bytearray().join((header.pack(), body))
 
 
 def _body_of(columns: pa.RecordBatch) -> tuple[Codec, memoryview, int]:
