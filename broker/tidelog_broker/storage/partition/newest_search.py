@@ -307,7 +307,7 @@ class _HashedRows:
         return self.count + count <= len(self._hashes)
 
     def add(self, hashes: Hashes, offsets: Offsets) -> None:
-        """Add records, for which there is room."""
+        """Add records; `has_room` has returned True for their number."""
         end = self.count + len(hashes)
         self._hashes[self.count : end] = hashes
         self._offsets[self.count : end] = offsets - self._start
