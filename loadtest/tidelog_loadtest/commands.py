@@ -29,8 +29,8 @@ from tidelog_loadtest.measure.results import Result, caption_of, table_of
 from tidelog_loadtest.node import records as bench
 from tidelog_loadtest.node import scan
 from tidelog_loadtest.node.fairness import STAGES, FairnessPlan, fairness
-from tidelog_loadtest.node.key_index import MOMENTS as KEYED_MOMENTS
 from tidelog_loadtest.node.key_index import COMPACTED_KEYS, KeyedPlan, keyed
+from tidelog_loadtest.node.key_index import MOMENTS as KEYED_MOMENTS
 from tidelog_loadtest.node.many_partitions import MOMENTS, ManyPlan, many_partitions
 from tidelog_loadtest.node.permissions import PermissionsPlan, permissions
 from tidelog_proto.limits import PARTITIONS_MAX

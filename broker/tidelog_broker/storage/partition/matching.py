@@ -124,11 +124,6 @@ class MatchingReader:
         self._indexes = indexes
         self._recent = _RecentMatches()
 
-    @property
-    def recent_count(self) -> int:
-        """The number of batches whose matching records are kept from searches for the newest record."""
-        return len(self._recent)
-
     def read(
         self,
         offset: int,
@@ -243,9 +238,6 @@ class _RecentMatches:
     def __init__(self) -> None:
         self._entries: OrderedDict[_RecentKey, tuple[bytes, memoryview]] = OrderedDict()
         self._lock = threading.Lock()
-
-    def __len__(self) -> int:
-        return len(self._entries)
 
     def add(
         self, extent: OpenExtent, slot: int, batch: memoryview, record_filter: RecordFilter, matching: Buffer | None

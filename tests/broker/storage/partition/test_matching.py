@@ -21,7 +21,7 @@ from tests.broker.storage.logs import new_disk
 from tests.broker.storage.sim_disk import SimDisk
 
 from tidelog_broker.storage.partition.held_epochs import HeldEpochs
-from tidelog_broker.storage.partition.matching import RECENT_MAX, MatchingReader, RecordFilter
+from tidelog_broker.storage.partition.matching import MatchingReader, RecordFilter
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_broker.storage.segment.disk import Disk
 from tidelog_proto import broker_pb2 as pb
@@ -215,12 +215,3 @@ def test_read_after_a_search_finds_what_was_appended_after_a_truncation() -> Non
     fill(log, [keyed([b"c", b"x", b"y"])])
     found = log.matching.read(1, 1, limit_offset=4, record_filter=wanted)
     assert [record.offset for record in RecordBatch.parse(found.batches[0])] == [1]
-
-
-def test_only_the_matching_records_of_the_newest_searches_are_kept() -> None:
-    log = opened(Disk(fs=new_disk()))
-    keys = [b"%d" % number for number in range(RECENT_MAX + 1)]
-    fill(log, [keyed([*keys, b"other"])])
-    for key in keys:
-        log.matching.newest(limit_offset=len(keys) + 1, record_filter=RecordFilter(key))
-    assert log.matching.recent_count == RECENT_MAX
