@@ -118,7 +118,7 @@ def main() -> None:
     parser.add_argument("--again", action="store_true")
     arguments = parser.parse_args()
     arguments.directory.mkdir()
-    compaction_pass.NewestSearch = TimedSearch  # type: ignore[misc]
+    compaction_pass.NewestSearch = TimedSearch  # type: ignore[attr-defined]
     log = PartitionLog.open(
         Disk(), arguments.directory, topic="t", topic_id=bytes(16), partition=0, segment_bytes=256 << 20
     )
