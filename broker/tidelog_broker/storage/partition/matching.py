@@ -7,6 +7,8 @@ an index lists because of a hash collision count as well, so that clients cannot
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Any, Final, NamedTuple
@@ -27,16 +29,20 @@ from tidelog_broker.storage.partition.record_indexes import RecordIndexes
 from tidelog_broker.storage.segment.disk import OpenSegment
 from tidelog_broker.storage.segment.hash_entries import window_stop
 from tidelog_proto.batch.column_slices import TextColumn
-from tidelog_proto.batch.derived_batch import filter_batch, matching_rows
+from tidelog_proto.batch.derived_batch import filter_batch, kept_rows, matching_rows
 from tidelog_proto.batch.header import Buffer, Flags, unpack_header
 from tidelog_proto.batch.key_hash import hash_one
 from tidelog_proto.batch.record_batch import RecordBatch
-from tidelog_proto.limits import FETCH_BYTES_MAX, KIB, MIB
+from tidelog_proto.limits import FETCH_BYTES_MAX, HEADER_BYTES, KIB, MIB
 
 WORK_BYTES: Final = 8 * MIB
 """Maximum stored bytes of the log that one read examines; the last batch may exceed it."""
 PROBE_BYTES: Final = 16 * KIB
 """Cost of a lookup in one segment's index, in bytes of the read's budget."""
+RECENT_MAX: Final = 16
+"""Number of batches whose matching records a partition keeps after a search for the newest record."""
+RECENT_BYTES_MAX: Final = 4 * KIB
+"""Maximum size of the matching records of one batch that are kept, as columns."""
 _NAMED_MAX: Final = 256
 """Maximum number of batches that one index lookup returns."""
 
@@ -65,6 +71,10 @@ class RecordFilter(NamedTuple):
         if column is None:
             return 0
         return hash_one((self.key or b"") if column == "key" else (self.tag or "").encode())
+
+
+_RecentKey = tuple[int, int, RecordFilter]
+"""A segment's nonce, a slot and a filter."""
 
 
 class NewestMatch(NamedTuple):
@@ -112,6 +122,7 @@ class MatchingReader:
     def __init__(self, held: HeldEpochs, indexes: RecordIndexes) -> None:
         self._held = held
         self._indexes = indexes
+        self._recent = _RecentMatches()
 
     def read(
         self,
@@ -155,6 +166,9 @@ class MatchingReader:
         left_bytes, position, work = min(max_bytes, FETCH_BYTES_MAX), offset, _Work(work_bytes)
         with closing(readable_extents(self._held, offset, limit_offset)) as extents:
             for extent in extents:
+                recent = self._recent.get(extent, record_filter) if not found else None
+                if recent is not None and len(recent) >= left_bytes:
+                    return ReadResult([recent], extent.offset_of(extent.first + 1))
                 for slot, batch in self._batches(extent, lookup, newest=False):
                     position = extent.offset_of(slot)
                     if work.is_done:
@@ -185,7 +199,7 @@ class MatchingReader:
                     if work.is_done:
                         return NewestMatch(None, 0, extent.offset_of(slot + 1))
                     work.spend(len(batch))
-                    newest = _newest_in(extent, slot, batch, record_filter)
+                    newest = _newest_in(extent, slot, batch, record_filter, self._recent)
                     if newest is not None:
                         return newest
                 work.spend(PROBE_BYTES)
@@ -212,6 +226,45 @@ class MatchingReader:
             for run in _runs(opened, named.slots, newest=newest):
                 yield from _read_run(opened, run, newest=newest)
             first, stop = (first, named.first) if newest else (named.stop, stop)
+
+
+class _RecentMatches:
+    """The matching records of the batches in which the last searches found the newest one, which callers read next.
+
+    An entry is valid while the batch's header on the disk is the same: it has the CRC of the body and the running
+    digest. Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._entries: OrderedDict[_RecentKey, tuple[bytes, memoryview]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def add(
+        self, extent: OpenExtent, slot: int, batch: memoryview, record_filter: RecordFilter, matching: Buffer | None
+    ) -> None:
+        """Add the matching records of a batch whose CRC was checked."""
+        if matching is None:
+            return
+        with self._lock:
+            self._entries[extent.segment.header.nonce, slot, record_filter] = (
+                bytes(batch[:HEADER_BYTES]),
+                memoryview(bytes(matching)),
+            )
+            while len(self._entries) > RECENT_MAX:
+                self._entries.popitem(last=False)
+
+    def get(self, extent: OpenExtent, record_filter: RecordFilter) -> memoryview | None:
+        """Return the matching records of an extent's first batch; None if they are not known.
+
+        Raises:
+            OSError: the disk cannot be read.
+        """
+        found = self._entries.get((extent.segment.header.nonce, extent.first, record_filter))
+        if found is None:
+            return None
+        header, matching = found
+        is_same = extent.opened.file.pread(HEADER_BYTES, extent.opened.index.place(extent.first).position) == header
+        return matching if is_same else None
 
 
 def _runs(opened: OpenSegment, slots: list[int], *, newest: bool) -> list[tuple[int, int]]:
@@ -270,8 +323,10 @@ def filter_all(batches: Sequence[memoryview], max_bytes: int, record_filter: Rec
     return ReadResult(found, position)
 
 
-def _newest_in(extent: OpenExtent, slot: int, view: memoryview, record_filter: RecordFilter) -> NewestMatch | None:
-    """Return the last matching record of a batch.
+def _newest_in(
+    extent: OpenExtent, slot: int, view: memoryview, record_filter: RecordFilter, recent: _RecentMatches
+) -> NewestMatch | None:
+    """Return the last matching record of a batch, and add its matching records to `recent`.
 
     Raises:
         DamagedError: the batch is not the one that the index lists.
@@ -281,6 +336,8 @@ def _newest_in(extent: OpenExtent, slot: int, view: memoryview, record_filter: R
         rows = matching_rows(batch, key=record_filter.key, tag=record_filter.tag)
         if rows is None:
             return None
+        if not rows.all() and batch.columns().filter(pa.array(rows)).nbytes <= RECENT_BYTES_MAX:
+            recent.add(extent, slot, view, record_filter, kept_rows(batch, rows))
         row = int(np.flatnonzero(rows)[-1])
         timestamp_us = batch.header.base_timestamp_us
         if batch.header.flags & Flags.TIMESTAMP:
