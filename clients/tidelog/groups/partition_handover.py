@@ -323,7 +323,7 @@ class PartitionHandover:
         """Call a callback of the application; return whether it succeeded.
 
         Args:
-            begin: called when the callbacks before this one have ended; if it returns False, the callback is not called.
+            begin: called when the callbacks before this one have ended; False: the callback is not called.
         """
         if callback is None or not partitions or self._callback_task is asyncio.current_task():
             return begin()  # the callback closes the consumer
