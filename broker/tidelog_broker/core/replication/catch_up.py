@@ -4,9 +4,9 @@ Sealed epochs are fetched by `backfill`. At most one `peer_fetch` is active. It 
 its source had written, when the owner pushes the continuation again, when a ballot is promised to another candidate, or
 when the epoch is decided.
 
-After an append that failed for lack of disk space nothing is requested or appended for `Timing.peer_fetch_ms`. Otherwise
-the replica would try again with each message: the owner answers a request with its whole push window, the first group
-fails again, and the second one causes the next request.
+After an append that failed for lack of disk space nothing is requested or appended for `Timing.peer_fetch_ms`.
+Otherwise the replica would try again with each message: the owner answers a request with its whole push window, the
+first group fails again, and the second one causes the next request.
 """
 
 from __future__ import annotations
