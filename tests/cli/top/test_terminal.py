@@ -72,9 +72,10 @@ def top(node: str) -> Iterator[Terminal]:
     os.set_blocking(controller, False)
     environ = os.environ | {"TIDELOG_BOOTSTRAP": node, "TERM": "xterm-256color", "COLUMNS": "120", "LINES": "30"}
     command = [sys.executable, "-m", "tidelog_cli", "top", "--interval", "0.2"]
-    streams = {"stdin": terminal, "stdout": terminal, "stderr": terminal}
     try:
-        with subprocess.Popen(command, **streams, env=environ, start_new_session=True) as process:
+        with subprocess.Popen(
+            command, stdin=terminal, stdout=terminal, stderr=terminal, env=environ, start_new_session=True
+        ) as process:
             shown = Terminal(process, controller, terminal)
             try:
                 shown.wait_for(b"running")

@@ -16,7 +16,7 @@ class FullDisk(Stage):
 
     Attributes:
         full: these nodes.
-        tries: number of their failed appends; those queued behind another one do not count.
+        tries: number of their failed appends that continue their log; appends queued after a failed one do not.
         asks: number of their requests for missing records.
     """
 
