@@ -40,7 +40,7 @@ async def test_nodes_that_fail_and_return_and_the_lag_of_a_group_are_shown(tmp_p
         await client.create_topic("visits", partitions=1, replication_factor=3)
         await client.producer("visits").send_many([b"x"] * 7)
         await client.commit("readers", "visits", {0: 2})
-        running = dict.fromkeys(("node1", "node2", "node3"), "running")
+        running: dict[str, str] = dict.fromkeys(("node1", "node2", "node3"), "running")
         app = TopApp(lambda: take_sample(client), interval_s=0.2)
         async with app.run_test(size=(140, 30)) as pilot:
             await shows(pilot, app, running)
