@@ -140,7 +140,7 @@ class Bench(ReplicaState):
             cluster_hints=self.hints,
             timing=Timing(),
             doubt=doubt,
-            no_space=lambda _: None,
+            no_space=lambda _tail, _now_ms: None,
         )
         if self.is_member:
             self.fence = Fence(KEY, self.active)

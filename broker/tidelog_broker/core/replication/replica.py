@@ -425,6 +425,8 @@ class Replica:
                 fresh.append(batch)
                 content.append(batch.data)
         if fresh:
+            if self.catch_up.waits_for_space(now_ms):
+                return False
             positions = check_run(fresh, epoch=active.epoch, owner_incarnation=active.owner_incarnation, base=held)
             if self.catch_up.fetch is not None:
                 self.catch_up.pushed()
@@ -490,11 +492,11 @@ class Replica:
         if self.state.role == "owner":
             self._retire()
 
-    def _no_space(self, tail: LogTail) -> None:
-        """Drop a follower's append for lack of disk space; the follower fetches the records at the next heartbeat."""
+    def _no_space(self, tail: LogTail, now_ms: int) -> None:
+        """Drop a follower's append for lack of disk space; a heartbeat about a second later has the records fetched."""
         state = self.state
         assert state.owner is None or tail is not state.tail, "an owner reserves disk space before it assigns offsets"
-        self.catch_up.stop()
+        self.catch_up.no_space(now_ms)
         if tail is not state.tail and tail.durable.offset < state.decision(tail.epoch).end_offset:
             self.backfill.incomplete.add(tail.epoch)
 

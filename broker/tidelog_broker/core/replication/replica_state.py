@@ -78,7 +78,8 @@ MessageT = TypeVar("MessageT", bound=PeerMessage)
 class ReplicaState:
     """State of one partition on one node. Times are milliseconds of a monotonic clock.
 
-    `no_space` is called with the tail of an append that failed for lack of disk space, after it was rewound.
+    `no_space` is called with the tail of an append that failed for lack of disk space, after it was rewound, and the
+    time.
     """
 
     only_replicated = False
@@ -96,7 +97,7 @@ class ReplicaState:
         cluster_hints: ClusterHints,
         timing: Timing,
         doubt: Doubt,
-        no_space: Callable[[LogTail], None],
+        no_space: Callable[[LogTail, int], None],
     ) -> None:
         self.key = key
         self.node_id = node_id
@@ -238,7 +239,7 @@ class ReplicaState:
                 if rewinds == tail.rewinds:  # Otherwise an earlier failed append has rewound the tail already.
                     # Batches queued after it no longer continue the log.
                     tail.rewind()
-                    self._no_space(tail)
+                    self._no_space(tail, now_ms)
                 return
             tail.wrote(end)
             if tail is self.tail:

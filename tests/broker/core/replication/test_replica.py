@@ -441,7 +441,7 @@ def test_owner_with_promised_replicas_is_not_confirmed() -> None:
 
 
 def test_append_failed_on_a_full_disk_does_not_affect_later_ones() -> None:
-    """Two appends fail on a full disk; between both reports the owner's repetition is queued, and then written."""
+    """Two appends fail on a full disk; between both reports, a second later, the owner's repetition is queued."""
     stage = Stage()
     owner = stage.owner()
     stage.down = set(NODES) - {owner.state.node_id}
@@ -455,6 +455,7 @@ def test_append_failed_on_a_full_disk_does_not_affect_later_ones() -> None:
     follower.receive(owner.state.node_id, second, batches[1:], stage.now_ms)
     assert len([effect for effect in follower.take_effects() if isinstance(effect, Append)]) == 2
     follower.wrote(stage.now_ms, ok=False)
+    stage.now_ms += follower.state.timing.peer_fetch_ms
     follower.receive(owner.state.node_id, first, batches[:1], stage.now_ms)
     follower.wrote(stage.now_ms, ok=False)
     follower.wrote(stage.now_ms)
