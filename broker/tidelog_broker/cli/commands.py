@@ -33,6 +33,7 @@ from tidelog_proto.process.garbage_collection import tune_garbage_collection
 from tidelog_proto.process.settings import SettingsError, load_settings
 from tidelog_proto.process.standard_streams import queued_streams
 from tidelog_proto.process.stop_signals import stop_on_signals
+from tidelog_proto.process.thread_switching import let_workers_run
 
 log = logging.getLogger(__name__)
 
@@ -138,6 +139,7 @@ async def _serve(settings: NodeSettings, *, replaces: bool) -> int:
             if await _started(node):
                 _print_ready(node)
                 tune_garbage_collection()
+                let_workers_run()
                 await node.run_until_stopped()
             return _exit_code(node)
 
