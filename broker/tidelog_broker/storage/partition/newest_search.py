@@ -320,7 +320,7 @@ class _HashedRows:
         self._hashes[: self.count], self._offsets[: self.count] = hashes, offsets
 
     def once_or_repeated(self) -> _OnceOrRepeated:
-        """Divide the records; afterwards there are none here.
+        """Divide the records by whether their hash repeats, and remove them.
 
         The lower bits of each hash are replaced by the number of the record, so that one sort of numbers sorts both.
         Hashes that differ only in these bits count as repeated.

@@ -1,4 +1,4 @@
-"""The interval after which a thread may take Python's lock from the event loop.
+"""Settings of a server's process: garbage collection, and when a thread may take Python's lock from the event loop.
 
 A worker that has written to the disk needs the lock to report it. uvloop releases the lock around each callback and
 takes it again at once. A worker that waits is woken each time, finds the lock taken, and begins a new wait; only a wait
@@ -11,10 +11,13 @@ from __future__ import annotations
 import sys
 from typing import Final
 
+from tidelog_proto.process.garbage_collection import tune_garbage_collection
+
 SWITCH_INTERVAL_S: Final = 50e-6
 """Shorter than a callback of the event loop, and longer than a handover of the lock."""
 
 
-def let_workers_run() -> None:
-    """Set the interval for this process; called by processes whose event loop waits for worker threads."""
+def tune_server() -> None:
+    """Set both for this process; called at the end of the start of a node or a gateway."""
+    tune_garbage_collection()
     sys.setswitchinterval(SWITCH_INTERVAL_S)

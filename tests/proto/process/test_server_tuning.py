@@ -8,15 +8,15 @@ from typing import Final
 
 import pytest
 
-from tidelog_proto.process.thread_switching import SWITCH_INTERVAL_S
+from tidelog_proto.process.server_tuning import SWITCH_INTERVAL_S
 
 WAIT: Final = """
 import asyncio, sys, threading, time
 import uvloop
-from tidelog_proto.process.thread_switching import let_workers_run
+from tidelog_proto.process.server_tuning import tune_server
 
 if sys.argv[1] == "yes":
-    let_workers_run()
+    tune_server()
 
 async def main():
     loop, done, ended = asyncio.get_running_loop(), asyncio.Event(), False
