@@ -543,7 +543,24 @@ def test_an_acknowledgement_of_a_deletion_asks_the_parts_for_their_deadlines() -
     stage = Stage()
     stage.publish("one", "two")
     owner = stage.owner()
-    assert owner.deadline_ms is not None
-    owner.delete_below(1, stage.now_ms)
-    stage.run()
-    assert owner.deadlines_known is False
+    active, end = owner.state.active, owner.state.tail.durable
+    sender = next(name for name in NODES if name != owner.state.node_id)
+
+    def acknowledge(deleting_below: int) -> None:
+        assert owner.deadline_ms is not None
+        assert owner.deadlines_known
+        ack = pb.ReplicationAck(
+            topic_id=owner.state.key[0],
+            partition=owner.state.key[1],
+            epoch=active.epoch,
+            owner_incarnation=active.owner_incarnation,
+            end_offset=end.offset,
+            end_digest=end.digest,
+            deleting_below=deleting_below,
+        )
+        owner.receive(sender, ack, (), stage.now_ms)
+
+    acknowledge(0)
+    assert owner.deadlines_known
+    acknowledge(1)
+    assert not owner.deadlines_known
