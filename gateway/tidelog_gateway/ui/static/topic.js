@@ -111,7 +111,7 @@ function partitionsPanel({ topic: first }) {
     down = new Map(nodes.filter((node) => !node.alive).map((node) => [node.node_id, node.membership || "dead"]));
     const lacking = topic.partition_states.filter((row) => row.placement.some((node) => down.has(node)));
     missing.hidden = !lacking.length;
-    const names = [...down.keys()].join(", ");
+    const names = [...down.keys()].filter((node) => lacking.some((row) => row.placement.includes(node))).join(", ");
     missing.textContent = lacking.length ? `${plural(lacking.length, "partition")} with a missing copy: start ${names}, or replace a node whose disk is lost.` : "";
   }
 
