@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -39,6 +40,11 @@ def test_no_other_source_has_the_version_or_reads_it_from_metadata() -> None:
     assert found == []
 
 
-def test_the_newest_release_of_the_changelog_is_this_version() -> None:
-    releases = re.findall(r"^## \[(\d[^\]]*)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    assert releases[0] == VERSION
+def test_the_changelog_begins_with_this_release_or_with_unreleased_changes_of_a_development_build() -> None:
+    first, *_ = re.findall(r"^## \[([^\]]*)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert first == ("Unreleased" if ".dev" in VERSION else VERSION)
+
+
+def test_the_javascript_client_has_this_version() -> None:
+    package = json.loads((ROOT / "clients" / "javascript" / "package.json").read_text())
+    assert package["version"] == VERSION.replace(".dev", "-dev.")

@@ -28,6 +28,8 @@ from tidelog_proto.version import VERSION
 ROOT: Final = Path(__file__).parents[2]
 DIST: Final = ROOT / "dist"
 SBOM: Final = ROOT / "sbom.json"
+DEVELOPMENT: Final = ".dev" in VERSION
+"""Whether these are sources between two releases."""
 
 
 def build(sources: Path, directory: Path, *targets: str) -> None:
@@ -64,19 +66,21 @@ def check_source_distribution(sdist: Path, wheel: Path, directory: Path) -> None
 
 
 def check_sources(*, dirty: bool) -> None:
-    """Refuse sources that are not those of a release.
+    """Refuse sources whose version does not say what they are.
 
     Raises:
-        ReleaseError: files are not committed, the changelog has no such release, or it lists unreleased changes.
+        ReleaseError: files are not committed, or the first heading of the changelog does not belong to the version: a
+            release has its own, and a development build has `[Unreleased]`.
     """
     status = subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, text=True, check=False)
     if status.stdout and not dirty:
         raise ReleaseError(f"commit these files first, or try it with DIRTY=1:\n{status.stdout}")
     heads = re.findall(r"^## \[([^\]]+)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    if heads[:1] != [VERSION]:
+    expected = "Unreleased" if DEVELOPMENT else VERSION
+    if heads[:1] != [expected]:
         raise ReleaseError(
             f"CHANGELOG.md begins with [{heads[0]}], and proto/tidelog_proto/version.py has {VERSION}: "
-            f"name the changes as [{VERSION}], or change the version"
+            f"begin the changelog with [{expected}], or change the version (X.Y.Z.dev0 while changes are unreleased)"
         )
 
 
@@ -109,6 +113,8 @@ def release(*, dirty: bool) -> None:
         print(f"  {file.relative_to(ROOT)}  {file.stat().st_size:,} bytes")
     if dirty:
         print("files are not committed: this is a trial, and nothing to tag")
+    elif DEVELOPMENT:
+        print(f"{VERSION} is a development build, and nothing to tag: docs/contributing.md says how to make a release")
     else:
         print(f"to release it:  git tag -a v{VERSION} -m 'Tidelog {VERSION}' && git push origin v{VERSION}")
 

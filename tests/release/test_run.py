@@ -21,8 +21,10 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Make a repository with a changelog, in the place of this one."""
     subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
     (tmp_path / ".git" / "info" / "exclude").write_text("*\n")
-    (tmp_path / "CHANGELOG.md").write_text(f"# Changelog\n\n## [{VERSION}] - 2026-11-29\n\n## [0.0.1] - 2026-01-01\n")
+    (tmp_path / "CHANGELOG.md").write_text("# Changelog\n\n## [0.9.0] - 2026-11-29\n\n## [0.0.1] - 2026-01-01\n")
     monkeypatch.setattr(run, "ROOT", tmp_path)
+    monkeypatch.setattr(run, "VERSION", "0.9.0")
+    monkeypatch.setattr(run, "DEVELOPMENT", False)
     return tmp_path
 
 
@@ -38,10 +40,18 @@ def test_files_that_are_not_committed_are_refused(project: Path) -> None:
     run.check_sources(dirty=True)
 
 
-def test_a_changelog_with_unreleased_changes_is_refused(project: Path) -> None:
+def test_a_release_whose_changelog_has_unreleased_changes_is_refused(project: Path) -> None:
     (project / "CHANGELOG.md").write_text("## [Unreleased]\n")
-    with pytest.raises(ReleaseError, match=rf"begins with \[Unreleased\], and .*version\.py has {VERSION}"):
+    with pytest.raises(ReleaseError, match=r"begins with \[Unreleased\], and .*version\.py has 0\.9\.0: .* with \[0\.9\.0\]"):
         run.check_sources(dirty=False)
+
+
+def test_a_development_build_has_the_unreleased_changes(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "DEVELOPMENT", True)
+    with pytest.raises(ReleaseError, match=r"begins with \[0\.9\.0\], .*: begin the changelog with \[Unreleased\]"):
+        run.check_sources(dirty=False)
+    (project / "CHANGELOG.md").write_text("## [Unreleased]\n")
+    run.check_sources(dirty=False)
 
 
 def test_sums_are_those_that_sha256sum_checks(tmp_path: Path) -> None:
