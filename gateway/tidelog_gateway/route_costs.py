@@ -99,7 +99,7 @@ _MESSAGE: Final = f"ws_message_bytes_max, {VALUES_MAX} JSON values"
 
 MESSAGE_COSTS: Final[dict[str, RouteCost]] = {
     "auth": RouteCost("18 KiB", 1, _MESSAGE),
-    "sub": RouteCost("4,096 positions", 55, f"ws_subscriptions_max, {_MESSAGE}"),
+    "sub": RouteCost("4,096 positions", 80, f"ws_subscriptions_max, {_MESSAGE}"),
     "credit": RouteCost("1,000 grants", 20, _MESSAGE),
     "commit": RouteCost("4,096 positions", 45, _MESSAGE),
     "committed": RouteCost("4,096 partitions", 12, _MESSAGE),

@@ -15,7 +15,7 @@ from tests.abuse import stops
 from tests.abuse.gateway_requests import HTTP
 from tests.abuse.http_sender import HttpSender
 from tests.abuse.known_costs import known_ms
-from tests.abuse.measured import COUNTED, LONG_S, Measured, kept, settled, tell, watched
+from tests.abuse.measured import COUNTED, LONG_S, Measured, kept, own_cpu_s, settled, tell, watched
 from tests.abuse.polite import Polite, polite
 from tests.abuse.probe import Probe
 from tests.abuse.stand import GATEWAY_BUDGET_BYTES, Stand, gateway
@@ -55,7 +55,7 @@ async def alone(asking: Asking, probe: Probe, found: Measured) -> None:
                 took_s = time.monotonic() - began_s
                 await asyncio.sleep(0.05)
             after = probe.read()
-            cpu_s = after.cpu_s - before.cpu_s - idle * (time.monotonic() - began_s)
+            cpu_s = await own_cpu_s(probe, after.cpu_s - before.cpu_s, time.monotonic() - began_s, idle)
             if number:
                 found.note_alone(took_s, cpu_s, after, peak.grown_bytes)
             if number and took_s > LONG_S:

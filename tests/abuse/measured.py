@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import asdict, dataclass, field
 from typing import Final
@@ -27,6 +28,7 @@ KNOWN_MORE_S: Final = 0.003
 """Factor by which a request may exceed its listed cost: on a busy machine, and with its connection."""
 SETTLE_TIMEOUT_S: Final = 60.0
 LOOK_S: Final = 0.25
+LOOK_ENOUGH_S: Final = 1.0
 IDLE_S: Final = 0.02
 COUNTED: Final = 3
 TRIES: Final = 3
@@ -144,6 +146,21 @@ async def settled(probe: Probe) -> float:
                 probe.reset()
                 return idle_s / LOOK_S
             was_idle = idle_s < IDLE_S
+
+
+async def own_cpu_s(probe: Probe, cpu_s: float, took_s: float, idle: float) -> float:
+    """Return the processor time of a request: without what the process takes while it does nothing else.
+
+    Args:
+        cpu_s: what the process took in the `took_s` of the request.
+        idle: processor time a second that it took before, measured in a fraction of a second. That is too short for a
+            long request; for one, as long a time afterwards is measured.
+    """
+    if took_s > LOOK_ENOUGH_S:
+        before, began_s = probe.read(), time.monotonic()
+        await asyncio.sleep(min(took_s, LONG_S))
+        idle = (probe.read().cpu_s - before.cpu_s) / (time.monotonic() - began_s)
+    return cpu_s - idle * took_s
 
 
 async def kept(measure: Callable[[], Awaitable[Measured]], *, as_json: bool) -> bool:

@@ -26,7 +26,7 @@ from typing import Final
 import uvloop
 from tests.abuse import gateway_run, handshakes, stops
 from tests.abuse.known_costs import known_us
-from tests.abuse.measured import COUNTED, LONG_S, Measured, kept, settled, watched
+from tests.abuse.measured import COUNTED, LONG_S, Measured, kept, own_cpu_s, settled, watched
 from tests.abuse.node_requests import GREETINGS, LARGEST, UNMEASURED
 from tests.abuse.polite import Polite, polite
 from tests.abuse.probe import Probe
@@ -118,7 +118,7 @@ async def alone(stand: Stand, kind: str, frames: Iterator[bytes], found: Measure
             took_s = time.monotonic() - began_s
             await asyncio.sleep(0.05)
         after = probe.read()
-        cpu_s = after.cpu_s - before.cpu_s - idle * (time.monotonic() - began_s)
+        cpu_s = await own_cpu_s(probe, after.cpu_s - before.cpu_s, time.monotonic() - began_s, idle)
         if number:
             found.note_alone(took_s, cpu_s, after, peak.grown_bytes)
         found.errors = ",".join(sender.errors)

@@ -42,7 +42,9 @@ def test_files_that_are_not_committed_are_refused(project: Path) -> None:
 
 def test_a_release_whose_changelog_has_unreleased_changes_is_refused(project: Path) -> None:
     (project / "CHANGELOG.md").write_text("## [Unreleased]\n")
-    with pytest.raises(ReleaseError, match=r"begins with \[Unreleased\], and .*version\.py has 0\.9\.0: .* with \[0\.9\.0\]"):
+    with pytest.raises(
+        ReleaseError, match=r"begins with \[Unreleased\], and .*version\.py has 0\.9\.0: .* with \[0\.9\.0\]"
+    ):
         run.check_sources(dirty=False)
 
 

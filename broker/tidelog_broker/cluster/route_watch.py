@@ -204,11 +204,9 @@ class RouteWatch:
 
 def view_of(record: pb.TopicRecord, route_of: RouteOf) -> TopicView:
     """Return the current metadata of a topic."""
-    partitions = record.config.partitions
-    view = TopicView(record, [None] * partitions, [-1] * partitions)
-    for index in range(partitions):
-        view.look_up(index, route_of)
-    return view
+    topic_id = record.topic_id
+    routes = [route_of((topic_id, index)) for index in range(record.config.partitions)]
+    return TopicView(record, routes, [-1 if route is None or not route.owner else route.epoch for route in routes])
 
 
 def described(record: pb.TopicRecord, routes: Iterable[tuple[int, Route | None]]) -> pb.TopicInfo:

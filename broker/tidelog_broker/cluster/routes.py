@@ -42,6 +42,8 @@ class Routes:
         self._local = local
         self._changed = changed
         self._told: dict[PartitionKey, Route] = {}
+        self._first: dict[PartitionKey, Route] = {}
+        """Routes of first epochs, which never change: METADATA needs one for each partition that has no other."""
 
     def get(self, key: PartitionKey) -> Route | None:
         """Return the newest known epoch of a partition."""
@@ -50,8 +52,14 @@ class Routes:
             return local
         if reported is not None:
             return reported
+        known = self._first.get(key)
+        if known is not None:
+            return known
         first = self._topics.first_epoch(*key)
-        return None if first is None else route_of(first)
+        if first is None:
+            return None
+        route = self._first[key] = route_of(first)
+        return route
 
     def owner(self, key: PartitionKey) -> str:
         """Return the owner of a partition; "" if it has none or none is known."""
@@ -70,8 +78,9 @@ class Routes:
 
     def forget(self, topic_id: bytes) -> None:
         """Forget a deleted topic."""
-        for key in [key for key in self._told if key[0] == topic_id]:
-            del self._told[key]
+        for routes in (self._told, self._first):
+            for key in [key for key in routes if key[0] == topic_id]:
+                del routes[key]
 
 
 def route_of(epoch: pb.EpochDescriptor) -> Route:

@@ -1,6 +1,6 @@
 """Event-loop time of each kind of request, estimated from its envelope before processing.
 
-Every kind that is dispatched has an entry in `COSTS` (`tests/broker/server/test_request_costs.py`). The figures are
+Every kind that is dispatched has an entry in `COSTS` (`tests/test_costs.py`). The figures are
 those of `python -m tests.abuse.run` on the machine of docs/performance.md, rounded up. They weigh requests against each
 other, so that a request of 4,096 entries counts more than one of a single entry. Work on worker threads or other nodes
 counts with the part of it that runs on the event loop.
@@ -17,7 +17,7 @@ The pace says how a handler bounds its uninterrupted time on the event loop:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -35,6 +35,10 @@ SLICE_US: Final = 2_000
 """Target duration of one slice."""
 BATCH_US: Final = 25
 """Cost of each batch of a publish, until it is answered, regardless of its size."""
+KNOWN: Final = 2
+"""Number of entries that a known partition counts as in METADATA."""
+PARTITION_BATCHES: Final = 2
+"""A further partition of a publish costs as much as this many batches: it writes a group of its own."""
 BATCHES_PER_PIECE: Final = SLICE_US // BATCH_US
 SLICE_US_MAX: Final = 10_000
 """Maximum uninterrupted cost of a request, except for `LONG_SLICES`."""
@@ -88,7 +92,7 @@ class Cost(NamedTuple):
             case Pace.AT_ONCE:
                 return work_us
             case Pace.QUEUED:
-                return min(work_us, self.request_us + int(self.entry_us * BATCHES_PER_PIECE))
+                return min(work_us, self.request_us + int(self.entry_us * BATCHES_PER_PIECE * (1 + PARTITION_BATCHES)))
             case _:
                 return min(work_us, SLICE_US)
 
@@ -96,6 +100,23 @@ class Cost(NamedTuple):
     def slice_entries(self) -> int:
         """Number of entries in a slice."""
         return max(1, int(SLICE_US / self.entry_us)) if self.entry_us else 1
+
+
+def batches_and_partitions(entries: Sequence[pb.PublishEntry]) -> int:
+    """Return the number of batches, plus `PARTITION_BATCHES` for each partition but the first."""
+    count = len(entries)
+    if count > 1:
+        count += PARTITION_BATCHES * (len({(entry.topic_id, entry.partition) for entry in entries}) - 1)
+    return count
+
+
+def _known_partitions(envelope: pb.Envelope) -> int:
+    """Return the number of topics of a METADATA request and, twice, of the partitions that its client knows.
+
+    They are compared with this node's metadata when the request is held, and when it is answered.
+    """
+    message = envelope.metadata
+    return len(message.topics) + KNOWN * sum(len(each.news_from) for each in message.known)
 
 
 HELD_MAX: Final = 100_000
@@ -153,16 +174,16 @@ COSTS: Final[dict[str, Cost]] = {
     "metadata": Cost(
         500,
         1.5,
-        2 * _ENTRIES,
-        lambda envelope: len(envelope.metadata.topics) + len(envelope.metadata.known),
+        _ENTRIES + KNOWN * 4 * PARTITIONS_MAX,
+        _known_partitions,
         "topic",
         Pace.PAGES,
     ),
     "publish": Cost(
         100,
         BATCH_US,
-        BATCHES_PER_PUBLISH_MAX,
-        lambda envelope: len(envelope.publish.entries),
+        BATCHES_PER_PUBLISH_MAX * (1 + PARTITION_BATCHES),
+        lambda envelope: batches_and_partitions(envelope.publish.entries),
         "batch",
         Pace.QUEUED,
         mib_us=2_000,

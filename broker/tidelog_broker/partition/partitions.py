@@ -25,6 +25,7 @@ from tidelog_broker.partition.removal import Removal, gone
 from tidelog_broker.partition.tools import PartitionTools
 from tidelog_broker.replication.replicas import NewPartition, Replication
 from tidelog_broker.storage.io.errors import StorageFailedError
+from tidelog_broker.storage.io.workers import io_key
 from tidelog_broker.storage.partition.partition_dirs import partition_dir_name, stored_partitions
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_proto import broker_pb2 as pb
@@ -240,17 +241,18 @@ class Partitions:
         return partition
 
     async def _open_partition(self, record: pb.TopicRecord, key: PartitionKey) -> Partition:
-        index, io_key = key[1], hash(key) & 0x7FFFFFFF
-        store = await self.tools.io.call(io_key, self._open_log, record, index)
+        topic_id, index = key
+        work_key = io_key(topic_id, index)
+        store = await self.tools.io.call(work_key, self._open_log, record, index)
         new = NewPartition(key, f"{record.name}/{index}", self._genesis(record, index))
-        driver = await self._replication.open(new, store, io_key)
-        current = self._topics.get(key[0])
+        driver = await self._replication.open(new, store, work_key)
+        current = self._topics.get(topic_id)
         if current is not None and current.deleted:
             driver.stop()
-            await self.tools.io.call(io_key, store.close)
+            await self.tools.io.call(work_key, store.close)
             raise gone(current)
-        partition = Partition(self.tools, current or record, index, driver, io_key)
-        self.by_topic.setdefault(key[0], {})[index] = partition
+        partition = Partition(self.tools, current or record, index, driver, work_key)
+        self.by_topic.setdefault(topic_id, {})[index] = partition
         self._open_count += 1
         self._long_lived.made()
         self.closed.discard(key)

@@ -1,23 +1,25 @@
-"""Requests about several partitions with different owners, with bounded concurrency and one result per partition."""
+"""Requests about several partitions with different owners, with bounded concurrency and one result per partition.
+
+The bound is the caller's: each partition may wait for a sync of its own, and the syncs of one caller must not fill the
+queues in which others wait.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.metadata.meta_freshness import denial
 from tidelog_broker.server.access import check_entries
 from tidelog_broker.server.forwarding import Local
 from tidelog_broker.server.request_slices import RequestSlices
+from tidelog_broker.wire.bounds import PARTITIONS_AT_ONCE
 from tidelog_broker.wire.connection import Request
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.names import INTERNAL_PREFIX
-
-PARTITIONS_AT_ONCE: Final = 64
-"""Maximum number of partitions of one request that are processed concurrently."""
 
 
 class Entry(Protocol):
@@ -63,14 +65,18 @@ async def answer_each(
     results: dict[int, ResultT] = {}
     left = iter(enumerate(entries))
     slices = RequestSlices(broker, request, len(entries))
+    slots, payer = broker.bounds.partition_slots, request.payer
 
     async def work() -> None:
         for number, entry in left:
+            await slots.take(payer)
             try:
                 await slices.step()
                 results[number] = await ask(entry)
             except ProtocolError as error:
                 results[number] = refused(denial(error, current=current).to_message())
+            finally:
+                slots.give_back(payer)
 
     await asyncio.gather(*(work() for _ in range(min(len(entries), PARTITIONS_AT_ONCE))))
     request.reply(reply([results[number] for number in range(len(entries))]))

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from tidelog_broker.base.config import NodeSettings
 from tidelog_broker.wire.budget import Budget
 from tidelog_broker.wire.send_budget import SendBudget
 from tidelog_proto.flow.byte_budget import SlowSenders
 from tidelog_proto.flow.fair_scheduler import Turns
+from tidelog_proto.flow.fair_slots import FairSlots, SlotBounds
+
+PARTITIONS_AT_ONCE: Final = 64
+"""Maximum number of partitions that are processed at a time for one caller, in requests that name partitions."""
+_SLOTS: Final = 1 << 30
+"""Only the callers are bounded: one that waits for another node must not keep others waiting."""
 
 
 class ConnectionBounds:
@@ -25,6 +33,8 @@ class ConnectionBounds:
         )
         self.turns = Turns()
         """The scheduler of requests that occupy the event loop for long."""
+        self.partition_slots = FairSlots(SlotBounds(_SLOTS, key_slots=PARTITIONS_AT_ONCE))
+        """Partitions that requests are being processed for, by caller; see `PARTITIONS_AT_ONCE`."""
         self.followed = 0
         """Number of partitions that the subscriptions of all connections follow."""
         self.open_connections = 0

@@ -7,6 +7,8 @@ created.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from itertools import islice
 
 from tidelog_broker.broker import Broker
@@ -149,10 +151,19 @@ async def _until_changed(broker: Broker, request: Request) -> None:
                 held.woken.clear()
                 if held.is_over or broker.lifecycle.stopping or not request.connection.is_open:
                     return
-                if any(has_newer_metadata(known, _view(broker, known.topic_id)) for known in message.known):
+                if await _has_news(broker, message.known):
                     return
         finally:
             request.connection.closed_listeners.discard(held.woken.set)
+
+
+async def _has_news(broker: Broker, known: Sequence[pb.KnownEpochs]) -> bool:
+    """Return whether this node's metadata of a topic is newer; other work runs after each topic."""
+    for each in known:
+        if has_newer_metadata(each, _view(broker, each.topic_id)):
+            return True
+        await asyncio.sleep(0)
+    return False
 
 
 def _view(broker: Broker, topic_id: bytes) -> TopicView | None:

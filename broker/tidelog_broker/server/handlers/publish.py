@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from tidelog_broker.broker import Broker
 from tidelog_broker.core.replication.producers import StoredBatch
-from tidelog_broker.core.request_costs import BATCH_US, BATCHES_PER_PIECE
+from tidelog_broker.core.request_costs import BATCH_US, BATCHES_PER_PIECE, batches_and_partitions
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.metadata.meta_freshness import denial
 from tidelog_broker.partition.partition import Partition
@@ -91,7 +91,8 @@ class PublishInProgress:
                 return True
             if self._request is None:  # the request has timed out
                 return True
-            self._request.connection.took(WORK_BYTES_PER_US * BATCH_US * (stop - first))
+            weight = batches_and_partitions(self._request.envelope.publish.entries[first:stop])
+            self._request.connection.took(WORK_BYTES_PER_US * BATCH_US * weight)
         self._queue(range(first, stop))
         self._done = stop
         if not first and self._request is not None:  # Most small batches have their result already.

@@ -1,6 +1,7 @@
 """Worker threads for file I/O, so that the event loop never waits for a disk.
 
-A key always maps to the same thread, so the work of one partition runs in the order of submission. A thread starts with
+A key always maps to the same thread, so the work of one partition runs in the order of submission. On a thread, topics
+take turns: a topic with a thousand waiting partitions delays another one by one task (ADR 0188). A thread starts with
 its first work. Rejected: `ThreadPoolExecutor`, which has one queue for all threads and gives no order per key.
 
 Some work is optional and done early: preallocating space, syncing rolled segments. A caller that needs its result
@@ -15,7 +16,8 @@ import os
 import queue
 import sys
 import threading
-from collections.abc import Callable
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from typing import Final, ParamSpec, TypeVar
 
@@ -27,6 +29,19 @@ PENDING_MAX: Final = 65_536
 
 OPTIONAL_QUEUE_MAX: Final = 16
 """Length of a thread's queue from which `offer` declines optional work."""
+
+_PARTITION_BITS: Final = 32
+
+Task = Callable[[], None]
+
+
+def io_key(topic: Hashable, partition: int) -> int:
+    """Return the key for the work of a partition: the high bits stand for the topic, which is a share of each thread.
+
+    The low bits choose the thread, so that the partitions of a topic are spread.
+    """
+    share, spread = hash(topic), hash((topic, partition))
+    return (share & 0x7FFFFFFF) << _PARTITION_BITS | spread & ((1 << _PARTITION_BITS) - 1)
 
 
 class WorkersFullError(Exception):
@@ -45,7 +60,7 @@ class IoWorkers:
         self._niceness = niceness
         self._name = name
         self._pending_max = pending_max
-        self._queues: list[queue.SimpleQueue[Callable[[], None] | None]] = [queue.SimpleQueue() for _ in range(count)]
+        self._queues = [_TaskQueue() for _ in range(count)]
         self._threads: list[threading.Thread | None] = [None] * count
         self._lock = threading.Lock()
         self._closed = False
@@ -80,7 +95,7 @@ class IoWorkers:
         """
         number = key % len(self._queues)
         work = self._queues[number]
-        if work.qsize() >= self._pending_max:
+        if work.length >= self._pending_max:
             raise WorkersFullError(f"{self._pending_max} tasks are queued for a thread of the workers {self._name!r}")
         with self._lock:
             if self._closed:
@@ -91,11 +106,11 @@ class IoWorkers:
                 )
                 self._threads[number] = thread
                 thread.start()
-            work.put(run)
+            work.added.put((key >> _PARTITION_BITS, run))
 
     def offer(self, run: Callable[[], None], *, key: int = 0) -> bool:
         """Submit optional work; return False if it was declined."""
-        if self._queues[key % len(self._queues)].qsize() >= OPTIONAL_QUEUE_MAX:
+        if self._queues[key % len(self._queues)].length >= OPTIONAL_QUEUE_MAX:
             return False
         try:
             self.post(key, run)
@@ -109,16 +124,68 @@ class IoWorkers:
             self._closed = True
             threads = [thread for thread in self._threads if thread is not None]
             for work in self._queues:
-                work.put(None)
+                work.added.put(None)
         for thread in threads:
             thread.join()
 
 
-def _run(work: queue.SimpleQueue[Callable[[], None] | None], niceness: int) -> None:
+class _TaskQueue:
+    """The tasks of one thread. Other threads add them; only the thread itself takes them.
+
+    The thread moves added tasks to its own table without a lock, so adding costs as much as for a plain queue.
+    """
+
+    def __init__(self) -> None:
+        self.added: queue.SimpleQueue[tuple[int, Task] | None] = queue.SimpleQueue()
+        """Tasks with their shares; None is the end, after which nothing is added."""
+        self._shares: OrderedDict[int, deque[Task]] = OrderedDict()
+        """Waiting tasks by share: the share of the next turn first, and its oldest task first."""
+        self._waiting = 0
+        self._has_ended = False
+
+    @property
+    def length(self) -> int:
+        """The number of waiting tasks; one that the thread is about to move may be missing."""
+        return self.added.qsize() + self._waiting
+
+    def take(self) -> Task | None:
+        """Wait for the next task: shares take turns. Return None once the queue has ended and is empty."""
+        added = self.added
+        if not self._shares and not self._has_ended:
+            first = added.get()
+            if first is not None and added.empty():
+                return first[1]  # the only one
+            self._move(first)
+        while not added.empty():  # No other thread takes from it.
+            self._move(added.get())
+        if not self._shares:
+            return None
+        share, tasks = next(iter(self._shares.items()))
+        task = tasks.popleft()
+        if tasks:
+            self._shares.move_to_end(share)
+        else:
+            del self._shares[share]
+        self._waiting -= 1
+        return task
+
+    def _move(self, added: tuple[int, Task] | None) -> None:
+        if added is None:
+            self._has_ended = True
+            return
+        share, task = added
+        tasks = self._shares.get(share)
+        if tasks is None:
+            tasks = self._shares[share] = deque()
+        self._waiting += 1
+        tasks.append(task)
+
+
+def _run(work: _TaskQueue, niceness: int) -> None:
     if niceness and sys.platform == "linux":  # Elsewhere the number of a thread could be that of another process.
         with contextlib.suppress(OSError):
             thread = threading.get_native_id()
             os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + niceness)
-    while (run := work.get()) is not None:
+    while (run := work.take()) is not None:
         run()
         del run  # Release the work's objects before waiting for the next.

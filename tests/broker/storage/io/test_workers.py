@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from tidelog_broker.storage.io.workers import OPTIONAL_QUEUE_MAX, IoWorkers, WorkersFullError
+from tidelog_broker.storage.io.workers import OPTIONAL_QUEUE_MAX, IoWorkers, WorkersFullError, io_key
 
 
 def test_work_of_one_key_runs_in_order_on_one_thread() -> None:
@@ -33,6 +33,33 @@ def test_keys_are_spread_over_independent_threads() -> None:
     gate.set()
     assert blocked.result(timeout=30)
     workers.close()
+
+
+def test_topics_take_turns_and_the_tasks_of_a_topic_keep_their_order() -> None:
+    """A topic whose partitions all write does not keep another one waiting for each of them."""
+    workers = IoWorkers(1)
+    gate, started = threading.Event(), threading.Event()
+
+    def block() -> None:
+        started.set()
+        gate.wait()
+
+    ran: list[str] = []
+    workers.submit(0, block)
+    started.wait()
+    for partition in range(1000):
+        workers.submit(io_key(b"large", partition), ran.append, f"large/{partition}")
+    for number in range(3):
+        workers.submit(io_key(b"small", 0), ran.append, f"small/{number}")
+    gate.set()
+    workers.close()
+    assert ran[:6] == ["large/0", "small/0", "large/1", "small/1", "large/2", "small/2"]
+    assert [name for name in ran if name.startswith("large")] == [f"large/{partition}" for partition in range(1000)]
+
+
+def test_partitions_of_a_topic_are_spread_over_the_threads() -> None:
+    assert {io_key(b"topic", partition) % 2 for partition in range(100)} == {0, 1}
+    assert io_key(b"topic", 7) == io_key(b"topic", 7) >= 0
 
 
 def test_results_and_errors_are_returned() -> None:
