@@ -152,7 +152,7 @@ async def own_cpu_s(probe: Probe, cpu_s: float, took_s: float, idle: float) -> f
     """Return the processor time of a request: without what the process takes while it does nothing else.
 
     Args:
-        cpu_s: what the process took in the `took_s` of the request.
+        cpu_s: processor time of the process in the `took_s` of the request.
         idle: processor time a second that it took before, measured in a fraction of a second. That is too short for a
             long request; for one, as long a time afterwards is measured.
     """

@@ -23,7 +23,7 @@ class Stand:
         async def refresh_for(_: object) -> bool:
             return True
 
-        bounds = ConnectionBounds(NodeSettings(data=Path()))
+        bounds = ConnectionBounds(NodeSettings.model_validate({"data": Path()}))
         self.broker = cast(
             "Any", SimpleNamespace(bounds=bounds, meta_freshness=SimpleNamespace(refresh_for=refresh_for))
         )

@@ -36,9 +36,9 @@ Task = Callable[[], None]
 
 
 def io_key(topic: Hashable, partition: int) -> int:
-    """Return the key for the work of a partition: the high bits stand for the topic, which is a share of each thread.
+    """Return the key for the work of a partition: the high bits are the share of the topic.
 
-    The low bits choose the thread, so that the partitions of a topic are spread.
+    Shares take turns on a thread. The low bits choose the thread, so that the partitions of a topic are spread.
     """
     share, spread = hash(topic), hash((topic, partition))
     return (share & 0x7FFFFFFF) << _PARTITION_BITS | spread & ((1 << _PARTITION_BITS) - 1)
