@@ -19,7 +19,7 @@ from tidelog_broker.partition.producer_snapshots import SnapshotWriter
 from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_broker.replication.logged_producers import LoggedProducers
 from tidelog_broker.replication.replica_log import ReplicaLog
-from tidelog_broker.storage.epoch.recovery import remove_epoch_dir
+from tidelog_broker.storage.directory.epoch_dir import remove_epoch_dir
 from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.storage.partition import compacted_copies, compaction_pass
 from tidelog_broker.storage.partition.compacted_copies import CompactedCopies

@@ -59,6 +59,13 @@ def open_partition(sim: SimDisk, *, segment_bytes: int = SEGMENT_BYTES) -> Parti
     )
 
 
+def epoch_logs(log: PartitionLog) -> list[EpochLog]:
+    """Return the epochs of a log, all of which are in segments."""
+    logs = [epoch for epoch in log.epochs if isinstance(epoch, EpochLog)]
+    assert len(logs) == len(log.epochs)
+    return logs
+
+
 def retain(log: PartitionLog, bytes_max: int) -> int:
     """Delete whole old segments until at most this much is held; return the bytes given back."""
     return log.delete_before(log.outdated(below=0, bytes_max=max(1, bytes_max), committed=log.end_offset))

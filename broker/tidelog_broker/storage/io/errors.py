@@ -8,7 +8,10 @@
         ├── DamagedError         synced bytes have changed
         ├── LimboError           an append to a damaged log
         ├── DivergedError        this copy differs from the decided log
-        └── NotHeldError         missing in this node's copy; another replica has it
+        ├── NotHeldError         missing in this node's copy; another replica has it
+        ├── UnsupportedError     the engine lacks a capability
+        └── EngineMissingError   the engine is not installed
+    LayoutError                  invalid bytes in a file, inside the storage
     NodeDirError                 the data directory cannot be used; the message is for the operator
     ├── NodeDirLockedError       another process has it open
     └── OldCopyError             other nodes have found it to be an older copy of a data directory
@@ -83,6 +86,30 @@ class NotHeldError(StorageError):
 
     def __init__(self, message: str) -> None:
         super().__init__(pb.NOT_OWNER, message)
+
+
+class UnsupportedError(StorageError):
+    """The engine of an epoch lacks a capability (INVALID_REQUEST)."""
+
+    def __init__(self, engine: str, capability: str) -> None:
+        super().__init__(pb.INVALID_REQUEST, f"engine {engine} cannot {capability}")
+        self.engine = engine
+        self.capability = capability
+
+
+class EngineMissingError(StorageError):
+    """The engine of an epoch is not installed on this node (LIMBO); the epoch can be used once it is."""
+
+    def __init__(self, engine: str, reason: str) -> None:
+        super().__init__(
+            pb.LIMBO,
+            f"engine {engine} is not installed: {reason}; install its package on this node and restart the node",
+        )
+        self.engine = engine
+
+
+class LayoutError(Exception):
+    """Invalid bytes in a file; the caller adds path and position."""
 
 
 class NodeDirError(Exception):

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from tidelog_broker.storage.engine.store import Engine
 from tidelog_broker.storage.io.errors import NoDescriptorError
 from tidelog_broker.storage.io.filesystem import File, FileSystem, RealFileSystem
 from tidelog_broker.storage.io.mapped_writer import MappedWriter
@@ -297,6 +298,17 @@ class Disk:
     """Whether sealed segments are sent from mappings."""
     maps_writes: bool = False
     """Whether segments are appended to through mappings."""
+    engines: dict[str, Engine] = field(default_factory=dict)
+    """The engines in use, see `storage.engines`."""
+
+    @property
+    def was_full(self) -> bool:
+        """Whether the disk has been full since the node started."""
+        return self.spares.has_ended
+
+    def note_full(self) -> None:
+        """Record that the disk is full: no more spare files are kept."""
+        self.spares.end()
 
     def open_to_append(self, path: Path, *, create: bool = False) -> File:
         """Open the file of a segment that grows; see `FileSystem.open`."""

@@ -44,20 +44,19 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
+from tidelog_broker.storage.directory.names import SEGMENT_SUFFIX
+from tidelog_broker.storage.io.errors import LayoutError
 from tidelog_proto.batch.column_slices import TextColumn
 from tidelog_proto.batch.header import Buffer, digest_after
 from tidelog_proto.limits import BATCH_ALIGNMENT_BYTES, HEADER_BYTES, TOPIC_ID_BYTES
 
 SEGMENT_HEADER_BYTES: Final = 128
 MARK_BYTES: Final = 64
-SEGMENT_SUFFIX: Final = ".seg"
 INDEX_SUFFIX: Final = ".idx"
 HASH_SUFFIXES: Final[dict[TextColumn, str]] = {"key": ".key", "tag": ".tag"}
 """Suffixes of the indexes of keys and tags."""
 BEGUN_SUFFIX: Final = ".beg"
 """A segment whose header may not be durable yet; see `deferred_syncs`."""
-NEW_SUFFIX: Final = ".new"
-"""An unfinished file; removed at open."""
 
 FORMAT_VERSION: Final = 1
 SEGMENT_MAGIC: Final = int.from_bytes(b"TLSG", "little")
@@ -73,10 +72,6 @@ assert _HEADER.size == SEGMENT_HEADER_BYTES
 assert _MARK.size == MARK_BYTES
 assert SEGMENT_HEADER_BYTES % BATCH_ALIGNMENT_BYTES == 0
 assert MARK_BYTES % BATCH_ALIGNMENT_BYTES == 0
-
-
-class LayoutError(Exception):
-    """Invalid bytes in a file; the caller adds path and position."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,11 +175,6 @@ def check_group(batches: Sequence[Buffer], *, epoch: int, offset: int, digest: i
         offset += fields.last_offset_delta + 1
         group.append(fields)
     return group
-
-
-def padded(length_bytes: int) -> int:
-    """Return the padded size of a batch of this length in a segment."""
-    return -(-length_bytes // BATCH_ALIGNMENT_BYTES) * BATCH_ALIGNMENT_BYTES
 
 
 def segment_path(directory: Path, base_offset: int) -> Path:

@@ -15,12 +15,13 @@ from tests.broker.storage.build import PARTITION, TOPIC_ID, append, batch, read_
 from tests.broker.storage.logs import EPOCH, create, new_disk, reopen
 from tests.broker.storage.sim_disk import PowerCutError, SimDisk
 
+from tidelog_broker.storage.directory.names import SEGMENT_SUFFIX
 from tidelog_broker.storage.epoch.deferred_syncs import UNSYNCED_SEGMENTS_MAX, DeferredSyncs
 from tidelog_broker.storage.epoch.epoch_log import EpochLog
 from tidelog_broker.storage.io.errors import StorageFailedError
 from tidelog_broker.storage.io.workers import IoWorkers
 from tidelog_broker.storage.segment.disk import Disk
-from tidelog_broker.storage.segment.layout import BEGUN_SUFFIX, SEGMENT_SUFFIX, begun_path, segment_path
+from tidelog_broker.storage.segment.layout import BEGUN_SUFFIX, begun_path, segment_path
 from tidelog_broker.storage.segment.spare import SPARE_NAME
 from tidelog_proto.limits import SEGMENT_BYTES_MIN
 

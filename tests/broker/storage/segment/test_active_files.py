@@ -11,6 +11,7 @@ from tests.broker.storage.build import HOME, SEGMENT_BYTES, TOPIC_ID, batch, sta
 from tests.broker.storage.logs import new_disk
 from tests.broker.storage.sim_disk import SimDisk
 
+from tidelog_broker.storage.engine.store import padded
 from tidelog_broker.storage.epoch.epoch_log import EpochLog
 from tidelog_broker.storage.io.errors import NoDescriptorError, StorageFailedError
 from tidelog_broker.storage.io.filesystem import File
@@ -23,7 +24,6 @@ from tidelog_broker.storage.segment.active_files import (
 )
 from tidelog_broker.storage.segment.active_segment import ActiveSegment
 from tidelog_broker.storage.segment.disk import Disk
-from tidelog_broker.storage.segment.layout import padded
 from tidelog_proto.errors import ProtocolError
 
 

@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 from tests.broker.storage.build import TOPIC_ID, batch, stamp
 
+from tidelog_broker.storage.engine.store import padded
+from tidelog_broker.storage.io.errors import LayoutError
 from tidelog_broker.storage.segment.layout import (
     MARK_BYTES,
-    LayoutError,
     SegmentHeader,
     batch_fields,
     index_path,
     pack_mark,
-    padded,
     parse_mark,
     segment_path,
 )

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from tests.broker.storage.build import TOPIC_ID, append, batch
 from tests.broker.storage.logs import EPOCH, create, new_disk
 
+from tidelog_broker.storage.engine.reading import FoundBatches
 from tidelog_broker.storage.epoch.epoch_log import EpochLog
 from tidelog_broker.storage.io.errors import DamagedError, StorageFailedError
 from tidelog_broker.storage.io.filesystem import RealFile
 from tidelog_broker.storage.io.mapping import RealMapping, can_populate
 from tidelog_broker.storage.segment.disk import Disk
 from tidelog_broker.storage.segment.layout import segment_path
-from tidelog_broker.storage.segment.reading import MAPPED_BYTES_MIN, FoundBatches
+from tidelog_broker.storage.segment.reading import MAPPED_BYTES_MIN
 from tidelog_broker.storage.segment.spare import SPARE_NAME
 from tidelog_proto.batch.header import unpack_header
 from tidelog_proto.limits import HEADER_BYTES
