@@ -157,7 +157,8 @@ class EngineSuite:
         assert list(map(bytes, read(6, 1, limit_offset=12).batches)) == written[2:3]
         assert read(6, 1, limit_offset=12, at_least_one=False).batches == []
         assert read(0, FETCH_BYTES_MAX, limit_offset=2).batches == []
-        assert read(12, FETCH_BYTES_MAX, limit_offset=12).next_offset == 12
+        at_end = read(12, FETCH_BYTES_MAX, limit_offset=12)
+        assert (at_end.batches, at_end.next_offset) == ([], 12)
 
     def test_offsets_that_are_not_held_are_out_of_range(self, store: EpochStore) -> None:
         """Reading above the end, or below the start after a deletion, names the range."""

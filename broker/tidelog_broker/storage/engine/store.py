@@ -336,6 +336,8 @@ class Volume(Protocol):
     fs: FileSystem
     namer: IoWorkers | None
     """Syncs directories in the background; None: the caller syncs."""
+    memory_bytes: int
+    """Bound of the records of epochs in memory."""
     engines: dict[str, Engine]
     """The engines in use; see `storage.engines`."""
 

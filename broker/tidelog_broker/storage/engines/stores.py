@@ -22,6 +22,8 @@ from tidelog_broker.storage.epoch.record_indexes import IndexedLog, RecordIndexe
 from tidelog_broker.storage.epoch.segment_engine import segment_engine
 from tidelog_broker.storage.io.errors import EngineMissingError
 from tidelog_broker.storage.io.filesystem import FileSystem
+from tidelog_broker.storage.memory.memory_engine import memory_engine
+from tidelog_broker.storage.memory.memory_store import MEMORY
 from tidelog_broker.storage.segment.disk import Disk
 
 log = logging.getLogger(__name__)
@@ -29,7 +31,7 @@ log = logging.getLogger(__name__)
 GROUP: Final = "tidelog.engines"
 """The entry point group of engines."""
 
-BUILT_IN: Final[Mapping[str, EngineFactory]] = {SEGMENT: segment_engine}
+BUILT_IN: Final[Mapping[str, EngineFactory]] = {SEGMENT: segment_engine, MEMORY: memory_engine}
 
 
 def new_volume(fs: FileSystem) -> Volume:
@@ -168,3 +170,11 @@ def forget_stores(volume: Volume, partition: Path) -> None:
         if volume.fs.is_dir(partition / name):
             with suppress(EngineMissingError):
                 engine_in(volume, partition / name).forget(partition / name)
+
+
+def survives_restart(volume: Volume, engine: str) -> bool:
+    """Return whether an engine keeps what was synced in a restart; True for one that is not installed."""
+    try:
+        return engine_named(volume, engine).capabilities.survives_restart
+    except EngineMissingError:
+        return True

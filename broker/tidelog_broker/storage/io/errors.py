@@ -3,14 +3,15 @@
     ProtocolError
     └── StorageError
         ├── DiskFullError        no space; nothing was written, nothing has changed
-        │   └── NoDescriptorError    the same, because no more files can be opened
+        │   ├── NoDescriptorError    the same, because no more files can be opened
+        │   ├── MemoryFullError      the same, because the memory of an engine is used up
+        │   └── EngineMissingError   the same, because the engine is not installed
         ├── StorageFailedError   a write or a sync failed: this log takes no more writes
         ├── DamagedError         synced bytes have changed
         ├── LimboError           an append to a damaged log
         ├── DivergedError        this copy differs from the decided log
         ├── NotHeldError         missing in this node's copy; another replica has it
-        ├── UnsupportedError     the engine lacks a capability
-        └── EngineMissingError   the engine is not installed
+        └── UnsupportedError     the engine lacks a capability
     LayoutError                  invalid bytes in a file, inside the storage
     NodeDirError                 the data directory cannot be used; the message is for the operator
     ├── NodeDirLockedError       another process has it open
@@ -42,6 +43,14 @@ class DiskFullError(StorageError):
 
 class NoDescriptorError(DiskFullError):
     """No more files can be opened (OVERLOADED). Nothing was written; the same request may succeed later."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.code = pb.OVERLOADED
+
+
+class MemoryFullError(DiskFullError):
+    """The memory of an engine is used up (OVERLOADED). Nothing was stored; the same request may succeed later."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -97,14 +106,17 @@ class UnsupportedError(StorageError):
         self.capability = capability
 
 
-class EngineMissingError(StorageError):
-    """The engine of an epoch is not installed on this node (LIMBO); the epoch can be used once it is."""
+class EngineMissingError(DiskFullError):
+    """The engine of an epoch is not installed on this node (LIMBO). Nothing has changed; once it is, all goes on.
+
+    As without space, nothing is stored, and the rest of the node goes on.
+    """
 
     def __init__(self, engine: str, reason: str) -> None:
         super().__init__(
-            pb.LIMBO,
-            f"engine {engine} is not installed: {reason}; install its package on this node and restart the node",
+            f"engine {engine} is not installed: {reason}; install its package on this node and restart the node"
         )
+        self.code = pb.LIMBO
         self.engine = engine
 
 

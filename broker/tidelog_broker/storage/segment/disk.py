@@ -35,6 +35,7 @@ OPEN_SEGMENTS_MIN: Final = 16
 """Lower bound of that number, in addition to the segments that are appended to."""
 FILES_PER_SEGMENT: Final = 4
 """Descriptors of one segment: its file, a mapping, and one for each index of keys or tags."""
+MEMORY_BYTES_DEFAULT: Final = 256 * MIB
 INDEXES_BYTES_MAX: Final = 64 * MIB
 """Memory bound for the indexes of open segments."""
 
@@ -298,6 +299,8 @@ class Disk:
     """Whether sealed segments are sent from mappings."""
     maps_writes: bool = False
     """Whether segments are appended to through mappings."""
+    memory_bytes: int = MEMORY_BYTES_DEFAULT
+    """Bound of the records of epochs in memory."""
     engines: dict[str, Engine] = field(default_factory=dict)
     """The engines in use, see `storage.engines`."""
 
