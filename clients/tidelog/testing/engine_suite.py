@@ -1,4 +1,4 @@
-"""The conformance suite of storage engines: what the log above an engine relies on.
+"""The conformance suite of storage engines: the properties on which the log above an engine relies.
 
     from tidelog.testing.engine_suite import EngineSuite
 
@@ -291,7 +291,7 @@ class EngineSuite:
 
     @pytest.mark.parametrize("sealed", [False, True])
     def test_truncated_store_continues_at_the_boundary(self, store: EpochStore, sealed: bool) -> None:
-        """The records above a boundary are gone, and others take their place."""
+        """Records above a boundary are removed, and other records continue at the boundary."""
         written = [one for _ in range(20) for one in append(store, [batch([b"a", b"b"], size_bytes=300)])]
         if sealed:
             store.seal()
@@ -414,7 +414,7 @@ class EngineSuite:
     def test_failed_write_is_final(
         self, volume: Volume, fs: FailingFileSystem, directory: Path, operation: str
     ) -> None:
-        """After a failed write or sync the store takes no more writes; what was synced stays readable."""
+        """After a failed write or sync the store takes no more writes; synced records stay readable."""
         if not self.engine_of(volume).capabilities.durable:
             pytest.skip("the engine writes no records to the disk")
         store = self.create(volume, directory)
@@ -481,7 +481,7 @@ class EngineSuite:
         assert (again.state, again.directory, read_all(again)) == ("sealed", renamed, written)
         again.close()
 
-    def test_removed_store_is_gone(self, volume: Volume, directory: Path, store: EpochStore) -> None:
+    def test_name_of_a_removed_store_is_free(self, volume: Volume, directory: Path, store: EpochStore) -> None:
         """Another store may get the directory's name, and has nothing of the removed one."""
         append(store, [batch([b"a"])])
         store.close(sync=False)
@@ -553,7 +553,7 @@ class EngineSuite:
 
     # --- missing records -------------------------------------------------------------------------------
 
-    def test_store_that_lacks_records_is_in_limbo_until_they_are_there(
+    def test_store_that_lacks_records_is_in_limbo_until_its_repair_is_finished(
         self, volume: Volume, fs: FailingFileSystem, directory: Path
     ) -> None:
         """A store created as lacking takes appends, and stays in LIMBO over restarts until the repair is finished."""
@@ -580,7 +580,7 @@ class EngineSuite:
 
     @pytest.mark.parametrize("seed", range(20))
     def test_random_operations_agree_with_a_list(self, volume: Volume, directory: Path, seed: int) -> None:
-        """A store is a list of batches: whatever is done, it has what the list has."""
+        """After random operations a store has the batches of a list that went through the same operations."""
         random = Random(f"engine suite {seed}")
         start = random.choice([(0, 0), (1000, 77)])
         store = self.create(volume, directory, offset=start[0], digest=start[1])

@@ -7,7 +7,7 @@ compaction, repair, reads across epochs) is common to all engines and knows noth
 neither watermarks nor quorums, producers or groups.
 
 Each epoch has a directory of its own, which belongs to the log: the log creates and renames it as the role of the epoch
-changes (`storage.partition.partition_dirs`), always while its store is closed. What lies in the directory is the
+changes (`storage.partition.partition_dirs`), always while its store is closed. The contents of the directory are the
 engine's: segment files, or a reference to data elsewhere.
 
 A call may wait for the disk unless the engine's `Capabilities` list it; it runs on the partition's I/O worker. Errors

@@ -192,7 +192,7 @@ class ScrubPart(ABC):
 
     epoch: int
     path: Path
-    """What is read, for messages."""
+    """The file or directory that is read, for messages."""
 
     @abstractmethod
     def scrub(self, fs: FileSystem, start: object, bytes_max: int) -> Scrubbed:

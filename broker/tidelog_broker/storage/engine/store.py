@@ -32,7 +32,7 @@ def padded(length_bytes: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What an engine can do.
+    """The capabilities of an engine.
 
     Attributes:
         durable: `sync` returns when the records are on a disk.
@@ -352,4 +352,4 @@ class Volume(Protocol):
 
 
 EngineFactory = Callable[[Volume], Engine]
-"""What an entry point of the group `tidelog.engines` names."""
+"""The type of the entry points of the group `tidelog.engines`."""

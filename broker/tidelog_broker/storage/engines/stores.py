@@ -70,7 +70,7 @@ def _factory(name: str) -> EngineFactory:
         if point.name == name:
             try:
                 factory: EngineFactory = point.load()
-            except Exception as error:  # A package of somebody else can raise anything.
+            except Exception as error:  # The package of an engine can raise any error.
                 raise EngineMissingError(name, f"its package cannot be imported: {error}") from error
             return factory
     raise EngineMissingError(name, f"installed are {', '.join(engine_names())}")

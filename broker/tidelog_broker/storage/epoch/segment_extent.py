@@ -16,7 +16,7 @@ _ALL_WINDOWS: Final = 1 << 20
 
 
 class _SegmentIndexes(Protocol):
-    """What maintains the indexes of segments; `RecordIndexes` is above this module."""
+    """The maintenance of indexes of segments; `RecordIndexes` is above this module."""
 
     def prepare(self, segment: Segment, opened: OpenSegment, column: TextColumn, stop: int) -> None:
         """Bring a segment's index as close to slot `stop` as is possible within a lookup."""

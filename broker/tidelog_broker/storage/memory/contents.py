@@ -93,7 +93,7 @@ class Block:
 
 
 class Contents:
-    """What an epoch has in memory, whether its store is open or not.
+    """The records of an epoch in memory; they outlive its store within the process.
 
     Attributes:
         start: the identity and the beginning of the epoch.

@@ -164,8 +164,8 @@ class MemoryEngine(Engine):
                 raise MemoryFullError(
                     f"{needed_bytes:,} bytes do not fit: the memory engine holds {self.used_bytes:,} bytes, of which "
                     f"{self._used[topic_id]:,} are of this topic; at most {self.capabilities.bytes_max:,} "
-                    f"(memory_engine_bytes), and {self._topic_bytes_max:,} of a topic, are allowed; lower the topic's "
-                    "retention_bytes, raise memory_engine_bytes, or send again once retention has deleted old records"
+                    f"of the node, and {self._topic_bytes_max:,} of a topic, are allowed; lower the topic's "
+                    "retention_bytes, or send again once retention has deleted old records"
                 )
             self._used[topic_id] += taken
             self.used_bytes += taken

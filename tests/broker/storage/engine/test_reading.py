@@ -1,4 +1,4 @@
-"""What every reader of a store does if its engine has nothing faster."""
+"""The default methods of readers, for engines without faster ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine need not define."""
+"""The default methods of engines and stores."""
 
 from __future__ import annotations
 

@@ -126,7 +126,9 @@ def test_log_lies_in_several_engines(installed: object) -> None:
     log.close()
 
 
-def test_partition_without_an_engine_says_so_and_is_whole_once_it_is_there(installed: dict[str, EntryPoint]) -> None:
+def test_partition_without_its_engine_names_it_and_opens_whole_with_it(
+    installed: dict[str, EntryPoint],
+) -> None:
     sim = new_disk()
     written = two_epochs(sim)
     point = installed.pop(OTHER)
@@ -162,7 +164,7 @@ def test_new_epoch_of_a_missing_engine_changes_nothing(installed: object) -> Non
     log.close()
 
 
-def test_engine_is_told_before_a_directory_is_removed(installed: object) -> None:
+def test_engine_forgets_a_store_before_its_directory_is_removed(installed: object) -> None:
     sim = new_disk()
     volume = disk_on(sim)
     engine = engine_named(volume, OTHER)

@@ -70,9 +70,7 @@ def test_refusal_names_the_bounds_and_the_remedy() -> None:
     disk = disk_on(new_disk())
     disk.memory_bytes = 1_000_000
     store = created(disk, "topic")
-    with pytest.raises(
-        MemoryFullError, match=r"at most 1,000,000 \(memory_engine_bytes\), and 500,000 of a topic"
-    ) as full:
+    with pytest.raises(MemoryFullError, match=r"at most 1,000,000 of the node, and 500,000 of a topic") as full:
         store.ensure_space(500_001)
     assert full.value.code == pb.OVERLOADED
     append(store, [batch()])
@@ -120,7 +118,7 @@ def test_log_is_whole_after_it_was_closed_and_has_nothing_after_a_restart() -> N
 
 
 def test_durable_epoch_before_a_lost_one_leaves_the_log_as_a_copy() -> None:
-    """The log has no gap: what lies before a lost epoch returns once that one was fetched."""
+    """The log has no gap: epochs before a lost one return once that one was fetched."""
     sim = new_disk()
     log = open_partition(sim)
     written: list[bytes] = []
