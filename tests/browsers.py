@@ -29,13 +29,25 @@ expect.set_options(timeout=WAIT_MS)
 
 @asynccontextmanager
 async def browser_page(
-    *, width: int = 1280, height: int = 900, color_scheme: Literal["light", "dark"] = "light"
+    *,
+    width: int = 1280,
+    height: int = 900,
+    color_scheme: Literal["light", "dark"] = "light",
+    any_certificate: bool = False,
 ) -> AsyncIterator[Page]:
-    """Open a page in a browser of its own; in the end nothing may have failed in it, nor been refused by its policy."""
+    """Open a page in a browser of its own; in the end nothing may have failed in it, nor been refused by its policy.
+
+    Args:
+        any_certificate: whether the browser accepts certificates of CAs that it does not know.
+    """
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         try:
-            page = await browser.new_page(viewport={"width": width, "height": height}, color_scheme=color_scheme)
+            page = await browser.new_page(
+                viewport={"width": width, "height": height},
+                color_scheme=color_scheme,
+                ignore_https_errors=any_certificate,
+            )
             page.set_default_timeout(WAIT_MS)
             faults: list[str] = []
             page.on("pageerror", lambda error: faults.append(str(error)))

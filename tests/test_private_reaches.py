@@ -66,7 +66,7 @@ def counts_of(text: str) -> Counter[str]:
         ("from tidelog_broker.wire.links import _Peer, Links", 1, 0),
         ("monkeypatch.setattr(Links, '_connect', None)", 1, 0),
         ("monkeypatch.setattr(node.broker.links, 'connect', None)", 0, 0),
-        ("monkeypatch.setattr('tidelog_broker.wire.link.GATHER_S', 0)", 0, 1),
+        ("monkeypatch.setattr('tidelog_broker.wire.links.GATHER_S', 0)", 0, 1),
         ("patch.object(paxos, '_quorum', one)", 1, 0),
     ],
 )

@@ -10,6 +10,7 @@ from typing import Final
 
 SLOW: Final = (
     "tests/e2e/test_page.py",
+    "tests/e2e/test_secure_page.py",
     "tests/e2e/test_security_page.py",
     "tests/e2e/test_standard_streams.py",
     "tests/faults/",

@@ -60,8 +60,8 @@ from tidelog_broker.rebalance.ownership_advice import Owned, OwnershipAdvice
 from tidelog_broker.rebalance.preferred_owner import PreferredOwner
 from tidelog_broker.rebalance.temporary_owner import TemporaryOwner
 from tidelog_broker.replication.driver_ports import Tools
-from tidelog_broker.replication.inline_writes import InlineWrites
 from tidelog_broker.replication.journals import Chains
+from tidelog_broker.replication.log_writer import InlineWrites
 from tidelog_broker.replication.replicas import Replication, clock_ms
 from tidelog_broker.replication.takeover_log import TakeoverLog
 from tidelog_broker.storage.io.errors import NodeDirError

@@ -29,8 +29,8 @@ from tidelog_loadtest.measure.results import Result, caption_of, table_of
 from tidelog_loadtest.node import records as bench
 from tidelog_loadtest.node import scan
 from tidelog_loadtest.node.fairness import STAGES, FairnessPlan, fairness
+from tidelog_loadtest.node.key_index import COMPACTED_KEYS, KeyedPlan, keyed
 from tidelog_loadtest.node.key_index import MOMENTS as KEYED_MOMENTS
-from tidelog_loadtest.node.key_index import KeyedPlan, keyed
 from tidelog_loadtest.node.many_partitions import MOMENTS, ManyPlan, many_partitions
 from tidelog_loadtest.node.permissions import PermissionsPlan, permissions
 from tidelog_proto.limits import PARTITIONS_MAX
@@ -226,6 +226,9 @@ def keys(
     ),
     lookups: Annotated[int, typer.Option("--lookups", min=1, help="Number of key lookups.")] = 2_000,
     compacted: Annotated[int, typer.Option("--compacted", min=1, help="Records in the compacted topic.")] = (5_000_000),
+    compacted_keys: Annotated[int, typer.Option("--compacted-keys", min=1, help="Keys of the compacted topic.")] = (
+        COMPACTED_KEYS
+    ),
     size: SizeOption = 100,
     batch_records: BatchOption = 4_000,
     rounds: RoundsOption = 5,
@@ -237,7 +240,9 @@ def keys(
     as_json: JsonOption = False,
 ) -> None:
     """Publish with and without indexes, look up keys, and compact while publishing, on one node."""
-    plan = KeyedPlan(records, lookups, compacted, size, batch_records, rounds, seconds, flush.value, data)
+    plan = KeyedPlan(
+        records, lookups, compacted, size, batch_records, rounds, seconds, flush.value, data, compacted_keys
+    )
     with shown(KEYED_MOMENTS + 2 * rounds) as tell:
         result = uvloop.run(keyed(plan, tell))
     commands.show(result, data, as_json=as_json)

@@ -805,20 +805,22 @@ class ListOffsetsReply(_message.Message):
     def __init__(self, results: _Optional[_Iterable[_Union[ListOffsetsResult, _Mapping]]] = ...) -> None: ...
 
 class ListOffsetsResult(_message.Message):
-    __slots__ = ("error", "offset", "found", "timestamp_us", "log_start_offset", "high_watermark")
+    __slots__ = ("error", "offset", "found", "timestamp_us", "log_start_offset", "high_watermark", "epoch")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     FOUND_FIELD_NUMBER: _ClassVar[int]
     TIMESTAMP_US_FIELD_NUMBER: _ClassVar[int]
     LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     error: Error
     offset: int
     found: bool
     timestamp_us: int
     log_start_offset: int
     high_watermark: int
-    def __init__(self, error: _Optional[_Union[Error, _Mapping]] = ..., offset: _Optional[int] = ..., found: _Optional[bool] = ..., timestamp_us: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ...) -> None: ...
+    epoch: int
+    def __init__(self, error: _Optional[_Union[Error, _Mapping]] = ..., offset: _Optional[int] = ..., found: _Optional[bool] = ..., timestamp_us: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class DeleteRecords(_message.Message):
     __slots__ = ("entries",)

@@ -11,8 +11,8 @@ from typing import Any, Literal, NamedTuple
 
 from tests.broker.peer import NOW_US
 
-from tidelog_broker.core.replication.outbox import ONE_WAY_KINDS
 from tidelog_broker.server.access import RULES
+from tidelog_broker.wire.one_way import ONE_WAY_KINDS
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.record_batch import columns_of, encode_batch
 

@@ -12,11 +12,10 @@ from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.base.node_tls import NodeTls
 from tidelog_broker.core.cluster_secrets import ClusterSecrets
 from tidelog_broker.core.peer_auth import Identity
-from tidelog_broker.core.replication.outbox import LinkMessage
 from tidelog_broker.core.replication.ports import Batch
 from tidelog_broker.node.node import Node
-from tidelog_broker.wire.link import Link
-from tidelog_broker.wire.links import Links
+from tidelog_broker.wire.links import Link, Links
+from tidelog_broker.wire.one_way import LinkMessage
 from tidelog_broker.wire.peers import Peers
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.limits import MIB

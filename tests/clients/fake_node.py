@@ -343,7 +343,9 @@ class FakeConnection(asyncio.Protocol):
             partition = self.node.partitions[entry.topic_id, entry.partition]
             at = entry.WhichOneof("at")
             offset = partition.log_start if at == "earliest" else partition.end_offset
-            reply.results.add(offset=offset, log_start_offset=partition.log_start, high_watermark=partition.end_offset)
+            reply.results.add(
+                offset=offset, log_start_offset=partition.log_start, high_watermark=partition.end_offset, epoch=0
+            )
         self.reply(frame, pb.Envelope(list_offsets_reply=reply))
 
     def on_subscribe(self, frame: Frame) -> None:

@@ -12,12 +12,12 @@ import pytest
 from tests.e2e.counted_calls import Bound, Least, NodeThread, running_nodes
 
 from tidelog import Client
-from tidelog_broker.replication import inline_writes
+from tidelog_broker.replication import log_writer
 from tidelog_proto.names import OFFSETS_TOPIC
 
 pytestmark = pytest.mark.e2e
 
-COORDINATOR: Final = Bound(384, 70)
+COORDINATOR: Final = Bound(300, 57)
 WARM: Final = 30
 COUNTED: Final = 15
 COUNTED_MAX: Final = 200
@@ -31,8 +31,8 @@ def nodes(tmp_path: Path) -> Iterator[dict[str, NodeThread]]:
 
 
 async def test_commit_goes_to_its_coordinator(nodes: dict[str, NodeThread], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inline_writes, "SLOW_S", math.inf)  # a write on a worker takes other calls
-    monkeypatch.setattr(inline_writes, "SLOW_S_PER_BYTE", math.inf)
+    monkeypatch.setattr(log_writer, "SLOW_S", math.inf)  # a write on a worker takes other calls
+    monkeypatch.setattr(log_writer, "SLOW_S_PER_BYTE", math.inf)
     async with Client(",".join(node.address for node in nodes.values())) as client:
         await client.create_topic("t", flush="never", replication_factor=3)
         await client.producer("t").send_many([b"x"] * 1000)

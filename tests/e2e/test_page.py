@@ -124,6 +124,8 @@ async def test_a_group_is_moved_and_a_topic_deleted(stack: LocalStack) -> None:
 
 async def test_the_overview_shows_that_a_node_fails_and_recovers(stack: LocalStack, nodes: list[LocalNode]) -> None:
     async with browser_page(color_scheme="dark", width=360, height=740) as page:
+        async with Client(stack.bootstrap) as client:
+            await client.create_topic("visits", partitions=2, replication_factor=3)
         await go(page, stack)
         await expect(page.get_by_text("No faults are known")).to_be_visible()
         os.kill(stack.nodes[2].process.pid, signal.SIGKILL)
@@ -132,7 +134,14 @@ async def test_the_overview_shows_that_a_node_fails_and_recovers(stack: LocalSta
         assert await accessibility_faults(page) == []
         await go(page, stack, "nodes")
         await expect(page.get_by_text("▲ ")).to_have_count(1)
+        await go(page, stack, "topic/visits")
+        await expect(page.get_by_text("2 partitions with a missing copy: start node3")).to_be_visible()
+        await expect(page.get_by_role("cell", name="missing: node dead")).to_have_count(2)
+        assert await accessibility_faults(page) == []
         assert await page.evaluate("document.documentElement.scrollWidth") <= 360, "nothing is wider than a phone"
         async with running("node node3", nodes[2].command):
             await go(page, stack)
             await expect(page.get_by_text("No faults are known")).to_be_visible(timeout=SLOW_MS)
+            await go(page, stack, "topic/visits")
+            await expect(page.get_by_role("row", name=re.compile("active"))).to_have_count(2)
+            await expect(page.get_by_text("missing")).to_have_count(0)

@@ -94,6 +94,7 @@ LISTED = [
 ]
 
 FURTHER = [
+    Mutant("an owner that keeps its deadlines over every step", driver.deadlines_kept_over_every_step),
     Mutant("a reboot forgotten by the next start", driver.reboot_noted_in_memory, mixture="rebooted holder"),
     Mutant("backfill cut short", log.fill_cut_short),
     Mutant("readers past the commit", driver.reads_past_commit),

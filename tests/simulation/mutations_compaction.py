@@ -21,7 +21,7 @@ from tidelog_broker.replication.logged_producers import LoggedProducers
 from tidelog_broker.replication.replica_log import ReplicaLog
 from tidelog_broker.storage.directory.epoch_dir import remove_epoch_dir
 from tidelog_broker.storage.engine.store import Volume
-from tidelog_broker.storage.partition import compacted_copies, compaction_pass
+from tidelog_broker.storage.partition import compacted_copies, newest_search
 from tidelog_broker.storage.partition.compacted_copies import CompactedCopies
 from tidelog_broker.storage.partition.compaction_pass import FinishedVersion, Terms
 from tidelog_broker.storage.partition.copied_batches import LogPosition
@@ -41,7 +41,7 @@ def older_value_kept() -> Replacements:
         grouped = pa.concat_tables(tables).group_by("key", use_threads=False).aggregate([("offset", "min")])
         return grouped.rename_columns(["key", "offset"])
 
-    return [(compaction_pass, "_merged", oldest)]
+    return [(newest_search, "_merged", oldest)]
 
 
 def tombstones_dropped_at_once() -> Replacements:

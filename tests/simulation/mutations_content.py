@@ -13,7 +13,7 @@ from tidelog_broker.core.replication.producers import StoredBatch
 from tidelog_broker.partition import deduplication
 from tidelog_broker.partition.content_history import ContentHistory
 from tidelog_broker.partition.deduplication import Deduplication
-from tidelog_broker.partition.pending_acks import PendingAcks, Settle
+from tidelog_broker.partition.pipeline import PendingAcks, Settle
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.deduplication import without_dropped
 from tidelog_proto.batch.header import stamp_owner, unpack_header

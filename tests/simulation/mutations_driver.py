@@ -12,6 +12,7 @@ from tests.simulation.machine import Machine
 from tidelog_broker.core.replication.chain import EpochChain
 from tidelog_broker.core.replication.effects import SyncLog
 from tidelog_broker.core.replication.producers import ProducerTable
+from tidelog_broker.core.replication.replica_state import ReplicaState
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.partition.state import PartitionState
 from tidelog_broker.replication import log_writer
@@ -152,3 +153,8 @@ def limbo_not_heeded() -> Replacements:
             self.end_doubt()
 
     return [(ReplicaLog, "_heal", cut)]
+
+
+def deadlines_kept_over_every_step() -> Replacements:
+    """An owner does not ask its parts for their deadlines again, whatever a step has done."""
+    return [(ReplicaState, "only_replicated", property(lambda _: True, lambda *_: None))]

@@ -11,13 +11,12 @@ from tidelog_broker.core.replication.backfill import Backfill
 from tidelog_broker.core.replication.catch_up import CatchUp
 from tidelog_broker.core.replication.effects import Truncate, WriteChain
 from tidelog_broker.core.replication.epoch_writer import Owner
-from tidelog_broker.core.replication.log_tail import LogTail
 from tidelog_broker.core.replication.ownership import Ownership
 from tidelog_broker.core.replication.peer_fetch import PeerFetch
 from tidelog_broker.core.replication.ports import Batch, Position
 from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_broker.core.replication.replica import Replica
-from tidelog_broker.core.replication.replica_state import ReplicaState
+from tidelog_broker.core.replication.replica_state import LogTail, ReplicaState
 from tidelog_broker.storage.engine.store import padded
 from tidelog_broker.storage.partition.copied_batches import LogPosition
 from tidelog_broker.storage.partition.partial_copy import PartialCopy

@@ -11,8 +11,7 @@ from tidelog_broker.core.replication.epoch_writer import Owner
 from tidelog_broker.node import reboot_mark
 from tidelog_broker.partition.access import Access
 from tidelog_broker.partition.partition import Partition
-from tidelog_broker.partition.pending_acks import PendingAcks, _settle
-from tidelog_broker.partition.pipeline import Pipeline
+from tidelog_broker.partition.pipeline import PendingAcks, Pipeline, _settle
 from tidelog_broker.partition.reader import PartitionReader
 from tidelog_broker.replication import log_writer
 from tidelog_broker.replication.driver import ReplicaDriver

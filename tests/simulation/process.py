@@ -39,8 +39,8 @@ from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.scrubber import Scrubber
 from tidelog_broker.partition.tools import PartitionTools
 from tidelog_broker.replication.driver_ports import Tools
-from tidelog_broker.replication.inline_writes import InlineWrites
 from tidelog_broker.replication.journals import Chains
+from tidelog_broker.replication.log_writer import InlineWrites
 from tidelog_broker.replication.replicas import NewPartition, Replication
 from tidelog_broker.replication.takeover_log import TakeoverLog
 from tidelog_broker.storage.io.errors import StorageError, StorageFailedError

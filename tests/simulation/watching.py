@@ -19,6 +19,7 @@ from tests.simulation.lies import lie
 from tidelog_broker.core.replication.effects import Append, ReadLog
 from tidelog_broker.core.replication.epoch_writer import Group
 from tidelog_broker.core.replication.ports import Batch
+from tidelog_broker.core.replication.replica import Replica
 from tidelog_broker.partition import partition
 from tidelog_broker.partition.retention import Retention
 from tidelog_broker.replication import log_writer
@@ -46,6 +47,7 @@ def watched(world: World) -> Iterator[None]:
             (ReplicaDriver, "assign", watch.assign),
             (ReplicaDriver, "delete_below", watch.delete_below),
             (PartitionLog, "_delete_oldest", watch.delete_oldest),
+            (Replica, "deadline_ms", watch.deadline_ms),
         ):
             stack.enter_context(patch.object(target, name, watching(getattr(target, name))))
         stack.enter_context(patch.object(partition, "log", _losses(world)))
@@ -118,6 +120,18 @@ class _Watch:
             original(driver, offset)
 
         return delete_below
+
+    def deadline_ms(self, original: property) -> property:
+        """A deadline that an owner has kept is the one that its parts name when they are asked again."""
+
+        def deadline_ms(replica: Replica) -> int | None:
+            kept_ms: int | None = original.__get__(replica)
+            replica.deadlines_known = False
+            asked_ms: int | None = original.__get__(replica)
+            assert kept_ms == asked_ms, f"the kept deadline is {kept_ms}, the parts name {asked_ms}"
+            return kept_ms
+
+        return property(deadline_ms)
 
     def delete_oldest(self, original: Callable[..., int]) -> Callable[..., int]:
         def delete_oldest(log: PartitionLog) -> int:

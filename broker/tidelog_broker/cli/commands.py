@@ -29,7 +29,7 @@ from tidelog_broker.node.node import Node
 from tidelog_broker.storage.io.errors import NodeDirError, OldCopyError
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.process.crashes import prepare_for_crashes
-from tidelog_proto.process.garbage_collection import tune_garbage_collection
+from tidelog_proto.process.server_tuning import tune_server
 from tidelog_proto.process.settings import SettingsError, load_settings
 from tidelog_proto.process.standard_streams import queued_streams
 from tidelog_proto.process.stop_signals import stop_on_signals
@@ -137,7 +137,7 @@ async def _serve(settings: NodeSettings, *, replaces: bool) -> int:
         with stop_on_signals(STOP_SIGNALS, lambda _: node.lifecycle.ask_to_stop()):
             if await _started(node):
                 _print_ready(node)
-                tune_garbage_collection()
+                tune_server()
                 await node.run_until_stopped()
             return _exit_code(node)
 

@@ -39,8 +39,7 @@ from tidelog_broker.core.placement.registry import NodeRegistry
 from tidelog_broker.core.replication.effects import PeerMessage, Sending
 from tidelog_broker.core.replication.ports import Plan
 from tidelog_broker.core.topics import PartitionKey, TopicRegistry
-from tidelog_broker.wire.link import unreachable
-from tidelog_broker.wire.links import Address, Links
+from tidelog_broker.wire.links import Address, Links, unreachable
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.wire.frames import Frame

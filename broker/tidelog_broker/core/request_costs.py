@@ -168,7 +168,7 @@ COSTS: Final[dict[str, Cost]] = {
         mib_us=2_000,
     ),
     "producer_begin": Cost(
-        200, 250, _ENTRIES, lambda envelope: len(envelope.producer_begin.entries), "partition", Pace.SLICES
+        200, 320, _ENTRIES, lambda envelope: len(envelope.producer_begin.entries), "partition", Pace.SLICES
     ),
     "fetch": Cost(100, 25, FILTERED * _ENTRIES, _fetched, "partition", Pace.SLICES),
     "list_offsets": Cost(100, 30, LOOK_UP_KEY * _ENTRIES, _look_ups, "partition", Pace.SLICES),
@@ -183,7 +183,7 @@ COSTS: Final[dict[str, Cost]] = {
     "committed": Cost(200, 5, _ENTRIES, lambda envelope: len(envelope.committed.entries), "position", Pace.PAGES),
     "group_heartbeat": Cost(2_000, 0.08, 2 * HELD_MAX + JOIN, _heartbeat, "held partition or load", Pace.AT_ONCE),
     "group_describe": Cost(2_000, pace=Pace.PAGES),
-    "group_list": Cost(6_000, pace=Pace.PAGES),
+    "group_list": Cost(15_000, pace=Pace.PAGES),
     "group_delete": Cost(1_000),
     "topic_create": Cost(
         1_000, 19, PARTITIONS_MAX, lambda envelope: envelope.topic_create.config.partitions, "partition", Pace.SLICES

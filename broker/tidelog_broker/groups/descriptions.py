@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from tidelog_broker.core.groups.partition_lists import keys_of, partitions_of
+from tidelog_broker.core.groups.partition_lists import partitions_of, same_partitions
 from tidelog_broker.core.groups.positions import GroupOffsets
 from tidelog_broker.core.groups.records import GroupRecords
 from tidelog_broker.core.topics import PartitionKey, TopicRegistry
@@ -87,7 +87,7 @@ class Descriptions:
     def summary(self, name: str) -> pb.GroupSummary:
         """Return a group's summary."""
         record = self._record(name)
-        moving = any(keys_of(member.held) != keys_of(member.target) for member in record.members)
+        moving = not all(same_partitions(member.held, member.target) for member in record.members)
         return pb.GroupSummary(
             group=name,
             generation=record.generation,

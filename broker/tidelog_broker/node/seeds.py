@@ -13,8 +13,7 @@ from typing import Final, NamedTuple
 
 from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.base.node_tls import NodeTls
-from tidelog_broker.wire.link import Link
-from tidelog_broker.wire.links import Address
+from tidelog_broker.wire.links import Address, Link
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import MIB, PROTOCOL_VERSION

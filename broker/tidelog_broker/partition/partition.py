@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from bisect import bisect_left
 from collections.abc import Sequence
 from functools import partial
 
@@ -104,7 +105,9 @@ class Partition:
     def appended(self, appends: Sequence[Append], *, seconds: float) -> None:
         """Feed the ring with durable batches, count them, and start the next group."""
         group, end_offset = self.pipeline.group, appends[-1].end_offset
-        self.tools.metrics.append_seconds.observe(seconds)
+        durations = self.tools.metrics.append_seconds
+        durations.counts[bisect_left(durations.bounds_s, seconds)] += 1
+        durations.sum_s += seconds
         if appends[-1].epoch != self.replica.state.chain.active.epoch:
             pass  # The end was decided meanwhile: the ring begins there, and later records are truncated next.
         elif group is not None and group.end_offset <= end_offset:
@@ -124,7 +127,11 @@ class Partition:
                 self._feed(RingEntry(header.base_offset, header.end_offset, header.record_count, data))
         else:
             self._restart_ring(end_offset)
-        self.snapshots.appended(appends)
+        snapshots = self.snapshots
+        for one in appends:
+            snapshots.batches += len(one.batches)
+        if snapshots.batches >= snapshots.due_batches:
+            snapshots.write_due()
         if self._sync_timer is None and self.replica.state.active.flush == pb.INTERVAL:
             delay_s = self.state.topic.config.flush_interval_ms / 1000
             self._sync_timer = self.tools.loop.call_later(delay_s, self._sync_now)

@@ -63,7 +63,8 @@ class Partitions:
         self._tasks = tasks
         self._topics = topics
         self._open_ahead = OPEN_AHEAD if open_ahead is None else open_ahead
-        self._by_topic: dict[bytes, dict[int, Partition]] = {}
+        self.by_topic: dict[bytes, dict[int, Partition]] = {}
+        """The open partitions by topic id and number; others only read it."""
         self._open_count = 0
         self._long_lived = LongLived()
         self.closed = ClosedPartitions()
@@ -84,7 +85,7 @@ class Partitions:
             ProtocolError: UNKNOWN_TOPIC or UNKNOWN_PARTITION, NOT_OWNER if this node does not store it, EPOCH_CHANGING
                 if it is closed, or the error of the last attempt to open it.
         """
-        partition = self._by_topic.get(topic_id, {}).get(index)
+        partition = self.by_topic.get(topic_id, {}).get(index)
         if partition is not None:
             return partition
         record = self._topics.with_id(topic_id)
@@ -102,20 +103,20 @@ class Partitions:
 
     def find(self, key: PartitionKey) -> Partition | None:
         """Return a partition if this node stores it and it is open."""
-        return self._by_topic.get(key[0], {}).get(key[1])
+        return self.by_topic.get(key[0], {}).get(key[1])
 
     def of_topic(self, topic_id: bytes) -> list[Partition]:
         """Return the open partitions of a topic, in order; empty if it is unknown."""
-        stored = self._by_topic.get(topic_id, {})
+        stored = self.by_topic.get(topic_id, {})
         return [stored[index] for index in sorted(stored)]
 
     def all(self) -> list[Partition]:
         """Return every open partition."""
-        return [partition for stored in self._by_topic.values() for partition in stored.values()]
+        return [partition for stored in self.by_topic.values() for partition in stored.values()]
 
     def stores_all(self, record: pb.TopicRecord) -> bool:
         """Return whether this node stores all partitions of a topic, open or not."""
-        open_count = len(self._by_topic.get(record.topic_id, ()))
+        open_count = len(self.by_topic.get(record.topic_id, ()))
         return open_count + self.closed.count(record.topic_id) >= record.config.partitions
 
     async def awake(self, keys: Iterable[PartitionKey]) -> None:
@@ -161,7 +162,7 @@ class Partitions:
         if record.deleted:
             self._drop(record)
             return
-        for partition in self._by_topic.get(record.topic_id, {}).values():
+        for partition in self.by_topic.get(record.topic_id, {}).values():
             partition.reconfigure(record)
         for index in range(record.config.partitions):
             if index and index % FOLLOWED_AT_ONCE == 0:
@@ -205,7 +206,7 @@ class Partitions:
         return genesis
 
     def _count_topics(self) -> None:
-        self.tools.metrics.topics.set(len({*self._by_topic, *self.closed.topics()}))
+        self.tools.metrics.topics.set(len({*self.by_topic, *self.closed.topics()}))
 
     # --- opening ---------------------------------------------------------------------------------------
 
@@ -249,7 +250,7 @@ class Partitions:
             await self.tools.io.call(io_key, store.close)
             raise gone(current)
         partition = Partition(self.tools, current or record, index, driver, io_key)
-        self._by_topic.setdefault(key[0], {})[index] = partition
+        self.by_topic.setdefault(key[0], {})[index] = partition
         self._open_count += 1
         self._long_lived.made()
         self.closed.discard(key)
@@ -299,7 +300,7 @@ class Partitions:
     def _drop(self, record: pb.TopicRecord) -> None:
         topic_id = record.topic_id
         partitions, is_stored = self.of_topic(topic_id), bool(self.closed.count(topic_id))
-        self._by_topic.pop(topic_id, None)
+        self.by_topic.pop(topic_id, None)
         self._open_count -= len(partitions)
         self._long_lived.dropped(len(partitions))
         self.closed.forget_topic(topic_id)

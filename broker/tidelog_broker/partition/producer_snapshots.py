@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from typing import Final
 
 from tidelog_broker.base.offload import Offload
-from tidelog_broker.core.replication.effects import Append
 from tidelog_broker.core.replication.epoch_writer import Owner
 from tidelog_broker.partition.state import PartitionState
 from tidelog_broker.replication.replica_log import ReplicaLog
@@ -27,8 +25,10 @@ class SnapshotWriter:
         self._view = view
         self._workers = workers
         self._io_key = io_key
-        self._batches = 0
-        """Batches appended since the newest snapshot."""
+        self.batches = 0
+        """Batches appended since the newest snapshot; the partition counts them."""
+        self.due_batches = PRODUCER_SNAPSHOT_BATCHES
+        """With so many of them `write_due` has to be called."""
         self._first: ProducerSnapshot | None = None
         """State of an owner that its log does not contain, to be written as soon as the log exists."""
 
@@ -47,22 +47,22 @@ class SnapshotWriter:
             self._write(snapshot)
         else:
             self._first = snapshot
+            self.due_batches = 0
 
-    def appended(self, appends: Sequence[Append]) -> None:
-        """Count durable batches, and write a snapshot if it is due."""
-        for one in appends:
-            self._batches += len(one.batches)
+    def write_due(self) -> None:
+        """Write the snapshots that are due, after an append."""
         if self._first is not None:
             snapshot, self._first = self._first, None
+            self.due_batches = PRODUCER_SNAPSHOT_BATCHES
             self._write(snapshot)
-        if self._batches >= PRODUCER_SNAPSHOT_BATCHES:
+        if self.batches >= PRODUCER_SNAPSHOT_BATCHES:
             self.save()
 
     def save(self) -> None:
         """Write a snapshot of the current log in the background, unless nothing was appended since the last one."""
-        if not self._batches:
+        if not self.batches:
             return
-        self._batches = 0
+        self.batches = 0
         replica = self._state.replica
         owner = replica.state.owner
         if owner is not None:

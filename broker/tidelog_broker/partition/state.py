@@ -46,7 +46,8 @@ class PartitionState:
         self._node_id = self._known.node_id
         self._looked_at: pb.EpochDescriptor | None = None
         self._is_alone = False
-        self._quorum_known: tuple[pb.EpochDescriptor, ProtocolError | None] | None = None
+        self.quorum_known: tuple[pb.EpochDescriptor, ProtocolError | None] | None = None
+        """The result of `quorum_lost` for an epoch; None if it has to be computed."""
         self._routed = self._known.active
         self._route = route_of(self._routed)
 
@@ -192,16 +193,6 @@ class PartitionState:
             return self.not_owner()
         return self.quorum_lost()
 
-    def appender(self) -> Owner | ProtocolError | None:
-        """Return the owner's state if a group may be appended now, else `unwritable`; None if it soon may."""
-        writer, known = self.replica.writer, self._quorum_known
-        if writer is None or self.refusal is not None:
-            return self.unwritable() or writer
-        # A writer owns the active epoch, takes part in it, and is a quorum of a single copy.
-        if known is None or known[0] is not self._known.active:
-            return self.quorum_lost() or writer
-        return known[1] or writer
-
     @property
     def lacks_quorum(self) -> bool:
         """Whether this node has a copy and too few other replicas are alive to accept records."""
@@ -209,9 +200,9 @@ class PartitionState:
 
     def quorum_lost(self) -> ProtocolError | None:
         """Return why there is no quorum, None if there is one; cached until the set of live nodes changes."""
-        active, known = self._known.active, self._quorum_known
+        active, known = self._known.active, self.quorum_known
         if known is None or known[0] is not active:
-            known = self._quorum_known = (active, self._count_living(active))
+            known = self.quorum_known = (active, self._count_living(active))
         return known[1]
 
     def _count_living(self, active: pb.EpochDescriptor) -> ProtocolError | None:
@@ -229,7 +220,7 @@ class PartitionState:
 
     def forget_quorum(self) -> None:
         """Recount the live replicas, because the set of live nodes has changed."""
-        self._quorum_known = None
+        self.quorum_known = None
 
     def not_owner(self) -> ProtocolError:
         """Return the error that sends a client to the owner."""

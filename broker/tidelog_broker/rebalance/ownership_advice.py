@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from tidelog_broker.cluster.cluster_view import Cluster
+from tidelog_broker.core.replication.epoch_writer import Follower
 from tidelog_broker.core.replication.ports import Plan
-from tidelog_broker.core.replication.push import Follower
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 

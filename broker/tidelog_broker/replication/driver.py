@@ -51,7 +51,7 @@ from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.replication import log_writer
 from tidelog_broker.replication.background_syncs import BackgroundSyncs
 from tidelog_broker.replication.driver_ports import Listener, Tools
-from tidelog_broker.replication.inline_writes import sleeps
+from tidelog_broker.replication.log_writer import sleeps
 from tidelog_broker.replication.replica_log import BatchRange, ReplicaLog
 from tidelog_broker.storage.io.errors import DamagedError, StorageError
 from tidelog_proto import broker_pb2 as pb
@@ -121,6 +121,8 @@ class ReplicaDriver:
         self._may_be_due = False
         """Whether the effects being carried out may move the deadline to an earlier time."""
         self._decisions_queued = 0
+        self._synced = (-1, False)
+        """The epoch of the newest append, and whether its appends are synced."""
         self._in_doubt = bool(view.doubt)
         self._ahead = BackgroundSyncs(tools.ahead, io_key, view, done=self._synced_ahead, failed=self._fail)
 
@@ -222,7 +224,7 @@ class ReplicaDriver:
     def compacted(self) -> None:
         """Report that compaction has replaced epochs by new versions."""
         if not self.stopped:
-            self.replica.backfill.go_on(self._tools.now_ms())
+            self.replica.compacted(self._tools.now_ms())
             self.pump()
 
     def delete_below(self, offset: int) -> None:
@@ -338,7 +340,7 @@ class ReplicaDriver:
             if not has_space and placed.owner != state.node_id:
                 size_bytes = sum(map(len, effect.batches))
                 self.queued_bytes += size_bytes
-                self._tools.peers_budget.take_anyway(size_bytes)
+                self._tools.peers_budget.used_bytes += size_bytes
         elif isinstance(effect, AppendPartialCopy):
             size_bytes = sum(map(len, effect.batches))
             self._count(size_bytes)
@@ -393,7 +395,9 @@ class ReplicaDriver:
     def _append(self, group: list[Append]) -> None:
         """Write appends on the event loop if that is fast, else on the worker."""
         started = time.perf_counter()
-        synced = self.view.synced(group[0].epoch)
+        epoch, synced = self._synced
+        if epoch != group[0].epoch:
+            epoch, synced = self._synced = (group[0].epoch, self.view.synced(group[0].epoch))
         inline_writes = self._tools.inline_writes
         if not synced and not self._tools.io.pending:
             size_bytes = log_writer.padded_bytes(group)
@@ -465,7 +469,7 @@ class ReplicaDriver:
             queued = self._queue.popleft()
             if queued.size_bytes:
                 self.queued_bytes -= queued.size_bytes
-                self._tools.peers_budget.take_anyway(-queued.size_bytes)
+                self._tools.peers_budget.used_bytes -= queued.size_bytes
             if isinstance(queued.effect, Truncate | SetAside | DropCopy):
                 self._cuts.popleft()
             elif isinstance(queued.effect, WriteChain):

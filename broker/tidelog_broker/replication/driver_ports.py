@@ -12,8 +12,8 @@ from typing import Protocol
 from tidelog_broker.base.offload import Offload
 from tidelog_broker.core.replication.effects import Append, EpochDecided, Sending
 from tidelog_broker.core.replication.ports import ClusterHints
-from tidelog_broker.replication.inline_writes import InlineWrites
 from tidelog_broker.replication.journals import Chains
+from tidelog_broker.replication.log_writer import InlineWrites
 from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.wire.budget import Budget
 from tidelog_proto.process.hot_path_metrics import Tally

@@ -14,13 +14,12 @@ from typing import NamedTuple
 from tidelog_broker.core.replication.chain import EpochChain
 from tidelog_broker.core.replication.effects import ReadLog
 from tidelog_broker.core.replication.ports import Position
-from tidelog_broker.core.replication.replica_state import Doubt
+from tidelog_broker.core.replication.replica_state import Doubt, syncs_appends
 from tidelog_broker.replication.logged_producers import LoggedProducers
 from tidelog_broker.storage.io.errors import DamagedError, DiskFullError, NotHeldError, StorageFailedError
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.batch.header import unpack_header
-from tidelog_proto.batch.record_batch import crc_checked_body
+from tidelog_proto.batch.header import crc_checked_body, unpack_header
 from tidelog_proto.errors import ProtocolError
 
 log = logging.getLogger(__name__)
@@ -53,7 +52,6 @@ class ReplicaLog:
         self.producers = LoggedProducers(store, chain, lambda: self._log_start)
         """The producers' state in the log."""
         self._limbo: str | None = None
-        self._synced: tuple[int, bool] | None = None
         self._rebooted = rebooted
         self._short = False
         self._without_producers: int | None = None
@@ -94,10 +92,7 @@ class ReplicaLog:
 
     def synced(self, epoch: int) -> bool:
         """Return whether an append to an epoch is acknowledged only after a sync."""
-        known = self._synced
-        if known is None or known[0] != epoch:
-            known = self._synced = (epoch, self._chain.descriptor(epoch).flush in {pb.ALWAYS, pb.FLUSH_UNSPECIFIED})
-        return known[1]
+        return syncs_appends(self._chain.descriptor(epoch))
 
     def _others_hold(self, epoch: int) -> bool:
         holders = {*self._chain.descriptor(epoch).placement, *self._chain.active.placement}

@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from tidelog_broker.core.replication.outbox import LinkMessage
 from tidelog_broker.core.replication.ownership import Ownership
 from tidelog_broker.core.replication.ports import Batch, Timing
 from tidelog_broker.core.replication.replica import Replica
@@ -27,6 +26,7 @@ from tidelog_broker.replication.driver_ports import Tools
 from tidelog_broker.replication.replica_log import ReplicaLog
 from tidelog_broker.storage.partition.log_start import load_log_start
 from tidelog_broker.storage.partition.partition_log import PartitionLog
+from tidelog_broker.wire.one_way import LinkMessage
 from tidelog_proto import broker_pb2 as pb
 
 LOOK_MS: Final = 5

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from tidelog_broker.broker import Broker
-from tidelog_broker.core.replication.outbox import ONE_WAY_KINDS
 from tidelog_broker.core.request_costs import COSTS
 from tidelog_broker.server.access import AccessChecks, end_reason
 from tidelog_broker.server.gateway_tickets import charge
@@ -44,6 +43,7 @@ from tidelog_broker.server.session_end import client_error
 from tidelog_broker.wire import quota_account
 from tidelog_broker.wire.caller_shares import begin_work
 from tidelog_broker.wire.connection import Connection, Request
+from tidelog_broker.wire.one_way import ONE_WAY_KINDS
 from tidelog_broker.wire.read_turns import WORK_BYTES_PER_US, ReadTurns
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.auth.client_address import counted_address

@@ -32,7 +32,7 @@ from tidelog_broker.wire.budget import SMALL_ENVELOPE_BYTES, overloaded
 from tidelog_broker.wire.caller_shares import CallerShares
 from tidelog_broker.wire.connection_host import ConnectionHost, SubscriptionPump
 from tidelog_broker.wire.frame_admission import FrameAdmission
-from tidelog_broker.wire.inbox import Inbox
+from tidelog_broker.wire.one_way import Inbox
 from tidelog_broker.wire.quota_account import Account
 from tidelog_broker.wire.read_turns import ENVELOPE_WEIGHT, REQUEST_BYTES, TURN_BYTES, ReadTurn, RemainingWork
 from tidelog_broker.wire.send_budget import SendBacklog
@@ -44,8 +44,7 @@ from tidelog_proto.limits import FORWARDED_IN_FLIGHT_MAX, FRAME_BYTES_MAX_BEFORE
 from tidelog_proto.printable import printable
 from tidelog_proto.tls.certificate_names import names_in
 from tidelog_proto.wire.frame_receiver import DECLINED, FrameReceiver
-from tidelog_proto.wire.frames import Frame, encode_frame
-from tidelog_proto.wire.gathered_write import JOIN_BYTES_MAX, write_parts
+from tidelog_proto.wire.frames import JOIN_BYTES_MAX, Frame, encode_frame, write_parts
 
 log = logging.getLogger(__name__)
 
@@ -576,13 +575,17 @@ class Connection(asyncio.BufferedProtocol):
                 return False
         elif self.meter is not None:
             self.meter.came(self, size_bytes)
-        return not size_bytes or self.server.budget.take(size_bytes) or self._admission.has_room_for(size_bytes)
+        budget = self.server.budget
+        if budget.used_bytes + size_bytes <= budget.bytes_max:
+            budget.used_bytes += size_bytes
+            return True
+        return not size_bytes or self._admission.has_room_for(size_bytes)
 
     def _give_back(self, size_bytes: int) -> None:
         self._requests -= 1
         self._in_flight_bytes -= size_bytes
         if size_bytes:
-            self.server.budget.give_back(size_bytes)
+            self.server.budget.used_bytes -= size_bytes
         account = self.account
         if account is not None:
             account.in_flight_bytes -= size_bytes

@@ -15,7 +15,7 @@ from tidelog_broker.base.offload import Offload
 from tidelog_broker.core.peer_auth import Challenge, Identity
 from tidelog_broker.wire.budget import Budget
 from tidelog_broker.wire.connection import Connection
-from tidelog_broker.wire.inbox import Inbox, Received
+from tidelog_broker.wire.one_way import Inbox, Received
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import FRAME_BYTES_MAX

@@ -41,8 +41,7 @@ from tidelog_proto.limits import FRAME_BYTES_MAX, FRAME_BYTES_MAX_BEFORE_HELLO, 
 from tidelog_proto.process.busy_poll import IdlePoll
 from tidelog_proto.tls.stream import NotTlsError, TlsError, open_stream
 from tidelog_proto.wire.frame_receiver import FrameReceiver
-from tidelog_proto.wire.frames import Frame, encode_frame
-from tidelog_proto.wire.gathered_write import JOIN_BYTES_MAX, write_parts
+from tidelog_proto.wire.frames import JOIN_BYTES_MAX, Frame, encode_frame, write_parts
 from tidelog_proto.wire.name_resolution import connect_to
 from tidelog_proto.wire.pending_requests import PendingRequests, settle
 from tidelog_proto.wire.pushed_events import PushedEvent, event_of

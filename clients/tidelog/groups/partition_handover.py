@@ -208,7 +208,8 @@ class PartitionHandover:
             await self.initial_positions.store(
                 own, lambda where: self._started_partitions.get((topic_id, where.partition)) == where
             )
-        if await self._call(self._group_options.on_assigned, frozenset(starts)):
+        on_assigned = self._group_options.on_assigned
+        if await self._call(on_assigned, frozenset(starts), lambda: not membership.is_over(session_time())):
             self._assignment.release(starts)
 
     def _is_revoking_earlier(self, topic: str, topic_id: bytes) -> bool:
@@ -260,8 +261,18 @@ class PartitionHandover:
             await self._finish_loss(positions)
             return
         unreported = frozenset(positions) - self._revoked
-        self._revoked |= unreported
-        await self._call(self._group_options.on_revoked, unreported)
+
+        def begin() -> bool:
+            # Asked again, because the callbacks before this one may have outlasted the session.
+            if membership.is_over(session_time()):
+                return False
+            self._revoked |= unreported
+            return True
+
+        await self._call(self._group_options.on_revoked, unreported, begin)
+        if not unreported <= self._revoked:
+            await self._finish_loss(positions)
+            return
         await self._settle_commits()
         if not self._ended:
             if self._group_options.commit == "manual":
@@ -303,12 +314,23 @@ class PartitionHandover:
 
     # --------------------------------------------------------------------------------------------- internals
 
-    async def _call(self, callback: OnPartitions | None, partitions: frozenset[TopicPartition]) -> bool:
-        """Call a callback of the application; return whether it succeeded."""
+    async def _call(
+        self,
+        callback: OnPartitions | None,
+        partitions: frozenset[TopicPartition],
+        begin: Callable[[], bool] = lambda: True,
+    ) -> bool:
+        """Call a callback of the application; return whether it succeeded.
+
+        Args:
+            begin: called when the callbacks before this one have ended; False: the callback is not called.
+        """
         if callback is None or not partitions or self._callback_task is asyncio.current_task():
-            return True  # the callback closes the consumer
+            return begin()  # the callback closes the consumer
         try:
             async with self._callback_lock:
+                if not begin():
+                    return False
                 self._callback_task = asyncio.current_task()
                 waits = callback(partitions)
                 if inspect.isawaitable(waits):

@@ -99,9 +99,11 @@ class OffsetSearch:
         for partition, result in zip(group, results, strict=True):
             try:
                 offset = self.found[partition] = offset_of(result, by_time=by_time)
-                if self._at == "latest":
+                # The end is in another epoch than the known one if the owner has changed since.
+                epoch = result.epoch if result.HasField("epoch") else None
+                if epoch is not None or self._at == "latest":
                     end_offset = offset.high_watermark
-                    self._router.known_ends.note(route.topic_id, partition, epoch=None, end_offset=end_offset)
+                    self._router.known_ends.note(route.topic_id, partition, epoch=epoch, end_offset=end_offset)
             except TidelogError as error:
                 self._router.learn_from(self._topic, error, partition)
                 self.failures[partition] = error

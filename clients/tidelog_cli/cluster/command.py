@@ -102,6 +102,7 @@ def status(
 
 def print_status(cluster: ClusterStatus, *, internal: bool) -> None:
     """Print the nodes and the partitions as tables; `internal` includes internal topics."""
+    down = {node.node_id for node in cluster.nodes if not node.alive}
     print_table(NODE_COLUMNS, [_node_row(node) for node in cluster.nodes], title=f"cluster {cluster.cluster_id.hex()}")
     print_table(
         PARTITION_COLUMNS,
@@ -111,7 +112,7 @@ def print_status(cluster: ClusterStatus, *, internal: bool) -> None:
                 partition.partition,
                 partition.owner,
                 partition.epoch,
-                copies_text(partition),
+                copies_text(partition, down=down),
                 ABSENT if has_unknown_offsets(partition) else partition.high_watermark - partition.log_start_offset,
                 ABSENT if has_unknown_offsets(partition) else bytes_text(partition.size_bytes),
                 partition.state,
@@ -121,7 +122,7 @@ def print_status(cluster: ClusterStatus, *, internal: bool) -> None:
             for partition in topic.partitions
         ],
     )
-    for text in (missing_text(cluster), ownerless_text(cluster), stopped_text(cluster)):
+    for text in (missing_text(cluster), ownerless_text(cluster), stopped_text(cluster), *down_texts(cluster)):
         if text:
             note(text)
     if unfinished := level_text(cluster):
@@ -179,6 +180,23 @@ def missing_text(cluster: ClusterStatus) -> str:
         f"{counted(len(names), 'partition')} without a quorum ({listing}): writes fail, committed records can be "
         f"read{''.join(internal)}; missing nodes: {away}"
     )
+
+
+def down_texts(cluster: ClusterStatus) -> list[str]:
+    """Return a line for each node that is down and should store copies: how many are missing, and the remedy."""
+    texts: list[str] = []
+    for node in cluster.nodes:
+        names = [f"{t.name}/{p.partition}" for t in cluster.topics for p in t.partitions if node.node_id in p.placement]
+        if node.alive or not names:
+            continue
+        users_first = sorted(names, key=lambda name: name.startswith("__"))
+        listing = ", ".join(users_first[:SHOWN_MAX]) + (", …" if len(names) > SHOWN_MAX else "")
+        verb = "lacks" if len(names) == 1 else "lack"
+        texts.append(
+            f"node {node.node_id} is down: {counted(len(names), 'partition')} {verb} its copy ({listing}); start it, "
+            "or if its disk is lost replace it (docs/clusters.md, Replace)"
+        )
+    return texts
 
 
 def ownerless_text(cluster: ClusterStatus) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -15,6 +16,11 @@ from tidelog_cli.base.output import DEFAULT_BOOTSTRAP, BootstrapOption, print_js
 from tidelog_cli.base.session import with_client
 from tidelog_cli.top.figures import Figures, figures_of
 from tidelog_cli.top.sampling import take_sample
+from tidelog_proto.process.stop_signals import stop_on_signals
+
+STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SIGNAL_EXIT: Final = 128
+"""A command that a signal ends has this exit code plus the number of the signal."""
 
 
 def register(app: typer.Typer) -> None:
@@ -53,5 +59,7 @@ async def _run(client: Client, interval_s: float, *, internal: bool) -> int:
     from tidelog_cli.top.app import TopApp  # noqa: PLC0415 - an extra
 
     app = TopApp(lambda: take_sample(client), interval_s=interval_s, internal=internal)
-    await app.run_async()
+    # The default action of a signal would leave the terminal in its raw mode, on the alternate screen.
+    with stop_on_signals(STOP_SIGNALS, lambda number: app.exit(return_code=SIGNAL_EXIT + number)):
+        await app.run_async()
     return app.return_code or 0

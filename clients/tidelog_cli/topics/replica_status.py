@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from tidelog import Partition
@@ -16,18 +17,25 @@ FAULT_WORDS: Final = {
 """Texts of a copy's faults; `docs/clusters.md` explains them."""
 
 
-def copies_text(partition: Partition) -> str:
-    """Return a partition's copies, with lag and fault if the owner reports them."""
+def copies_text(partition: Partition, *, down: Collection[str] = ()) -> str:
+    """Return a partition's copies, with lag and fault if the owner reports them.
+
+    Args:
+        down: the nodes that are not alive. The owner reports their copies as complete until there are newer records.
+    """
     replicas = {replica.node_id: replica for replica in partition.replicas}
     return " ".join(
-        node_id if (replica := replicas.get(node_id)) is None else _replica_text(replica)
-        for node_id in partition.placement
+        _copy_text(node_id, replicas.get(node_id), is_down=node_id in down) for node_id in partition.placement
     )
 
 
-def _replica_text(replica: Replica) -> str:
-    words = [f"{replica.lag:,}"]
-    if not replica.streaming:
+def _copy_text(node_id: str, replica: Replica | None, *, is_down: bool) -> str:
+    if replica is None:
+        return f"{node_id} (down)" if is_down else node_id
+    words = [] if is_down and not replica.lag else [f"{replica.lag:,}"]
+    if is_down:
+        words.append("down")
+    if not replica.streaming and not is_down:
         words.append("catching up")
     if replica.missing_records:
         words.append(f"{replica.missing_records:,} older to fetch")

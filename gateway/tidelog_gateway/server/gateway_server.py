@@ -33,7 +33,7 @@ from tidelog_gateway.server.listeners import BACKLOG, listen
 from tidelog_gateway.server.tls import GatewayTls
 from tidelog_gateway.server.websocket_protocol import bounded_websocket
 from tidelog_gateway.settings import GatewaySettings
-from tidelog_proto.process.garbage_collection import tune_garbage_collection
+from tidelog_proto.process.server_tuning import tune_server
 from tidelog_proto.process.stop_signals import stop_on_signals
 
 BODIES_SHARE: Final = 0.5
@@ -171,5 +171,5 @@ def serve(settings: GatewaySettings, context: Context | None = None) -> None:
     listener = listen(settings)
     with contextlib.closing(listener):
         server = make_server(settings, create_app(settings, opener=partial(open_client, context=context)), listener)
-        server.on_started = tune_garbage_collection
+        server.on_started = tune_server
         server.run(sockets=[listener])

@@ -12,7 +12,7 @@ from tidelog_gateway.app import create_app, open_client
 from tidelog_gateway.server.gateway_server import GatewayServer, make_server
 from tidelog_gateway.settings import GatewaySettings
 from tidelog_gateway.worker_channel.peers import Duties, Peers
-from tidelog_proto.process.garbage_collection import tune_garbage_collection
+from tidelog_proto.process.server_tuning import tune_server
 
 
 class WorkerServer:
@@ -31,7 +31,7 @@ class WorkerServer:
         self._others: dict[int, asyncio.AbstractServer] = {}
         self._duties: asyncio.Queue[Duties] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
-        server.on_started = tune_garbage_collection
+        server.on_started = tune_server
         server.on_ready = self._begin
         server.on_stopping = self._end
         server.on_stopped = peers.send_final_metrics

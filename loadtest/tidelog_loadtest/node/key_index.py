@@ -1,9 +1,9 @@
 """`tidelog bench keys`: the cost and the effect of key and tag indexes and of compaction on one node.
 
 published   keyed, tagged batches to a topic without indexes and to one with both, alternating in rounds
-looked up   the newest record of random keys in a topic with an index
-compacted   a topic with `COMPACTED_KEYS` keys: rate of a compaction pass, and the latency of single publishes to
-another partition of the topic, with and without a pass
+looked up   the newest record of random keys in a topic with an index, once the node has indexed all of it
+compacted   a topic with `COMPACTED_KEYS` keys, or as many as asked for: rate of a compaction pass, and the latency of
+single publishes to another partition of the topic, with and without a pass
 probed      the limit probe of compaction: it reads the same files and groups as many keys by Arrow
 """
 
@@ -42,6 +42,8 @@ MOMENTS: Final = 5
 """Number of progress steps without the publishing rounds."""
 QUIET_S: Final = 3.0
 """Duration of the single publishes without a compaction pass."""
+INDEX_BEHIND_BYTES_MAX: Final = 4 << 20
+"""Bytes at the end of the log that a lookup itself reads into the index."""
 PROBE_READ_BYTES: Final = 4 << 20
 _MB: Final = 1_000_000
 
@@ -54,6 +56,7 @@ class KeyedPlan:
         records: records in the topic with an index for key lookups.
         lookups: number of key lookups.
         compacted: records in the compacted topic.
+        compacted_keys: keys of the compacted topic, which repeat in order.
         size_bytes, batch_records: size of a value and records per batch; keys add `KEY_BYTES`.
         rounds, seconds: rounds, and duration of publishing to each topic.
         flush: setting of the topics.
@@ -69,6 +72,7 @@ class KeyedPlan:
     seconds: float = 2.0
     flush: FlushName = "never"
     data: Path | None = None
+    compacted_keys: int = COMPACTED_KEYS
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +231,8 @@ class _Measuring:
         async with self._client.producer(INDEXED) as producer:
             await self._send(producer, records=max(plan.batch_records, plan.records - result.stored))
         result.stored += self._next_key - first
+        while (await self._client.topic(INDEXED)).partitions[0].unindexed_bytes > INDEX_BEHIND_BYTES_MAX:  # noqa: ASYNC110 - a node has no event for it
+            await asyncio.sleep(0.1)
         self._say("filled")
         random = np.random.default_rng(7)
         times: list[float] = []
@@ -247,7 +253,7 @@ class _Measuring:
             STATE, partitions=2, flush=plan.flush, cleanup="compact", dirty_percent=100, compaction_lag_ms=3_600_000
         )
         async with client.producer(STATE) as producer:
-            await self._send(producer, records=plan.compacted, modulus=COMPACTED_KEYS)
+            await self._send(producer, records=plan.compacted, modulus=plan.compacted_keys)
             self._say("filled again")
             result.quiet = Times.of(await self._times(producer, asyncio.create_task(asyncio.sleep(QUIET_S))))
             self._say("published alone")
@@ -301,15 +307,16 @@ class _Measuring:
 
 def probe_compaction(segments: Sequence[Path], plan: KeyedPlan) -> float:
     """Read files, and find the last of each key in as many keys as the compacted topic has; return the time in s."""
-    distinct = keys_of(range(COMPACTED_KEYS))
+    count = plan.compacted_keys
+    distinct = keys_of(range(count))
     began_s = time.perf_counter()
     for path in segments:
         with path.open("rb", buffering=0) as file:
             while file.read(PROBE_READ_BYTES):
                 pass
     last = pa.table([distinct.slice(0, 0), pa.array([], pa.int64())], names=["key", "offset"])
-    for first in range(0, plan.compacted, COMPACTED_KEYS):
-        rows = pa.table([distinct, pa.array(np.arange(first, first + COMPACTED_KEYS))], names=["key", "offset"])
+    for first in range(0, plan.compacted, count):
+        rows = pa.table([distinct, pa.array(np.arange(first, first + count))], names=["key", "offset"])
         grouped = pa.concat_tables([last, rows]).group_by("key", use_threads=False).aggregate([("offset", "max")])
         last = grouped.rename_columns(["key", "offset"])
     return time.perf_counter() - began_s

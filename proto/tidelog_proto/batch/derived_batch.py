@@ -185,10 +185,19 @@ def filter_batch(view: Buffer, *, key: bytes | None = None, tag: str | None = No
         ProtocolError: as `RecordBatch.parse`; BATCH_TOO_LARGE as `Deriver.finish`.
     """
     batch = RecordBatch.parse(view)
-    header = batch.header
     keep = matching_rows(batch, key=key, tag=tag)
     if keep is None or keep.all():
         return None if keep is None else view
+    return kept_rows(batch, keep)
+
+
+def kept_rows(batch: RecordBatch, keep: Keep) -> bytearray | None:
+    """Return some records of a stored batch as `filter_batch` does; None for no records.
+
+    Raises:
+        ProtocolError: BATCH_TOO_LARGE as `Deriver.finish`.
+    """
+    header = batch.header
     rows = survivors_of(batch, keep, weighed=False)
     if rows is None:
         return None
@@ -284,7 +293,7 @@ def _encode(rows: list[Survivors], base_offset: int, last_offset_delta: int) -> 
         base_timestamp_us=int(stamps_us.min()),
         max_timestamp_us=int(stamps_us.max()),
     )
-    return bytearray(b"".join((header.pack(), body)))
+    return bytearray().join((header.pack(), body))
 
 
 def _body_of(columns: pa.RecordBatch) -> tuple[Codec, memoryview, int]:

@@ -324,6 +324,24 @@ def whole_common_batch(buffer: Buffer) -> BatchHeader | None:
     return header
 
 
+def crc_checked_body(header: BatchHeader, buffer: Buffer) -> memoryview:
+    """Return the body after a header that was parsed from the start of `buffer`.
+
+    Raises:
+        ProtocolError: CORRUPT_BATCH if the buffer is not exactly one batch, or the body CRC does not match.
+    """
+    if len(buffer) != header.length:
+        raise _corrupt(f"the batch has {header.length} bytes, the buffer {len(buffer)}")
+    body = memoryview(buffer)[HEADER_BYTES:]
+    if (found_crc := crc32c(body)) != header.body_crc:
+        raise ProtocolError(
+            pb.CORRUPT_BATCH,
+            f"the header declares CRC32C {header.body_crc:#010x} for the body, its bytes have "
+            f"{found_crc:#010x}: the batch was damaged in transit or on disk",
+        )
+    return body
+
+
 def _check(header: BatchHeader, known_flags: int) -> None:
     """Refuse invalid flags, lengths and counts."""
     if header.flags & ~known_flags or (header.flags & _CODEC_MASK) >> _CODEC_SHIFT >= len(_CODECS):

@@ -24,7 +24,16 @@ from crc32c import crc32c
 from tidelog_proto.batch.arrow_layout import check_layout, places_of
 from tidelog_proto.batch.columns import HEADERS_TYPE, OFFSET_DELTA, TIMESTAMP_TYPE, stored_schema_of
 from tidelog_proto.batch.compression import encode_body
-from tidelog_proto.batch.header import COLUMN_FLAGS, OFFSET_MAX, BatchHeader, Buffer, Codec, Flags, unpack_header
+from tidelog_proto.batch.header import (
+    COLUMN_FLAGS,
+    OFFSET_MAX,
+    BatchHeader,
+    Buffer,
+    Codec,
+    Flags,
+    crc_checked_body,
+    unpack_header,
+)
 from tidelog_proto.batch.ipc_message import (
     PREFIX_BYTES,
     NumberPlaces,
@@ -35,7 +44,6 @@ from tidelog_proto.batch.ipc_message import (
     parse_message,
     uncompressed_bytes,
 )
-from tidelog_proto.batch.record_batch import crc_checked_body
 from tidelog_proto.limits import KIB
 
 WHOLE_BYTES_MAX: Final = 2 * KIB

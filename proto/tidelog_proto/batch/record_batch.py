@@ -27,6 +27,7 @@ from tidelog_proto.batch.header import (
     Codec,
     Flags,
     batch_length,
+    crc_checked_body,
     flags_with_codec,
     has_body,
     unpack_header,
@@ -303,24 +304,6 @@ class RecordBatch:
 def plain_columns_of(batch: RecordBatch) -> PlainColumns | None:
     """Return the columns of a batch read without pyarrow; None for slices and batches that need `columns`."""
     return None if batch._first else plain_columns(batch.header, batch._body)  # noqa: SLF001 - of this module
-
-
-def crc_checked_body(header: BatchHeader, buffer: Buffer) -> memoryview:
-    """Return the body after a header that was parsed from the start of `buffer`.
-
-    Raises:
-        ProtocolError: CORRUPT_BATCH if the buffer is not exactly one batch, or the body CRC does not match.
-    """
-    if len(buffer) != header.length:
-        raise ProtocolError(pb.CORRUPT_BATCH, f"the batch has {header.length} bytes, the buffer {len(buffer)}")
-    body = memoryview(buffer)[HEADER_BYTES:]
-    if (found_crc := crc32c(body)) != header.body_crc:
-        raise ProtocolError(
-            pb.CORRUPT_BATCH,
-            f"the header declares CRC32C {header.body_crc:#010x} for the body, its bytes have "
-            f"{found_crc:#010x}: the batch was damaged in transit or on disk",
-        )
-    return body
 
 
 def decode_columns(header: BatchHeader, body: Buffer) -> pa.RecordBatch:

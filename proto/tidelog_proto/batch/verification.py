@@ -31,7 +31,7 @@ import pyarrow.compute as pc
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.arrow_layout import check_layout
 from tidelog_proto.batch.compression import decompressed_message
-from tidelog_proto.batch.header import BatchHeader, Buffer, Codec, Flags, unpack_header
+from tidelog_proto.batch.header import BatchHeader, Buffer, Codec, Flags, crc_checked_body, unpack_header
 from tidelog_proto.batch.ipc_message import (
     LZ4_FRAME,
     PREFIX_BYTES,
@@ -43,7 +43,7 @@ from tidelog_proto.batch.ipc_message import (
     parse_message,
     uncompressed_bytes,
 )
-from tidelog_proto.batch.record_batch import crc_checked_body, read_columns, timestamp_range
+from tidelog_proto.batch.record_batch import read_columns, timestamp_range
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import TAG_BYTES_MAX
 
@@ -52,7 +52,9 @@ _REMEMBERED_BYTES_MAX: Final = 1024
 _BYTES_ONLY: Final = frozenset({Flags.VALUE, Flags.KEY | Flags.VALUE})
 _BY_HAND_BYTES_MAX: Final = 64 * 1024
 _OFFSET_PAIR: Final = struct.Struct("<ii")
-_CONTINUATION: Final = 0xFFFFFFFF
+_METADATA_BYTES: Final = struct.Struct("<i")
+_METADATA_BYTES_AT: Final = 4
+"""Position of the metadata length in the prefix of a message."""
 
 
 class _Checked(NamedTuple):
@@ -134,30 +136,30 @@ def _check_description(header: BatchHeader, codec: Codec, message: Buffer) -> _C
 
     The last buffer contains the tags if there are any, so its size bounds the length of each tag.
     """
-    length = metadata_bytes(message)
-    if codec in _COMPRESSION_OF or length > _REMEMBERED_BYTES_MAX:
+    declared_bytes = _METADATA_BYTES.unpack_from(message, _METADATA_BYTES_AT)[0] if len(message) >= PREFIX_BYTES else 0
+    if codec in _COMPRESSION_OF or not 0 < declared_bytes <= _REMEMBERED_BYTES_MAX:
         return _Checked(_lengths(header, codec, message, parse_message(message))[-1])
-    metadata = bytes(message[PREFIX_BYTES : PREFIX_BYTES + length])
-    return _checked_plain(metadata, len(message), header.flags, header.record_count, header.uncompressed_length)
+    head = bytes(message[: PREFIX_BYTES + declared_bytes])
+    return _checked_plain(head, len(message), header.flags, header.record_count, header.uncompressed_length)
 
 
 @lru_cache(maxsize=1024)
 def _checked_plain(
-    metadata: bytes, message_bytes: int, flags: int, record_count: int, uncompressed_length: int
+    head: bytes, message_bytes: int, flags: int, record_count: int, uncompressed_length: int
 ) -> _Checked:
-    """Check a description without buffer compression; the result depends only on these arguments.
+    """Check a prefix and description without buffer compression; the result depends only on these arguments.
 
     Cached, because producers of small batches repeatedly send the same few shapes; that saves half of the check.
     """
     header = BatchHeader(flags, 0, uncompressed_length, record_count, 0)
+    metadata = head[PREFIX_BYTES : PREFIX_BYTES + metadata_bytes(head)]
     description = describe(metadata, message_bytes)
     lengths = _lengths(header, header.codec, b"", description)
     is_bytes_only = record_count == 1 and flags in _BYTES_ONLY and not any(nulls for _, nulls in description.nodes)
     if not is_bytes_only or message_bytes > _BY_HAND_BYTES_MAX:
         return _Checked(lengths[-1])
     # pyarrow checks more of the description. Zeros are valid offsets.
-    prefix = struct.pack("<Ii", _CONTINUATION, len(metadata))
-    read_columns(header, b"".join((prefix, metadata, bytes(description.body_length))))
+    read_columns(header, b"".join((head, bytes(description.body_length))))
     # The buffers of each column are validity, offsets and data. `flags` has no codec, so the body is the message.
     offsets, data_bytes = description.buffers[1::3], lengths[2::3]
     pairs = tuple((description.body_at + at, size) for (at, _), size in zip(offsets, data_bytes, strict=True))

@@ -8,7 +8,7 @@ default. The process's default pool is unchanged: a library must not change it.
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import Final
 
 import pyarrow as pa
@@ -26,8 +26,12 @@ def batch_pool() -> pa.MemoryPool:
         return pa.default_memory_pool()
 
 
+allocate_large: Final = partial(pa.allocate_buffer, memory_pool=batch_pool())
+"""Returns an Arrow buffer of at least `SMALL_BYTES`, without a Python call."""
+
+
 def allocate(size_bytes: int) -> memoryview:
     """Return `size_bytes` of writable memory, aligned to 64 bytes from `SMALL_BYTES` on."""
     if size_bytes < SMALL_BYTES:
         return memoryview(bytearray(size_bytes))
-    return memoryview(pa.allocate_buffer(size_bytes, memory_pool=batch_pool())).cast("B")
+    return memoryview(allocate_large(size_bytes)).cast("B")

@@ -60,25 +60,28 @@ class TallyCounter(Collector):
 
 
 class Durations(Collector):
-    """A histogram of seconds."""
+    """A histogram of seconds.
+
+    A frequent caller may do what `observe` does: `counts[bisect_left(bounds_s, seconds)] += 1` and `sum_s += seconds`.
+    """
 
     def __init__(self, name: str, text: str, registry: CollectorRegistry, *, bounds_s: Sequence[float]) -> None:
         self._name, self._text = name, text
-        self._bounds_s = list(bounds_s)
-        self._counts = [0] * (len(self._bounds_s) + 1)
-        self._sum_s = 0.0
+        self.bounds_s = list(bounds_s)
+        self.counts = [0] * (len(self.bounds_s) + 1)
+        self.sum_s = 0.0
         registry.register(self)
 
     def observe(self, seconds: float) -> None:
         """Record a duration."""
-        self._counts[bisect_left(self._bounds_s, seconds)] += 1
-        self._sum_s += seconds
+        self.counts[bisect_left(self.bounds_s, seconds)] += 1
+        self.sum_s += seconds
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metric for a scrape, with cumulative buckets."""
         buckets: list[tuple[str, float]] = []
         total = 0
-        for bound, count in zip([*map(str, self._bounds_s), "+Inf"], self._counts, strict=True):
+        for bound, count in zip([*map(str, self.bounds_s), "+Inf"], self.counts, strict=True):
             total += count
             buckets.append((bound, total))
-        yield HistogramMetricFamily(self._name, self._text, buckets=buckets, sum_value=self._sum_s)
+        yield HistogramMetricFamily(self._name, self._text, buckets=buckets, sum_value=self.sum_s)

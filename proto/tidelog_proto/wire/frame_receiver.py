@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.limits import ENVELOPE_BYTES_MAX, FRAME_PREFIX_BYTES
-from tidelog_proto.process.buffers import allocate
+from tidelog_proto.process.buffers import SMALL_BYTES, allocate, allocate_large
 from tidelog_proto.wire.frames import PREFIX, U32_BYTES, Frame, parse_envelope, parse_prefix
 from tidelog_proto.wire.pushed_events import PushedEvent, pushed_event
 
@@ -199,7 +199,9 @@ class FrameReceiver:
         end = attachment + attachment_bytes
         if end > filled:
             self._attachment_filled = filled - attachment
-            self._attachment = allocate(attachment_bytes)
+            is_small = attachment_bytes < SMALL_BYTES
+            memory = allocate(attachment_bytes) if is_small else memoryview(allocate_large(attachment_bytes)).cast("B")
+            self._attachment = memory
             self._attachment[: self._attachment_filled] = scratch[attachment:filled]
             self.incomplete = envelope
             end = filled

@@ -118,7 +118,9 @@ async def test_stop_reason_is_the_last_line(
         self.lifecycle.give_up("the cluster has removed 'log1'")
 
     monkeypatch.setattr(Node, "start", start_and_be_removed)
-    monkeypatch.setattr(commands, "tune_garbage_collection", lambda: None)
+    tuned: list[bool] = []
+    monkeypatch.setattr(commands, "tune_server", lambda: tuned.append(True))
     settings = settings_of(data=tmp_path / "d", port=0, management_port=0)
     assert await commands._serve(settings, replaces=False) == os.EX_CONFIG
     assert capsys.readouterr().err.splitlines()[-1] == "tidelog node: the cluster has removed 'log1'"
+    assert tuned == [True]

@@ -15,11 +15,10 @@ from tidelog_broker.core.replication.chain import EpochChain
 from tidelog_broker.core.replication.effects import Effect, Send
 from tidelog_broker.core.replication.epoch_writer import Owner
 from tidelog_broker.core.replication.fence import Fence
-from tidelog_broker.core.replication.log_tail import LogTail
 from tidelog_broker.core.replication.paxos import decision_value
 from tidelog_broker.core.replication.ports import Batch, Plan, Position, Timing
 from tidelog_broker.core.replication.producers import ProducerTable
-from tidelog_broker.core.replication.replica_state import Doubt, ReplicaState
+from tidelog_broker.core.replication.replica_state import Doubt, LogTail, ReplicaState
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import unpack_header
@@ -141,7 +140,7 @@ class Bench(ReplicaState):
             cluster_hints=self.hints,
             timing=Timing(),
             doubt=doubt,
-            no_space=lambda _: None,
+            no_space=lambda _tail, _now_ms: None,
         )
         if self.is_member:
             self.fence = Fence(KEY, self.active)

@@ -18,7 +18,7 @@ from tidelog_broker.core.topics import META_KEY, META_TOPIC_ID, OFFSETS_KEY
 from tidelog_broker.metadata import meta_freshness
 from tidelog_broker.metadata.meta_freshness import MetaFreshness
 from tidelog_broker.node.node import Node
-from tidelog_broker.wire.link import unreachable
+from tidelog_broker.wire.links import unreachable
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.wire.frames import Frame
 

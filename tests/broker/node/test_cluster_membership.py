@@ -14,7 +14,7 @@ from tidelog_broker.core.peer_auth import Identity
 from tidelog_broker.core.topics import META_KEY
 from tidelog_broker.node.directory_admission import IdentityError
 from tidelog_broker.wire.handshake_incarnations import HandshakeIncarnations
-from tidelog_broker.wire.link import Link
+from tidelog_broker.wire.links import Link
 from tidelog_proto import broker_pb2 as pb
 
 

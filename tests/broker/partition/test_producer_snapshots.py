@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tests.broker.faulty_disk import FaultyDisk
-from tests.broker.replica_logs import chain_of, group, open_log, view_of, write_epoch
+from tests.broker.replica_logs import chain_of, open_log, view_of, write_epoch
 
 from tidelog_broker.base.offload import Offload
 from tidelog_broker.core.replication.epoch_writer import Owner
@@ -73,7 +73,9 @@ async def test_snapshot_is_saved_as_soon_as_the_log_exists(tmp_path: Path) -> No
         writer.begin_epoch(owner(told(other), end, is_logged=False))
         assert list(store.reader.load_producer_snapshots()) == []
         store.start_epoch(1, 2)
-        writer.appended([group(2, 0, b"c", epoch=1, start_offset=2)])
+        writer.batches += 1
+        assert writer.batches >= writer.due_batches, "the first append makes it due"
+        writer.write_due()
     [kept] = store.reader.load_producer_snapshots()
     assert kept[:3] == (0, *end)
     table, _ = view_of(store, chain_of(end), log_start=2).producers.at(2, log_start=2)

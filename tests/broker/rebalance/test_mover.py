@@ -11,8 +11,8 @@ from tests.holding import entries_of
 from tidelog_broker.cluster.cluster_view import Cluster
 from tidelog_broker.core.membership.members import Address, Member, Members, MemberState
 from tidelog_broker.core.placement.registry import NodeRegistry
+from tidelog_broker.core.replication.epoch_writer import Follower
 from tidelog_broker.core.replication.ports import Plan
-from tidelog_broker.core.replication.push import Follower
 from tidelog_broker.core.topics import PartitionKey, TopicRegistry
 from tidelog_broker.rebalance import copy_progress, mover
 from tidelog_broker.rebalance.copy_progress import STALLED_MS, CopyReport, NewCopies

@@ -3,8 +3,8 @@ from __future__ import annotations
 from tests.broker.rebalance.test_mover import TOPIC, World
 
 from tidelog_broker.core.membership.members import MemberState
+from tidelog_broker.core.replication.epoch_writer import KEEPS_UP_MS, Follower
 from tidelog_broker.core.replication.ports import Plan
-from tidelog_broker.core.replication.push import KEEPS_UP_MS, Follower
 from tidelog_broker.rebalance.ownership_advice import (
     AGAIN_S,
     AGAIN_S_MAX,

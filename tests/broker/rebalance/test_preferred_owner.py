@@ -4,7 +4,7 @@ import pytest
 from tests.broker.founded import Founded
 from tests.broker.rebalance.test_mover import PARTITIONS, TOPIC, World
 
-from tidelog_broker.core.replication.push import Follower
+from tidelog_broker.core.replication.epoch_writer import Follower
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_broker.rebalance import mover
 from tidelog_broker.rebalance.ownership_advice import AGAIN_S_MAX, Advice, Owned

@@ -9,8 +9,8 @@ from tests.broker.founded import Founded
 from tests.broker.peer import Peer
 from tests.broker.rebalance.test_mover import PARTITIONS, TOPIC, World
 
+from tidelog_broker.core.replication.epoch_writer import Follower
 from tidelog_broker.core.replication.ports import Timing
-from tidelog_broker.core.replication.push import Follower
 from tidelog_broker.core.topics import META_KEY, PartitionKey
 from tidelog_broker.rebalance import mover, temporary_owner
 from tidelog_broker.rebalance.ownership_advice import AGAIN_S_MAX, Advice, Owned

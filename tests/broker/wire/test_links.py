@@ -15,8 +15,7 @@ from tests.broker.stand import Stand, settled
 from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.core.cluster_secrets import ClusterSecrets
 from tidelog_broker.node.node import Node
-from tidelog_broker.wire.link import Link
-from tidelog_broker.wire.links import Links
+from tidelog_broker.wire.links import Link, Links
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import MIB

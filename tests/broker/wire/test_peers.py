@@ -7,7 +7,7 @@ from tests.broker.linked import Ear, ack, identity, join, linked
 from tests.broker.stand import settled
 
 from tidelog_broker.node.node import Node
-from tidelog_broker.wire.link import OneWay
+from tidelog_broker.wire.one_way import OneWay
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 

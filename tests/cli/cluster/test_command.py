@@ -87,6 +87,19 @@ def test_the_status_shows_versions_and_asks_for_an_upgrade_to_be_finalised(capsy
     assert level_text(ClusterStatus(b"", (new,))) == "", "asked of an older build"
 
 
+def test_copies_on_a_node_that_is_down_are_marked_with_the_remedy(capsys: pytest.CaptureFixture[str]) -> None:
+    nodes = (Node("a", "h", 1), Node("b", "h", 2, alive=False, state="no answer", membership="dead"))
+    replicas = (Replica("a", 9, 0), Replica("b", 9, 0))
+    partitions = tuple(Partition(at, "a", 3, ("a", "b"), state="active", replicas=replicas) for at in range(10))
+    print_status(ClusterStatus(b"", nodes, (Topic("t", b"", partitions),)), internal=False)
+    told = capsys.readouterr()
+    assert told.out.count("a (0) b (down)") == 10
+    assert "node b is down: 10 partitions lack its copy (t/0, t/1, " in told.err
+    assert "start it, or if its disk is lost replace it" in told.err
+    print_status(ClusterStatus(b"", nodes[:1], (Topic("t", b"", partitions),)), internal=False)
+    assert "is down" not in capsys.readouterr().err
+
+
 def test_an_upgrade_is_finalised_by_a_command(cli: Cli) -> None:
     told = cli("cluster", "finalize")
     assert (told.code, told.out) == (

@@ -21,6 +21,13 @@ def test_copies_are_shown_with_what_they_lack() -> None:
     assert copies_text(in_doubt) == "a (0) b (0, not whole)"
 
 
+def test_a_copy_on_a_node_that_is_down_is_marked() -> None:
+    replicas = (Replica("a", 9, 0), Replica("b", 9, 0), Replica("c", 2, 7, streaming=False))
+    partition = Partition(0, "a", 3, ("a", "b", "c"), replicas=replicas)
+    assert copies_text(partition, down={"b", "c"}) == "a (0) b (down) c (7, down)"
+    assert copies_text(Partition(0, "a", 3, ("a", "b")), down={"a"}) == "a (down) b"
+
+
 @pytest.mark.parametrize(
     ("fault", "words"),
     [

@@ -20,8 +20,7 @@ from tidelog.errors import (
 )
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.process.busy_poll import IdlePoll
-from tidelog_proto.wire.frames import Frame, encode_frame
-from tidelog_proto.wire.gathered_write import JOIN_BYTES_MAX
+from tidelog_proto.wire.frames import JOIN_BYTES_MAX, Frame, encode_frame
 from tidelog_proto.wire.pushed_events import PushedEvent
 
 STATUS = pb.Envelope(cluster_status=pb.ClusterStatus())

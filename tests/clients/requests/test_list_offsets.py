@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 from tests.clients.fake_node import FakeConnection, FakeNode
 
@@ -9,6 +11,7 @@ from tidelog.errors import BadReplyError, OffsetOutOfRangeError
 from tidelog.model import TopicPartition
 from tidelog.requests import committed_positions, fetch_and_commit, list_offsets
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.wire.frames import Frame
 
 
 async def test_answer_with_too_few_results_is_refused(
@@ -19,6 +22,26 @@ async def test_answer_with_too_few_results_is_refused(
     with pytest.raises(BadReplyError, match="0 results for 4 entries"):
         await list_offsets.list_offsets(router, "wide", "latest", None)
     assert node.requests.count("list_offsets") > 1, "retried on a new connection"
+
+
+@pytest.mark.parametrize("at", ["latest", "earliest"])
+async def test_replica_of_a_later_epoch_that_lags_behind_an_answered_end_is_asked_again(
+    node: FakeNode, router: Router, monkeypatch: pytest.MonkeyPatch, at: Literal["latest", "earliest"]
+) -> None:
+    node.reach("wide", 5)
+    await fetch_and_commit.fetch(router, "wide", 0, 5)  # the end is 5 in epoch 0
+    end = pb.ListOffsetsResult(offset=7 if at == "latest" else 0, high_watermark=7, epoch=9)
+    told = pb.Envelope(list_offsets_reply=pb.ListOffsetsReply(results=[end]))
+    monkeypatch.setattr(FakeConnection, "on_list_offsets", lambda peer, frame: peer.reply(frame, told))
+    await list_offsets.list_offsets(router, "wide", at, [0])
+    answers = [pb.FetchResult(next_offset=6, high_watermark=6, epoch=9)] * 2
+    answers += [pb.FetchResult(next_offset=7, high_watermark=7, epoch=9)]
+
+    def on_fetch(peer: FakeConnection, frame: Frame) -> None:
+        peer.reply(frame, pb.Envelope(fetch_reply=pb.FetchReply(results=[answers.pop(0)])))
+
+    monkeypatch.setattr(FakeConnection, "on_fetch", on_fetch)
+    assert (await fetch_and_commit.fetch(router, "wide", 0, 6)).next_offset == 7
 
 
 async def test_commit_refuses_only_positions_beyond_the_end(node: FakeNode, router: Router) -> None:

@@ -10,8 +10,11 @@ import pytest
 from tests.gateway.conftest import Serve
 from tests.gateway.fake_log import FakeLog
 
+from tidelog_gateway.server import gateway_server
+from tidelog_gateway.server.gateway_server import GatewayServer
 from tidelog_gateway.server.listeners import listen
 from tidelog_gateway.settings import GatewaySettings
+from tidelog_proto.process.server_tuning import tune_server
 
 
 async def test_a_stop_wakes_requests_that_wait_for_records(serve: Serve, log: FakeLog) -> None:
@@ -24,6 +27,13 @@ async def test_a_stop_wakes_requests_that_wait_for_records(serve: Serve, log: Fa
         response = await waiting
     assert response.status_code == 200
     assert response.json()["records"] == []
+
+
+def test_the_process_of_a_gateway_is_tuned_at_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[object] = []
+    monkeypatch.setattr(GatewayServer, "run", lambda server, **_: started.append(server.on_started))
+    gateway_server.serve(GatewaySettings(http_port=0), None)
+    assert started == [tune_server]
 
 
 async def test_the_ready_line_has_the_port(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,14 +16,12 @@ from tests.simulation.whole.loop import Ordered, process_here
 from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.base.node_tls import NodeTls
 from tidelog_broker.core.peer_auth import Challenge, Identity
-from tidelog_broker.core.replication.outbox import LinkMessage
 from tidelog_broker.core.replication.ports import Batch
 from tidelog_broker.core.security.session import Session
 from tidelog_broker.wire.connection import Connection, Request
 from tidelog_broker.wire.handshake_incarnations import HandshakeIncarnations
-from tidelog_broker.wire.inbox import Inbox
-from tidelog_broker.wire.link import Link, RemovedError, unreachable
-from tidelog_broker.wire.links import _FINAL, Address, LinkEvents
+from tidelog_broker.wire.links import _FINAL, Address, Link, LinkEvents, RemovedError, unreachable
+from tidelog_broker.wire.one_way import Inbox, LinkMessage
 from tidelog_broker.wire.quota_account import Account
 from tidelog_broker.wire.read_turns import ReadTurn
 from tidelog_broker.wire.send_budget import SendBacklog

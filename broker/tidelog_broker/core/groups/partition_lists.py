@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
@@ -22,6 +22,14 @@ def partitions_of(keys: Iterable[PartitionKey]) -> list[pb.TopicPartitions]:
 def keys_of(topics: Iterable[pb.TopicPartitions]) -> set[PartitionKey]:
     """Return the partitions of a message."""
     return {(topic.topic_id, partition) for topic in topics for partition in topic.partitions}
+
+
+def same_partitions(one: Sequence[pb.TopicPartitions], other: Sequence[pb.TopicPartitions]) -> bool:
+    """Return whether two messages of `partitions_of` have the same partitions, without an object for each of them."""
+    return len(one) == len(other) and all(
+        left.topic_id == right.topic_id and left.partitions == right.partitions
+        for left, right in zip(one, other, strict=True)
+    )
 
 
 def grants_of(held: Mapping[PartitionKey, int]) -> list[pb.TopicPartitions]:

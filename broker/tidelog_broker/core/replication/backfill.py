@@ -30,11 +30,10 @@ from typing import NamedTuple
 
 from tidelog_broker.core.replication.effects import AppendPartialCopy, DropCopy, FinishPartialCopy, SetAside
 from tidelog_broker.core.replication.epoch_versions import EpochVersions
-from tidelog_broker.core.replication.log_tail import BrokenRunError, check_run
 from tidelog_broker.core.replication.peer_fetch import PeerFetch
 from tidelog_broker.core.replication.ports import Batch, Position
 from tidelog_broker.core.replication.producer_state_fetch import ProducerStateFetch
-from tidelog_broker.core.replication.replica_state import ReplicaState
+from tidelog_broker.core.replication.replica_state import BrokenRunError, ReplicaState, check_run
 from tidelog_proto import broker_pb2 as pb
 
 

@@ -3,6 +3,10 @@
 Sealed epochs are fetched by `backfill`. At most one `peer_fetch` is active. It ends when this copy has everything that
 its source had written, when the owner pushes the continuation again, when a ballot is promised to another candidate, or
 when the epoch is decided.
+
+After an append that failed for lack of disk space nothing is requested or appended for `Timing.peer_fetch_ms`.
+Otherwise the replica would try again with each message: the owner answers a request with its whole push window, the
+first group fails again, and the second one causes the next request.
 """
 
 from __future__ import annotations
@@ -10,10 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tidelog_broker.core.replication.acceptor import Opening
-from tidelog_broker.core.replication.log_tail import BrokenRunError, check_run
 from tidelog_broker.core.replication.peer_fetch import PeerFetch
 from tidelog_broker.core.replication.ports import Batch, Position
-from tidelog_broker.core.replication.replica_state import ReplicaState
+from tidelog_broker.core.replication.replica_state import BrokenRunError, ReplicaState, check_run
 from tidelog_proto import broker_pb2 as pb
 
 NO_END = Position(2**63, 0)
@@ -44,6 +47,7 @@ class CatchUp:
         self.fetch: PeerFetch | None = None
         """The active fetch."""
         self._opening: Opening | None = None
+        self._full_until_ms = 0
 
     @property
     def deadline_ms(self) -> int | None:
@@ -60,10 +64,19 @@ class CatchUp:
         self.fetch = None
         self._opening = None
 
+    def no_space(self, now_ms: int) -> None:
+        """Stop fetching for `Timing.peer_fetch_ms`, because the disk had no space for an append."""
+        self.stop()
+        self._full_until_ms = now_ms + self._state.timing.peer_fetch_ms
+
+    def waits_for_space(self, now_ms: int) -> bool:
+        """Return whether an append failed recently for lack of disk space, so that none is tried now."""
+        return now_ms < self._full_until_ms
+
     def begin(self, now_ms: int) -> None:
         """Start fetching from the owner."""
         state = self._state
-        if self.fetch is None and not state.promised:
+        if self.fetch is None and not state.promised and not self.waits_for_space(now_ms):
             self.fetch = PeerFetch(state.key, state.active.epoch, [state.active.owner], state.timing)
             self._ask(self.fetch, now_ms)
 
@@ -73,7 +86,7 @@ class CatchUp:
         if self._opening is not None and self._opening.message.ballot == opening.message.ballot:
             return
         holders = [node for node in opening.message.holders if node != state.node_id]
-        if holders:
+        if holders and not self.waits_for_space(now_ms):
             self._opening = opening
             self.fetch = PeerFetch(state.key, state.active.epoch, holders, state.timing, end=end)
             self._ask(self.fetch, now_ms)

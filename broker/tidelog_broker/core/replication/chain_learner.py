@@ -15,9 +15,8 @@ from tidelog_broker.core.replication.backfill import Backfill
 from tidelog_broker.core.replication.chain import ChainError
 from tidelog_broker.core.replication.effects import SetAside, SyncAhead, Truncate, WriteChain, WriteFences
 from tidelog_broker.core.replication.fence import Fence
-from tidelog_broker.core.replication.log_tail import LogTail
 from tidelog_broker.core.replication.ports import Position
-from tidelog_broker.core.replication.replica_state import ReplicaState, syncs_appends
+from tidelog_broker.core.replication.replica_state import LogTail, ReplicaState, syncs_appends
 from tidelog_proto import broker_pb2 as pb
 
 _DIFFERS: Final = "this node's copy of epoch {} differs from the decided one"

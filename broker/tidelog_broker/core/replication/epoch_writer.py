@@ -1,4 +1,4 @@
-"""The writer of an epoch: assignment of offsets, and the high watermark.
+"""The writer of an epoch: assignment of offsets, the high watermark, and replication to the followers.
 
 Batches wait in the pipeline until the owner assigns offsets to a group. Each batch is checked against the producer
 table and gets the next offsets and the owner's header fields. The group is then appended locally and sent to the
@@ -11,15 +11,25 @@ the best ack quorum is the high watermark; a publish that ends at or below it is
 
 Assigned offsets are never returned: the caller reserves disk space before, and a write that fails afterwards
 permanently ends the epoch on this node.
+
+Every group is sent to all followers immediately (`PushWindow`); the fastest quorum commits it. Groups that a follower
+has not acknowledged stay in memory, up to a limit for the whole partition. The owner stops pushing to a follower that
+lacks records before this window: the follower learns from the next heartbeat that it lacks records, and catches up from
+the log in large ranges until it has reached the window. So a slow follower costs the owner bounded memory, and does not
+delay the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
-from tidelog_broker.core.replication.ports import Batch, Position
+from tidelog_broker.core.replication.effects import Send
+from tidelog_broker.core.replication.ports import Batch, Position, Timing
 from tidelog_broker.core.replication.producers import ProducerTable, StoredBatch
+from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import BatchHeader, stamp_owner
 from tidelog_proto.errors import ProtocolError
@@ -130,3 +140,262 @@ class Owner:
             assert committed >= self.high_watermark, "the high watermark must not decrease"
             self.high_watermark = committed
         return self.high_watermark
+
+
+_EWMA_WEIGHT = 0.2
+
+KEEPS_UP_MS: Final = 1000
+"""Maximum lag of a follower that keeps up: recent records are still on their way."""
+
+
+class SentGroup(NamedTuple):
+    """A group of batches as sent, with its start and end."""
+
+    base: Position
+    end: Position
+    batches: Sequence[memoryview]
+    size_bytes: int
+    sent_ms: int
+
+
+@dataclass(slots=True)
+class Follower:
+    """The progress of a follower, as the owner knows it."""
+
+    node_id: str
+    held_offset: int
+    """The end offset that the follower last acknowledged as durable."""
+    streaming: bool = True
+    answered: bool = False
+    """Whether the follower has acknowledged anything in this epoch, and since the last heartbeat."""
+    sent_commit: int = -1
+    sent_log_start: int = 0
+    noted_below: int = 0
+    """Delete offset that the follower has stored in this epoch."""
+    sent_deleted_below: int = 0
+    asks_again_ms: int | None = None
+    """Time of the first request below the acknowledged offset since the last acknowledgement: the follower may have
+    lost data."""
+    next_heartbeat_ms: int = 0
+    last_heard_ms: int = 0
+    latency_ms: float = 0.0
+    """EWMA of the time from sending a group to its acknowledgement."""
+    goal_offset: int = 0
+    goal_ms: int = 0
+    """A past log end that the replica has not reached yet, and when the owner recorded it; when it is reached, the
+    current log end is the next one."""
+
+    def lag_ms(self, now_ms: int) -> int:
+        """Return the age of the oldest known log end that this replica has not reached; 0 if it keeps up."""
+        return now_ms - self.goal_ms if self.held_offset < self.goal_offset else 0
+
+    def keeps_up(self, now_ms: int) -> bool:
+        """Return whether this replica could own the next epoch immediately: it answers and lacks only recent records.
+
+        Liveness is not sufficient, because the copy of a live node may be damaged or lag far behind.
+        """
+        return self.streaming and self.answered and self.lag_ms(now_ms) < KEEPS_UP_MS
+
+
+@dataclass(slots=True)
+class PushWindow:
+    """All replicas of the active epoch except the owner."""
+
+    key: PartitionKey
+    descriptor: pb.EpochDescriptor
+    timing: Timing
+    followers: dict[str, Follower] = field(default_factory=dict)
+    recent_bytes: int = 0
+    window_bytes: int = 0
+    """Limit of `recent_bytes`; see `bound`."""
+    log_start: int = 0
+    """Log start raised by retention in this epoch; sent in heartbeats, too, if nothing is published."""
+    deleting_below: int = 0
+    deleted_below: int = 0
+    """Proposed and effective delete offset changed in this epoch; sent in heartbeats, too."""
+    _end_offset: int = 0
+    _recent: deque[SentGroup] = field(default_factory=deque)
+
+    @classmethod
+    def begin(cls, key: PartitionKey, descriptor: pb.EpochDescriptor, timing: Timing, now_ms: int) -> PushWindow:
+        """Start an epoch: every follower will be sent an empty append."""
+        others = [node for node in descriptor.placement if node != descriptor.owner]
+        start = descriptor.start_offset
+        followers = {node: Follower(node, start, next_heartbeat_ms=now_ms, last_heard_ms=now_ms) for node in others}
+        return cls(key, descriptor, timing, followers, window_bytes=timing.window_bytes)
+
+    def bound(self, window_bytes: int) -> None:
+        """Change the limit of the push window; the newest group is always kept."""
+        self.window_bytes = window_bytes
+        self._trim()
+
+    def add(
+        self, base: Position, end: Position, batches: Sequence[memoryview], *, commit: int, log_start: int, now_ms: int
+    ) -> Send | None:
+        """Add a new group, and send it to the followers that keep up."""
+        if not self.followers:
+            return None
+        sent = SentGroup(base, end, batches, sum(map(len, batches)), now_ms)
+        self._recent.append(sent)
+        self.recent_bytes += sent.size_bytes
+        self._end_offset, oldest_end = end.offset, self._recent[0].end.offset
+        may_trim = self.recent_bytes > self.window_bytes
+        if not may_trim:
+            for follower in self.followers.values():
+                if follower.held_offset < oldest_end:
+                    break
+            else:
+                may_trim = True
+        if may_trim:
+            self._trim()
+        to: list[str] = []
+        streaming: list[Follower] = []
+        for follower in self.followers.values():
+            if follower.held_offset >= follower.goal_offset:
+                follower.goal_offset, follower.goal_ms = end.offset, now_ms
+            if follower.streaming:
+                to.append(follower.node_id)
+                streaming.append(follower)
+        if not to:
+            return None
+        self._mark_sent(streaming, commit, log_start, now_ms)
+        return Send(to, self._message(sent, commit=commit, log_start=log_start), batches)
+
+    def acknowledged(self, node_id: str, end_offset: int, now_ms: int) -> None:
+        """Record a replica's durable end offset, and schedule what it lacks."""
+        follower = self.followers.get(node_id)
+        if follower is None:
+            return
+        follower.answered = True
+        follower.last_heard_ms, follower.asks_again_ms = now_ms, None
+        follower.next_heartbeat_ms = min(follower.next_heartbeat_ms, now_ms + self.timing.heartbeat_ms)
+        if end_offset <= follower.held_offset:
+            return
+        follower.held_offset = end_offset
+        if end_offset >= follower.goal_offset:
+            follower.goal_offset, follower.goal_ms = self._end_offset, now_ms
+        recent = self._recent
+        for sent in recent:
+            if sent.end.offset >= end_offset:
+                if sent.end.offset == end_offset:
+                    follower.latency_ms += _EWMA_WEIGHT * (now_ms - sent.sent_ms - follower.latency_ms)
+                break
+        # `add` and `bound` keep the limit, so no group can be dropped before all followers hold the oldest one.
+        if recent and recent[0].end.offset <= end_offset:
+            for other in self.followers.values():
+                if other.held_offset < recent[0].end.offset:
+                    break
+            else:
+                self._trim()
+
+    def noted(self, node_id: str, below: int) -> None:
+        """Record the delete offset that a replica has stored."""
+        follower = self.followers[node_id]
+        follower.noted_below = max(follower.noted_below, below)
+
+    def resume(self, node_id: str, from_offset: int, *, commit: int, log_start: int, now_ms: int) -> list[Send] | None:
+        """Resume pushing to a replica from its end; return None if that is before the push window."""
+        follower = self.followers.get(node_id)
+        if follower is None or not self._recent or from_offset < self._recent[0].base.offset:
+            return None
+        follower.streaming = True
+        sends = [
+            Send((node_id,), self._message(sent, commit=commit, log_start=log_start), sent.batches)
+            for sent in self._recent
+            if sent.end.offset > from_offset
+        ]
+        self._mark_sent((follower,), commit, log_start, now_ms)
+        return sends
+
+    def heartbeats(
+        self, end: Position, *, commit: int, log_start: int, alive: Iterable[str], now_ms: int
+    ) -> list[Send]:
+        """Return the due heartbeats: to followers that are silent or lack offsets that every replica should know."""
+        living = set(alive)
+        sends: list[Send] = []
+        for follower in self.followers.values():
+            if follower.node_id not in living or not self._needs(follower, end.offset, commit):
+                continue
+            if now_ms < follower.next_heartbeat_ms:
+                continue
+            beat = SentGroup(end, end, (), 0, now_ms)
+            message = self._message(beat, commit=commit, log_start=log_start)
+            message.acknowledged_offset = follower.held_offset
+            sends.append(Send((follower.node_id,), message))
+            self._mark_sent((follower,), commit, log_start, now_ms)
+            # A lost heartbeat would leave its readers waiting until the next publish.
+            follower.answered = False
+        return sends
+
+    def deadline_ms(self, end_offset: int, *, commit: int, alive: Iterable[str]) -> int | None:
+        """Return when the next heartbeat is due; None if no follower needs one."""
+        living = set(alive)
+        return min(
+            (
+                follower.next_heartbeat_ms
+                for follower in self.followers.values()
+                if follower.node_id in living and self._needs(follower, end_offset, commit)
+            ),
+            default=None,
+        )
+
+    def quiet(self, end_offset: int, commit: int) -> bool:
+        """Return whether no follower needs a heartbeat, alive or not."""
+        return not any(self._needs(follower, end_offset, commit) for follower in self.followers.values())
+
+    def _needs(self, follower: Follower, end_offset: int, commit: int) -> bool:
+        return (
+            not follower.answered
+            or follower.held_offset < end_offset
+            or follower.sent_commit < commit
+            or follower.sent_log_start < self.log_start
+            or follower.noted_below < self.deleting_below
+            or follower.sent_deleted_below < self.deleted_below
+        )
+
+    def _mark_sent(self, followers: Iterable[Follower], commit: int, log_start: int, now_ms: int) -> None:
+        heartbeat_ms = self.timing.heartbeat_ms
+        for follower in followers:
+            follower.sent_commit = max(follower.sent_commit, commit)
+            follower.sent_log_start = max(follower.sent_log_start, log_start)
+            follower.sent_deleted_below = self.deleted_below
+            # A follower that keeps up gets the commit offset soon; a silent one is contacted less often.
+            wait_ms = heartbeat_ms if follower.streaming else 4 * heartbeat_ms
+            silent_ms = now_ms - follower.last_heard_ms
+            follower.next_heartbeat_ms = now_ms + max(wait_ms, min(silent_ms // 4, 20 * heartbeat_ms))
+
+    def _message(self, sent: SentGroup, *, commit: int, log_start: int) -> pb.AppendBatch:
+        return pb.AppendBatch(
+            topic_id=self.key[0],
+            partition=self.key[1],
+            epoch=self.descriptor.epoch,
+            owner=self.descriptor.owner,
+            owner_incarnation=self.descriptor.owner_incarnation,
+            base_offset=sent.base.offset,
+            end_offset=sent.end.offset,
+            previous_digest=sent.base.digest,
+            end_digest=sent.end.digest,
+            commit_offset=commit,
+            log_start_offset=log_start,
+            length=sent.size_bytes,
+            deleting_below=self.deleting_below,
+            deleted_below=self.deleted_below,
+        )
+
+    def _trim(self) -> None:
+        """Drop groups that all followers hold; beyond the limit, drop the oldest and stop pushing to laggards."""
+        recent, followers = self._recent, self.followers.values()
+        everyone_streams, held_by_all = True, recent[-1].end.offset if recent else 0
+        for follower in followers:
+            everyone_streams = everyone_streams and follower.streaming
+            held_by_all = min(held_by_all, follower.held_offset)
+        while recent and (
+            self.recent_bytes > self.window_bytes or (everyone_streams and recent[0].end.offset <= held_by_all)
+        ):
+            if len(recent) == 1 and recent[0].end.offset > held_by_all:
+                break  # the newest group is kept, regardless of its size
+            sent = recent.popleft()
+            self.recent_bytes -= sent.size_bytes
+            for follower in self.followers.values():
+                if follower.held_offset < sent.end.offset:
+                    follower.streaming = False

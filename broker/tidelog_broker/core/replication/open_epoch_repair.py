@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tidelog_broker.core.replication.push import Follower
+from tidelog_broker.core.replication.epoch_writer import Follower
 from tidelog_broker.core.replication.replica_state import ReplicaState
 
 

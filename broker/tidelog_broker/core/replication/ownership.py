@@ -14,11 +14,10 @@ from dataclasses import replace
 from typing import Final
 
 from tidelog_broker.core.replication.effects import LaterSnapshot, OwnerConfirmed, OwnerReady, RebuildProducers
-from tidelog_broker.core.replication.epoch_writer import Group, Owner
+from tidelog_broker.core.replication.epoch_writer import Follower, Group, Owner, PushWindow
 from tidelog_broker.core.replication.peer_fetch import PeerFetch
 from tidelog_broker.core.replication.ports import Batch, Plan, Position
 from tidelog_broker.core.replication.producers import ProducerTable
-from tidelog_broker.core.replication.push import Follower, PushWindow
 from tidelog_broker.core.replication.replica_state import ReplicaState
 from tidelog_proto import broker_pb2 as pb
 
@@ -335,6 +334,7 @@ class Ownership:
                 )
                 if send is not None:
                     state.effects.append(send)
+        state.only_replicated = True
         return group
 
     def _own_written(self, _now_ms: int) -> None:
@@ -343,6 +343,7 @@ class Ownership:
             committed = state.owner.acknowledge(state.node_id, state.tail.durable.offset)
             if committed > state.high_watermark:
                 state.raise_watermark(committed)
+            state.only_replicated = True
 
     def on_ack(self, sender: str, ack: pb.ReplicationAck, now_ms: int) -> None:
         """Count the acknowledgement of a replica in this epoch of this incarnation; ignore others."""
@@ -373,6 +374,7 @@ class Ownership:
             committed = state.owner.acknowledge(sender, ack.end_offset)
             if committed > state.high_watermark:
                 state.raise_watermark(committed)
+            state.only_replicated = not ack.deleting_below
 
     def _on_owner_status(self, sender: str, ack: pb.ReplicationAck, now_ms: int) -> None:
         active = self._state.active

@@ -2,7 +2,7 @@
 
 A peer fetch has at most one outstanding request, so the receiver sets the pace and neither side queues. If a source
 does not answer or does not have the range, the next one is asked. Received batches are verified against the digests of
-the local log (`log_tail.check_run`) and, for a sealed epoch, against the decision about its end.
+the local log (`replica_state.check_run`) and, for a sealed epoch, against the decision about its end.
 
 A source that does not answer in time may be busy with earlier requests. For a sealed epoch the range is then halved,
 and the timeout is doubled after each round without an answer; repeating the same request at the same pace could produce

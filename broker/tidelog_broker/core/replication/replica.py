@@ -37,16 +37,14 @@ from tidelog_broker.core.replication.effects import (
     Send,
     SyncAhead,
 )
-from tidelog_broker.core.replication.epoch_writer import Group, Owner
-from tidelog_broker.core.replication.log_tail import BrokenRunError, LogTail, check_run
+from tidelog_broker.core.replication.epoch_writer import Follower, Group, Owner
 from tidelog_broker.core.replication.open_epoch_repair import OpenEpochRepair
 from tidelog_broker.core.replication.owner_failure import OwnerMonitor
 from tidelog_broker.core.replication.ownership import Ownership
 from tidelog_broker.core.replication.planned_end import SYNC_AHEAD, PlannedEnd
 from tidelog_broker.core.replication.ports import Batch, ClusterHints, LogView, Plan, Position, Timing
 from tidelog_broker.core.replication.producers import ProducerTable
-from tidelog_broker.core.replication.push import Follower
-from tidelog_broker.core.replication.replica_state import Doubt, ReplicaState
+from tidelog_broker.core.replication.replica_state import BrokenRunError, Doubt, LogTail, ReplicaState, check_run
 from tidelog_broker.core.replication.source import Source
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
@@ -116,6 +114,10 @@ class Replica:
         self._now_ms = now_ms
         self._promised_ms = now_ms
         """Time of the newest promise; for one found in the journal, the start of the node."""
+        self._others_ms: int | None = None
+        """The earliest deadline apart from that of `ownership`, while `deadlines_known`."""
+        self.deadlines_known = False
+        """Whether no step since `deadline_ms` was read may have changed another deadline than that of `ownership`."""
         self._handlers: dict[type[PeerMessage], Callable[[str, Any, int], None]] = {
             pb.ReplicationAck: self.ownership.on_ack,
             pb.PreVote: self._on_pre_vote,
@@ -182,11 +184,20 @@ class Replica:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When `tick` has to be called; None if not before another input."""
-        fetching = (self.catch_up.deadline_ms, self.backfill.deadline_ms)
-        ending = (self.candidate.deadline_ms, self._planned_end.deadline_ms, self._reconsider_ms())
-        deadlines = (*fetching, *ending, self.ownership.deadline_ms(), self._open_epoch_repair.deadline_ms)
-        return min((at_ms for at_ms in deadlines if at_ms is not None), default=None)
+        """When `tick` has to be called; None if not before another input.
+
+        At an owner, steps that only append or acknowledge change no deadline but that of `ownership`
+        (`ReplicaState.only_replicated`); after any other step the other parts are asked again.
+        """
+        if not self.deadlines_known or self.state.role != "owner":
+            others = (self.catch_up.deadline_ms, self.backfill.deadline_ms, self.candidate.deadline_ms)
+            ending = (self._planned_end.deadline_ms, self._reconsider_ms(), self._open_epoch_repair.deadline_ms)
+            self._others_ms = min((at_ms for at_ms in (*others, *ending) if at_ms is not None), default=None)
+            self.deadlines_known = True
+        own_ms, others_ms = self.ownership.deadline_ms(), self._others_ms
+        if own_ms is None or others_ms is None:
+            return others_ms if own_ms is None else own_ms
+        return min(own_ms, others_ms)
 
     def take_effects(self) -> list[Effect]:
         """Return and clear the pending effects, in order."""
@@ -276,6 +287,11 @@ class Replica:
         self.ownership.tick(now_ms)
         self._planned_end.tick(now_ms)
         self._open_epoch_repair.tick(now_ms)
+        self._finish_step(now_ms)
+
+    def compacted(self, now_ms: int) -> None:
+        """Reconsider which epochs to fetch: compaction has replaced some by new versions."""
+        self.backfill.go_on(now_ms)
         self._finish_step(now_ms)
 
     def liveness_changed(self, now_ms: int) -> None:
@@ -409,6 +425,8 @@ class Replica:
                 fresh.append(batch)
                 content.append(batch.data)
         if fresh:
+            if self.catch_up.waits_for_space(now_ms):
+                return False
             positions = check_run(fresh, epoch=active.epoch, owner_incarnation=active.owner_incarnation, base=held)
             if self.catch_up.fetch is not None:
                 self.catch_up.pushed()
@@ -474,11 +492,11 @@ class Replica:
         if self.state.role == "owner":
             self._retire()
 
-    def _no_space(self, tail: LogTail) -> None:
-        """Drop a follower's append for lack of disk space; the follower fetches the records at the next heartbeat."""
+    def _no_space(self, tail: LogTail, now_ms: int) -> None:
+        """Drop a follower's append for lack of disk space; a heartbeat about a second later has the records fetched."""
         state = self.state
         assert state.owner is None or tail is not state.tail, "an owner reserves disk space before it assigns offsets"
-        self.catch_up.stop()
+        self.catch_up.no_space(now_ms)
         if tail is not state.tail and tail.durable.offset < state.decision(tail.epoch).end_offset:
             self.backfill.incomplete.add(tail.epoch)
 
@@ -561,6 +579,8 @@ class Replica:
     def _finish_step(self, now_ms: int) -> None:
         """Handle the messages that this node has sent to itself, then check the invariants."""
         state = self.state
+        self.deadlines_known = self.deadlines_known and state.only_replicated and not state.to_self
+        state.only_replicated = False
         while state.to_self:
             message = state.to_self.popleft()
             if isinstance(message, pb.BackfillReply):
@@ -573,8 +593,7 @@ class Replica:
         assert chain.genesis.epoch + len(chain.decisions) == epoch, "the chain must be contiguous"
         assert tail.durable.offset <= queued
         assert state.high_watermark <= queued or state.high_watermark <= active.start_offset
-        is_member = state.is_member
-        assert (state.fence is not None) == is_member
+        assert (state.fence is not None) == state.is_member
         if owner is not None:
             assert (active.owner, active.owner_incarnation) == (state.node_id, state.incarnation)
             assert owner.next_offset == queued

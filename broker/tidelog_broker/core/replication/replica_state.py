@@ -2,22 +2,27 @@
 
 `Replica` is composed of parts with one task each: `Acceptor` promises and accepts, `CatchUp` and `Backfill` fetch the
 log, `Source` serves it, `Candidate` takes over, `PushWindow` replicates. They share only this state.
+
+The end of the active epoch's log is a `LogTail`. A batch is *queued* once the core has decided to write it, and
+*durable* once the write has completed. Appends are checked against the queued end (`check_run`); promises and
+acknowledgements report the durable end. Writes of a partition are executed in order, so the durable end advances
+through the queued positions.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Literal, TypeVar
 
 from tidelog_broker.core.replication.chain import EpochChain, decision_hash
 from tidelog_broker.core.replication.effects import Append, CommitMoved, Effect, Halted, PeerMessage, Send, Write
 from tidelog_broker.core.replication.epoch_writer import Owner
 from tidelog_broker.core.replication.fence import Fence
-from tidelog_broker.core.replication.log_tail import LogTail
-from tidelog_broker.core.replication.ports import ClusterHints, LogView, Position, Timing
+from tidelog_broker.core.replication.ports import Batch, ClusterHints, LogView, Position, Timing
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
+from tidelog_proto.batch.header import digest_after
 
 Doubt = Literal["", "short", "damaged"]
 """Why this copy of the open epoch may lack records that it has acknowledged: its machine crashed with a flush mode
@@ -73,8 +78,13 @@ MessageT = TypeVar("MessageT", bound=PeerMessage)
 class ReplicaState:
     """State of one partition on one node. Times are milliseconds of a monotonic clock.
 
-    `no_space` is called with the tail of an append that failed for lack of disk space, after it was rewound.
+    `no_space` is called with the tail of an append that failed for lack of disk space, after it was rewound, and the
+    time.
     """
+
+    only_replicated = False
+    """Set at the end of a step of the owner that appended or acknowledged and did nothing else. Such a step changes no
+    deadline but that of heartbeats; `Replica` clears this after each step."""
 
     def __init__(
         self,
@@ -87,7 +97,7 @@ class ReplicaState:
         cluster_hints: ClusterHints,
         timing: Timing,
         doubt: Doubt,
-        no_space: Callable[[LogTail], None],
+        no_space: Callable[[LogTail, int], None],
     ) -> None:
         self.key = key
         self.node_id = node_id
@@ -229,7 +239,7 @@ class ReplicaState:
                 if rewinds == tail.rewinds:  # Otherwise an earlier failed append has rewound the tail already.
                     # Batches queued after it no longer continue the log.
                     tail.rewind()
-                    self._no_space(tail)
+                    self._no_space(tail, now_ms)
                 return
             tail.wrote(end)
             if tail is self.tail:
@@ -399,3 +409,84 @@ def syncs_appends(epoch: pb.EpochDescriptor) -> bool:
 def _nothing(ok: bool, now_ms: int) -> None:
     del now_ms
     assert ok, "only appends may fail for lack of disk space"
+
+
+RECENT_BATCHES: Final = 4096
+"""Batch boundaries whose digests are kept in memory; digests of older ones are read from the log."""
+
+
+class BrokenRunError(Exception):
+    """Raised for received batches that are not contiguous or have wrong digests; none of them is accepted."""
+
+
+class LogTail:
+    """Queued and durable end of one epoch."""
+
+    def __init__(self, epoch: int, start_offset: int, end: Position) -> None:
+        assert end.offset >= start_offset
+        self.epoch = epoch
+        self.start_offset = start_offset
+        self.queued = end
+        self.durable = end
+        self.rewinds = 0
+        """Number of times that queued batches were discarded for lack of disk space."""
+        self._recent: deque[Position] = deque([end], maxlen=RECENT_BATCHES)
+
+    def extend(self, positions: Iterable[Position]) -> None:
+        """Queue batches that end at `positions`."""
+        for position in positions:
+            assert position.offset > self.queued.offset
+            self._recent.append(position)
+            self.queued = position
+
+    def wrote(self, end: Position) -> None:
+        """Advance the durable end to `end`."""
+        assert self.durable.offset <= end.offset <= self.queued.offset
+        self.durable = end
+
+    def rewind(self) -> None:
+        """Discard queued batches that are not durable, because there was no disk space for them."""
+        self.queued = self.durable
+        self.rewinds += 1
+        while self._recent and self._recent[-1].offset > self.durable.offset:
+            self._recent.pop()
+        if not self._recent:
+            self._recent.append(self.durable)
+
+    def digest_at(self, offset: int, log: LogView) -> int | None:
+        """Return the digest of the queued log at a batch boundary; None if `offset` is not a boundary."""
+        if offset == self.start_offset:
+            return 0
+        if offset > self.queued.offset:
+            return None
+        if offset < self._recent[0].offset:
+            return log.digest_at(self.epoch, offset)
+        for position in reversed(self._recent):
+            if position.offset <= offset:
+                return position.digest if position.offset == offset else None
+        return None
+
+
+def check_run(batches: Sequence[Batch], *, epoch: int, owner_incarnation: int, base: Position) -> list[Position]:
+    """Return the end positions of `batches`, if they continue `base` in this epoch of this owner.
+
+    Raises:
+        BrokenRunError: a batch has another epoch or owner, is not contiguous, or has a wrong digest.
+    """
+    positions: list[Position] = []
+    end = base
+    for header, data in batches:
+        if header.epoch != epoch or header.owner_incarnation != owner_incarnation:
+            raise BrokenRunError(
+                f"expected a batch of epoch {epoch} of owner {owner_incarnation:#x}, got one of epoch {header.epoch} "
+                f"of owner {header.owner_incarnation:#x}"
+            )
+        if header.base_offset != end.offset:
+            raise BrokenRunError(f"expected a batch at offset {end.offset}, got one at {header.base_offset}")
+        if digest_after(data, 0, end.digest) != header.digest:
+            raise BrokenRunError(
+                f"digest mismatch in the batch from {end.offset} to {header.end_offset}: the logs differ before it"
+            )
+        end = Position(end.offset + header.last_offset_delta + 1, header.digest)
+        positions.append(end)
+    return positions

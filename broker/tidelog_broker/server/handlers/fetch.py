@@ -287,6 +287,7 @@ async def _locate(broker: Broker, request: Request, entry: pb.ListOffsetsEntry, 
             )
     result.log_start_offset = partition.state.log_start
     result.high_watermark = partition.state.high_watermark
+    result.epoch = partition.state.epoch
 
 
 def end_of(batches: Sequence[memoryview]) -> int:

@@ -118,7 +118,8 @@ class PublishInProgress:
             try:
                 if request.session is not None:
                     check_topic_id(broker, request.session, pb.OP_PRODUCE, entry.topic_id)
-                partition = broker.partitions.find(key)
+                stored = broker.partitions.by_topic.get(entry.topic_id)
+                partition = None if stored is None else stored.get(entry.partition)
                 is_owned = partition is not None and partition.replica.writer is not None
                 owner = "" if is_owned or message.forwarded else _other_owner(broker, entry)
                 if owner:

@@ -34,10 +34,10 @@ from tidelog_broker.storage.io.errors import (
     space_or_failure,
     unreadable,
 )
-from tidelog_broker.storage.segment.active_segment import ActiveSegment, SegmentStart
+from tidelog_broker.storage.segment.active_segment import ActiveSegment, SegmentStart, check_group
 from tidelog_broker.storage.segment.disk import Disk, OpenSegment
 from tidelog_broker.storage.segment.index import SegmentEnd
-from tidelog_broker.storage.segment.layout import MARK_BYTES, check_group
+from tidelog_broker.storage.segment.layout import MARK_BYTES
 from tidelog_broker.storage.segment.sealed_segment import SealedSegment
 from tidelog_broker.storage.segment.spare import Spare
 from tidelog_proto.batch.header import Buffer

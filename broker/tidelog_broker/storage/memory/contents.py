@@ -14,8 +14,8 @@ from typing import Final, cast
 
 from tidelog_broker.storage.engine.store import Damage, EpochStart, padded
 from tidelog_broker.storage.io.filesystem import File
+from tidelog_broker.storage.segment.active_segment import BatchFields
 from tidelog_broker.storage.segment.index import Index, SegmentEnd
-from tidelog_broker.storage.segment.layout import BatchFields
 from tidelog_broker.storage.segment.segment_hashes import SegmentHashes
 from tidelog_proto.batch.header import Buffer, unpack_header
 from tidelog_proto.limits import MIB

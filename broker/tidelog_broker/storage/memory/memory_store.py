@@ -18,7 +18,7 @@ from tidelog_broker.storage.io.errors import (
 from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.storage.memory.contents import BLOCK_BYTES, Block, Contents
 from tidelog_broker.storage.memory.memory_reader import MemoryReader
-from tidelog_broker.storage.segment.layout import check_group
+from tidelog_broker.storage.segment.active_segment import check_group
 from tidelog_proto.batch.header import Buffer
 
 MEMORY: Final = "memory"

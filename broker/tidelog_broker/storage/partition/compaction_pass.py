@@ -4,40 +4,33 @@ The survivors of a range of the log are a function of the log and of the pass's 
 function of the survivors (`tidelog_proto.batch.derived_batch`). So every replica that runs the pass over its own copy
 writes the same bytes, whichever earlier passes the copy has been through, and an interrupted pass is simply restarted.
 
-Of each key the newest record below the horizon survives. To find it, Arrow's hash table compares, exactly and in C, the
-keys of everything from the range up to the horizon. Memory is bounded: keys are processed in slices of their hashes, as
-many as needed for the table of one slice to stay within `memory_bytes`, and a range ends where the offsets of its
-survivors would exceed it. A table that grows too large keeps the keys of half of its slice, and the search goes on; the
-other half is a slice of its own. A log with more keys than fit is read more often.
+Of each key the newest record below the horizon survives; `newest_search` finds it, exactly, in slices of keys that fit
+`memory_bytes`. A range ends where the offsets of its survivors would exceed that.
 
 The search reads every batch and checks it. Writing reads only the batches that have a survivor, or records that survive
-without a search (`_UnkeyedRanges`), and the last batch of an epoch, which shows that the epoch's batches end where the
+without a search (`UnkeyedRanges`), and the last batch of an epoch, which shows that the epoch's batches end where the
 epoch does (ADR 0180).
 
 Rejected: one map of all keys in the new part of the log, as in Kafka's log cleaner, which processes as much of the log
-as fits in its map, so that the result depends on the node's memory. Comparing 128-bit hashes instead of keys, because a
-client that finds a hash collision could delete another's record.
+as fits in its map, so that the result depends on the node's memory.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, ParamSpec
 
 import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog_broker.storage.io.errors import DamagedError
 from tidelog_broker.storage.partition.compacted_copies import CompactedCopies, CompactedVersion
 from tidelog_broker.storage.partition.copied_batches import LogPosition
+from tidelog_broker.storage.partition.newest_search import Bools, NewestSearch, Offsets, UnkeyedRanges
 from tidelog_broker.storage.partition.partition_reader import PartitionLogReader
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.derived_batch import Deriver
 from tidelog_proto.batch.header import Flags, unpack_header
-from tidelog_proto.batch.key_hash import hash_slices, slices_of
 from tidelog_proto.batch.record_batch import RecordBatch, iter_batches
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import MIB
@@ -46,16 +39,8 @@ READ_BYTES: Final = 4 * MIB
 """Maximum bytes of the log in one read."""
 
 OFFSET_BYTES: Final = 8
-SLICES_MAX: Final = 1 << 16
-MERGE_ROWS: Final = 1 << 16
-"""Minimum number of rows that are merged into the table at once; the memory limit is checked only at each merge."""
-UNKEYED_RANGES_MAX: Final = 1 << 12
-"""Maximum number of ranges of batches without keys that a search remembers; the last one grows beyond that."""
 _KEY: Final = "key"
-_OFFSET: Final = "offset"
 
-Offsets = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 _P = ParamSpec("_P")
 
 
@@ -128,13 +113,16 @@ class CompactionPass:
         self._epochs = epochs
         self._terms = terms
         self._begin = begin
-        self._memory_bytes = memory_bytes
+        self._search = NewestSearch(self._read, horizon=terms.horizon, memory_bytes=memory_bytes)
         self._survivors_max = max(1, memory_bytes // OFFSET_BYTES)
         self._pace = pace
-        self.slices = 1
-        """Number of slices into which the keys are divided; a power of two."""
         self.left: list[int] = []
         """Epochs left unchanged because a batch of their survivors would be too large."""
+
+    @property
+    def slices(self) -> int:
+        """Number of slices into which the keys are divided; a power of two."""
+        return self._search.slices
 
     @property
     def terms(self) -> Terms:
@@ -236,92 +224,26 @@ class CompactionPass:
         """Find the newest records of all keys from `start` on, for as many offsets as fit in memory."""
         end = max(one.end_offset for one in self._epochs)
         found: list[Offsets] = []
-        unkeyed = _UnkeyedRanges()
+        unkeyed = UnkeyedRanges()
         part = 0
-        while part < self.slices:
-            newest, part = self._newest(start, part, _UnkeyedRanges() if found else unkeyed)
-            found.append(newest[newest < end])
+        while part < self._search.slices:
+            newest = self._search.newest(start, part)
+            unkeyed, part = newest.unkeyed, newest.part
+            found.append(newest.offsets[newest.offsets < end])
             if sum(map(len, found)) > self._survivors_max:
                 found, end = self._shortened(start, found)
             part += 1
-        return _SurvivorRange(start, end, np.sort(np.concatenate(found)), unkeyed)
+        return _SurvivorRange(start, end, _ascending(found), unkeyed)
 
     def _shortened(self, start: int, found: list[Offsets]) -> tuple[list[Offsets], int]:
         """Drop the last of too many survivors; the range ends before the batch of the first dropped one."""
-        offsets = np.sort(np.concatenate(found))
+        offsets = _ascending(found)
         last = int(offsets[self._survivors_max // 2])
         header = unpack_header(self._read(last, self._terms.horizon)[0][0])
         end = header.base_offset if header.base_offset > start else header.end_offset
         return [offsets[offsets < end]], end
 
-    def _newest(self, start: int, part: int, unkeyed: _UnkeyedRanges) -> tuple[Offsets, int]:
-        """Return the offsets of the newest record of each key of one slice, and the number of that slice.
-
-        A slice whose table grows too large is halved: the result is that of its first half.
-        """
-        table = _empty_table()
-        waiting: list[pa.Table] = []
-        waiting_rows = waiting_bytes = 0
-        for batches in self._reads(start, self._terms.horizon):
-            rows = self._keyed(batches, part, unkeyed)
-            waiting.append(rows)
-            waiting_rows += rows.num_rows
-            waiting_bytes += rows.nbytes
-            if waiting_rows >= MERGE_ROWS and waiting_bytes >= max(self._memory_bytes, table.nbytes):
-                table, waiting, waiting_rows, waiting_bytes = _merged([table, *waiting]), [], 0, 0
-                while table.nbytes > self._memory_bytes and self.slices < SLICES_MAX:
-                    self.slices, part = 2 * self.slices, 2 * part
-                    table = self._of_slice(table, part)
-        offsets: Any = _merged([table, *waiting]).column(_OFFSET)
-        result: Offsets = offsets.to_numpy()
-        return result, part
-
-    def _keyed(self, batches: Sequence[RecordBatch], part: int, unkeyed: _UnkeyedRanges) -> pa.Table:
-        """Return the keys of a slice with their offsets, as a copy that does not keep the batches alive."""
-        keys: list[Any] = [pa.array([], pa.binary())]
-        offsets: list[Any] = [pa.array([], pa.int64())]
-        for batch in batches:
-            if not len(batch):
-                continue
-            if batch.control or not batch.header.flags & Flags.KEY:
-                unkeyed.add(batch.base_offset, batch.end_offset)
-                continue
-            own_keys: Any = batch.columns().column(_KEY)
-            own_offsets: Any = batch.offsets()
-            if own_keys.null_count:
-                unkeyed.add(batch.base_offset, batch.end_offset)
-                valid: Any = own_keys.is_valid()
-                own_keys, own_offsets = own_keys.filter(valid), own_offsets.filter(valid)
-            keys.append(own_keys)
-            offsets.append(own_offsets)
-        rows = pa.table([pa.concat_arrays(keys), pa.concat_arrays(offsets)], names=[_KEY, _OFFSET])
-        return self._of_slice(rows, part) if self.slices > 1 else rows
-
-    def _of_slice(self, rows: pa.Table, part: int) -> pa.Table:
-        """Return the rows whose keys are in a slice."""
-        chunks: list[Any] = rows.column(_KEY).chunks
-        hashes = np.concatenate([np.empty(0, np.uint64), *(hash_slices(slices_of(keys)) for keys in chunks)])
-        return rows.filter(pa.array((hashes >> np.uint64(64 - self.slices.bit_length() + 1)) == np.uint64(part)))
-
     # --- reading ---------------------------------------------------------------------------------------
-
-    def _reads(self, offset: int, end: int) -> Iterator[list[RecordBatch]]:
-        """Yield the batches from the one that holds `offset` up to `end`, those of a read at once, in full and checked.
-
-        Raises:
-            DamagedError: a batch does not begin where the one before it ends.
-        """
-        expected: int | None = None
-        while offset < end:
-            views, offset = self._read(offset, end)
-            batches = [RecordBatch.parse(view) for view in views]
-            for batch in batches:
-                if batch.base_offset != expected and expected is not None:
-                    raise DamagedError(
-                        f"a batch begins at offset {batch.base_offset}, but the one before it ends at {expected}"
-                    )
-                expected = batch.end_offset
-            yield batches
 
     def _read(self, offset: int, end: int) -> tuple[list[memoryview], int]:
         """Return batches from the one that holds `offset` up to `end`, and where to read on; throttled by `pace`.
@@ -336,34 +258,13 @@ class CompactionPass:
         return [view for buffer in found.batches for view in iter_batches(buffer)], found.next_offset
 
 
-class _UnkeyedRanges:
-    """Ranges of offsets whose batches have control records or records without a key; ascending."""
-
-    def __init__(self) -> None:
-        self._starts: list[int] = []
-        self._ends: list[int] = []
-
-    def add(self, start: int, end: int) -> None:
-        """Add a batch after all others; one too many extends the last range, and what lies between is read, too."""
-        if self._ends and (self._ends[-1] == start or len(self._ends) >= UNKEYED_RANGES_MAX):
-            self._ends[-1] = end
-        else:
-            self._starts.append(start)
-            self._ends.append(end)
-
-    def next_from(self, offset: int, stop: int) -> int:
-        """Return the first offset from `offset` on that is in a range; `stop` without one before it."""
-        at = bisect_right(self._ends, offset)
-        return min(max(offset, self._starts[at]), stop) if at < len(self._ends) else stop
-
-
 class _SurvivorRange(NamedTuple):
     """An offset range of the log with the offsets of its survivors, ascending, and its batches without keys."""
 
     start: int
     end: int
     survivors: Offsets
-    unkeyed: _UnkeyedRanges
+    unkeyed: UnkeyedRanges
 
     def next_wanted(self, offset: int, stop: int) -> int:
         """Return the first offset from `offset` on whose batch may have a survivor; `stop` without one before it."""
@@ -372,17 +273,14 @@ class _SurvivorRange(NamedTuple):
         return self.unkeyed.next_from(offset, min(survivor, stop))
 
 
-_NOTHING_FOUND: Final = _SurvivorRange(0, 0, np.empty(0, np.int64), _UnkeyedRanges())
+_NOTHING_FOUND: Final = _SurvivorRange(0, 0, np.empty(0, np.int64), UnkeyedRanges())
 
 
-def _empty_table() -> pa.Table:
-    return pa.table({_KEY: pa.array([], pa.binary()), _OFFSET: pa.array([], pa.int64())})
-
-
-def _merged(tables: Sequence[pa.Table]) -> pa.Table:
-    """Return one row per key, with its greatest offset."""
-    grouped = pa.concat_tables(tables).group_by(_KEY, use_threads=False).aggregate([(_OFFSET, "max")])
-    return grouped.rename_columns([_KEY, _OFFSET])
+def _ascending(found: Sequence[Offsets]) -> Offsets:
+    offsets = np.concatenate(found)
+    if not (offsets[1:] > offsets[:-1]).all():  # They are in order if no key repeats.
+        offsets.sort()
+    return offsets
 
 
 def _offsets(batch: RecordBatch) -> Offsets:

@@ -7,6 +7,8 @@ an index lists because of a hash collision count as well, so that clients cannot
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Any, Final, NamedTuple
@@ -24,16 +26,20 @@ from tidelog_broker.storage.partition.extents import (
 from tidelog_broker.storage.partition.held_epochs import HeldEpochs
 from tidelog_broker.storage.partition.partition_reader import check_offset, retry_if_replaced
 from tidelog_proto.batch.column_slices import TextColumn
-from tidelog_proto.batch.derived_batch import filter_batch, matching_rows
+from tidelog_proto.batch.derived_batch import filter_batch, kept_rows, matching_rows
 from tidelog_proto.batch.header import Buffer, Flags, unpack_header
 from tidelog_proto.batch.key_hash import hash_one
 from tidelog_proto.batch.record_batch import RecordBatch
-from tidelog_proto.limits import FETCH_BYTES_MAX, KIB, MIB
+from tidelog_proto.limits import FETCH_BYTES_MAX, HEADER_BYTES, KIB, MIB
 
 WORK_BYTES: Final = 8 * MIB
 """Maximum stored bytes of the log that one read examines; the last batch may exceed it."""
 PROBE_BYTES: Final = 16 * KIB
 """Cost of a lookup in one segment's index, in bytes of the read's budget."""
+RECENT_MAX: Final = 16
+"""Number of batches whose matching records a partition keeps after a search for the newest record."""
+RECENT_BYTES_MAX: Final = 4 * KIB
+"""Maximum size of the matching records of one batch that are kept, as columns."""
 _NAMED_MAX: Final = 256
 """Maximum number of batches that one index lookup returns."""
 
@@ -62,6 +68,10 @@ class RecordFilter(NamedTuple):
         if column is None:
             return 0
         return hash_one((self.key or b"") if column == "key" else (self.tag or "").encode())
+
+
+_RecentKey = tuple[int, RecordFilter]
+"""The base offset of a batch, and a filter."""
 
 
 class NewestMatch(NamedTuple):
@@ -109,6 +119,7 @@ class MatchingReader:
     def __init__(self, held: HeldEpochs, indexes: Indexes) -> None:
         self._held = held
         self._indexes = indexes
+        self._recent = _RecentMatches()
 
     def read(
         self,
@@ -152,6 +163,9 @@ class MatchingReader:
         left_bytes, position, work = min(max_bytes, FETCH_BYTES_MAX), offset, _Work(work_bytes)
         with closing(readable_extents(self._held, offset, limit_offset)) as extents:
             for extent in extents:
+                recent = self._recent.get(extent, record_filter) if not found else None
+                if recent is not None and len(recent) >= left_bytes:
+                    return ReadResult([recent], extent.offset_of(extent.first + 1))
                 for slot, batch in self._batches(extent, lookup, newest=False):
                     position = extent.offset_of(slot)
                     if work.is_done:
@@ -182,7 +196,7 @@ class MatchingReader:
                     if work.is_done:
                         return NewestMatch(None, 0, extent.offset_of(slot + 1))
                     work.spend(len(batch))
-                    newest = _newest_in(extent, slot, batch, record_filter)
+                    newest = _newest_in(extent, slot, batch, record_filter, self._recent)
                     if newest is not None:
                         return newest
                 work.spend(PROBE_BYTES)
@@ -208,6 +222,39 @@ class MatchingReader:
             for run in _runs(extent, named.slots, newest=newest):
                 yield from _read_run(extent, run, newest=newest)
             first, stop = (first, named.first) if newest else (named.stop, stop)
+
+
+class _RecentMatches:
+    """The matching records of the batches in which the last searches found the newest one, which callers read next.
+
+    An entry is valid while the batch at its offset has the same stored header, which has the CRC of the body and the
+    running digest. Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._entries: OrderedDict[_RecentKey, tuple[bytes, memoryview]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def add(self, batch: RecordBatch, head: memoryview, record_filter: RecordFilter, matching: Buffer | None) -> None:
+        """Add the matching records of a batch whose CRC was checked."""
+        if matching is None:
+            return
+        with self._lock:
+            self._entries[batch.base_offset, record_filter] = bytes(head), memoryview(bytes(matching))
+            while len(self._entries) > RECENT_MAX:
+                self._entries.popitem(last=False)
+
+    def get(self, extent: Extent, record_filter: RecordFilter) -> memoryview | None:
+        """Return the matching records of an extent's first batch; None if they are not known.
+
+        Raises:
+            OSError: the disk cannot be read.
+        """
+        found = self._entries.get((extent.offset_of(extent.first), record_filter))
+        if found is None:
+            return None
+        head, matching = found
+        return matching if extent.head(extent.first) == head else None
 
 
 def _runs(extent: Extent, slots: list[int], *, newest: bool) -> list[tuple[int, int]]:
@@ -263,8 +310,10 @@ def filter_all(batches: Sequence[memoryview], max_bytes: int, record_filter: Rec
     return ReadResult(found, position)
 
 
-def _newest_in(extent: Extent, slot: int, view: memoryview, record_filter: RecordFilter) -> NewestMatch | None:
-    """Return the last matching record of a batch.
+def _newest_in(
+    extent: Extent, slot: int, view: memoryview, record_filter: RecordFilter, recent: _RecentMatches
+) -> NewestMatch | None:
+    """Return the last matching record of a batch, and add its matching records to `recent`.
 
     Raises:
         DamagedError: the batch is not the one that the index lists.
@@ -274,6 +323,8 @@ def _newest_in(extent: Extent, slot: int, view: memoryview, record_filter: Recor
         rows = matching_rows(batch, key=record_filter.key, tag=record_filter.tag)
         if rows is None:
             return None
+        if not rows.all() and batch.columns().filter(pa.array(rows)).nbytes <= RECENT_BYTES_MAX:
+            recent.add(batch, view[:HEADER_BYTES], record_filter, kept_rows(batch, rows))
         row = int(np.flatnonzero(rows)[-1])
         timestamp_us = batch.header.base_timestamp_us
         if batch.header.flags & Flags.TIMESTAMP:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import struct
 import threading
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidelog_broker.storage.directory.names import NEW_SUFFIX
 from tidelog_broker.storage.io.errors import is_shortage
@@ -24,7 +25,6 @@ from tidelog_broker.storage.segment.index import Index, SegmentEnd, pack_index
 from tidelog_broker.storage.segment.layout import (
     MARK_BYTES,
     SEGMENT_HEADER_BYTES,
-    BatchFields,
     SegmentHeader,
     begun_path,
     index_path,
@@ -32,13 +32,51 @@ from tidelog_broker.storage.segment.layout import (
     segment_path,
 )
 from tidelog_broker.storage.segment.preallocate import ahead_bytes, next_chunk_bytes
-from tidelog_proto.batch.header import Buffer
-from tidelog_proto.limits import BATCH_ALIGNMENT_BYTES
+from tidelog_proto.batch.header import Buffer, digest_after
+from tidelog_proto.limits import BATCH_ALIGNMENT_BYTES, HEADER_BYTES
 from tidelog_proto.process.file_descriptors import is_out_of_descriptors
 
 _PARKED_BYTES: Final = 1 << 62
 """Larger than any file: an appender first calls `ensure_space`, which reopens the file."""
 _PADDING: Final = [bytes(length) for length in range(BATCH_ALIGNMENT_BYTES)]
+
+
+_BATCH_FIELDS: Final = struct.Struct("<12xI36xI8xqQ8xQ24xI")
+
+
+class BatchFields(NamedTuple):
+    """The fields of a stamped batch that an append needs."""
+
+    body_length: int
+    last_offset_delta: int
+    max_timestamp_us: int
+    base_offset: int
+    epoch: int
+    digest: int
+
+
+_made: Final = tuple.__new__
+
+
+def batch_fields(batch: Buffer) -> BatchFields:
+    """Parse the fields without the checks of `unpack_header`: for batches that this node has verified and stamped."""
+    return _made(BatchFields, _BATCH_FIELDS.unpack_from(batch))
+
+
+def check_group(batches: Sequence[Buffer], *, epoch: int, offset: int, digest: int) -> list[BatchFields]:
+    """Assert that the caller has stamped a group as the continuation of a log, and return its fields."""
+    assert batches, "a group has at least one batch"
+    group: list[BatchFields] = []
+    for batch in batches:
+        fields = batch_fields(batch)
+        assert fields.epoch == epoch, f"a batch of epoch {fields.epoch} in epoch {epoch}"
+        assert fields.base_offset == offset, f"a batch at offset {fields.base_offset} where {offset} comes next"
+        assert fields.body_length + HEADER_BYTES == len(batch), "a batch is as long as its header says"
+        digest = digest_after(batch, 0, digest)
+        assert fields.digest == digest, "the running digest continues the one before"
+        offset += fields.last_offset_delta + 1
+        group.append(fields)
+    return group
 
 
 @dataclass(frozen=True, slots=True)

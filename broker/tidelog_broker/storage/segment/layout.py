@@ -37,18 +37,17 @@ page of the file, which makes every sync write two places; and a separate file, 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from crc32c import crc32c
 
 from tidelog_broker.storage.directory.names import SEGMENT_SUFFIX
 from tidelog_broker.storage.io.errors import LayoutError
 from tidelog_proto.batch.column_slices import TextColumn
-from tidelog_proto.batch.header import Buffer, digest_after
-from tidelog_proto.limits import BATCH_ALIGNMENT_BYTES, HEADER_BYTES, TOPIC_ID_BYTES
+from tidelog_proto.batch.header import Buffer
+from tidelog_proto.limits import BATCH_ALIGNMENT_BYTES, TOPIC_ID_BYTES
 
 SEGMENT_HEADER_BYTES: Final = 128
 MARK_BYTES: Final = 64
@@ -66,7 +65,6 @@ _MARK_MAGIC: Final = int.from_bytes(MARK_MAGIC_BYTES, "little")
 _HEADER: Final = struct.Struct("<IIQ16sI4xQQI4xQ52xI")
 _MARK: Final = struct.Struct("<IIQQQ28xI")
 _U32: Final = struct.Struct("<I")
-_BATCH_FIELDS: Final = struct.Struct("<12xI36xI8xqQ8xQ24xI")
 
 assert _HEADER.size == SEGMENT_HEADER_BYTES
 assert _MARK.size == MARK_BYTES
@@ -140,41 +138,6 @@ def parse_mark(data: Buffer, at: int, *, nonce: int, position: int) -> int | Non
     if (magic, version, found_nonce, found_position) != (_MARK_MAGIC, FORMAT_VERSION, nonce, position):
         return None
     return int(synced_offset) if crc == crc32c(memoryview(data)[at : at + MARK_BYTES - 4]) else None
-
-
-class BatchFields(NamedTuple):
-    """The fields of a stamped batch that an append needs."""
-
-    body_length: int
-    last_offset_delta: int
-    max_timestamp_us: int
-    base_offset: int
-    epoch: int
-    digest: int
-
-
-_made: Final = tuple.__new__
-
-
-def batch_fields(batch: Buffer) -> BatchFields:
-    """Parse the fields without the checks of `unpack_header`: for batches that this node has verified and stamped."""
-    return _made(BatchFields, _BATCH_FIELDS.unpack_from(batch))
-
-
-def check_group(batches: Sequence[Buffer], *, epoch: int, offset: int, digest: int) -> list[BatchFields]:
-    """Assert that the caller has stamped a group as the continuation of a log, and return its fields."""
-    assert batches, "a group has at least one batch"
-    group: list[BatchFields] = []
-    for batch in batches:
-        fields = batch_fields(batch)
-        assert fields.epoch == epoch, f"a batch of epoch {fields.epoch} in epoch {epoch}"
-        assert fields.base_offset == offset, f"a batch at offset {fields.base_offset} where {offset} comes next"
-        assert fields.body_length + HEADER_BYTES == len(batch), "a batch is as long as its header says"
-        digest = digest_after(batch, 0, digest)
-        assert fields.digest == digest, "the running digest continues the one before"
-        offset += fields.last_offset_delta + 1
-        group.append(fields)
-    return group
 
 
 def segment_path(directory: Path, base_offset: int) -> Path:

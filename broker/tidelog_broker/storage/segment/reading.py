@@ -19,7 +19,7 @@ from tidelog_broker.storage.segment.mappings import Mappings
 from tidelog_proto.batch.header import MAGIC, BatchHeader, unpack_header
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import HEADER_BYTES, KIB
-from tidelog_proto.wire.gathered_write import JOIN_BYTES_MAX
+from tidelog_proto.wire.frames import JOIN_BYTES_MAX
 
 MAPPED_BYTES_MIN: Final = 64 * KIB
 """Smaller reads copy: that is cheaper than mapping, and the sender may join small parts, which reads them."""

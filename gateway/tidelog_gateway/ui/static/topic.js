@@ -3,7 +3,7 @@
 import * as api from "./api.js";
 import { chart } from "./chart.js";
 import { crumbs, dialog, field, fill, h, select, sentence, toast } from "./dom.js";
-import { ago, bytes, count, duration, rate, time } from "./format.js";
+import { ago, bytes, count, duration, plural, rate, time } from "./format.js";
 import { fact } from "./groups.js";
 import { livePanel } from "./live.js";
 import { reasonNote, restrict } from "./permissions.js";
@@ -87,7 +87,7 @@ function partitionsPanel({ topic: first }) {
       { key: "partition", label: "Partition", number: true, value: (row) => row.partition },
       { key: "state", label: "State", value: (row) => row.state || "active", cell: (row) => pill(row.state || "active") },
       { key: "owner", label: "Owner", value: (row) => row.owner || null },
-      { key: "copies", label: "Copies on", value: (row) => row.placement.join(", ") || row.owner },
+      { key: "copies", label: "Copies on", value: (row) => copiesOf(row).map(([node, fault]) => (fault ? `${node} (${fault})` : node)).join(", "), cell: (row) => copiesOf(row).map(([node, fault], at) => [at ? ", " : "", node, fault && [" ", pill(fault)]]) },
       { key: "epoch", label: "Epoch", number: true, value: (row) => row.epoch, cell: (row) => String(row.epoch) },
       { key: "start", label: "First offset", number: true, value: (row) => row.log_start_offset, cell: (row) => count(row.log_start_offset) },
       { key: "end", label: "End", number: true, value: (row) => row.high_watermark, cell: (row) => count(row.high_watermark) },
@@ -97,9 +97,26 @@ function partitionsPanel({ topic: first }) {
       { key: "read", label: "", value: () => null, cell: (row) => h("a", { href: `#/topic/${encodeURIComponent(first.name)}?tab=records&partition=${row.partition}` }, "records") },
     ],
   });
-  const element = h("div", {}, facts, h("div", { class: "charts" }, growth.element, size.element), list.element);
+  const missing = h("p", { class: "bad", role: "status", hidden: true });
+  const element = h("div", {}, facts, h("div", { class: "charts" }, growth.element, size.element), missing, list.element);
+  let down = new Map(); // node -> its state, of nodes that are not alive
+
+  function copiesOf(row) {
+    return (row.placement.length ? row.placement : [row.owner]).map((node) => [node, down.has(node) ? `missing: node ${down.get(node)}` : null]);
+  }
+
+  /** Notes the nodes that are not alive; a caller who may not see the nodes sees the placement alone. */
+  async function askNodes(topic) {
+    const { nodes } = await api.get("/v1/cluster").catch(() => ({ nodes: [] }));
+    down = new Map(nodes.filter((node) => !node.alive).map((node) => [node.node_id, node.membership || "dead"]));
+    const lacking = topic.partition_states.filter((row) => row.placement.some((node) => down.has(node)));
+    missing.hidden = !lacking.length;
+    const names = [...down.keys()].filter((node) => lacking.some((row) => row.placement.includes(node))).join(", ");
+    missing.textContent = lacking.length ? `${plural(lacking.length, "partition")} with a missing copy: start ${names}, or replace a node whose disk is lost.` : "";
+  }
 
   async function update(topic) {
+    await askNodes(topic);
     const sums = topic.partition_states.reduce(
       (sum, one) => ({ records: sum.records + one.high_watermark - one.log_start_offset, size: sum.size + one.size_bytes }),
       { records: 0, size: 0 },

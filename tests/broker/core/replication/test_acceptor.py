@@ -8,9 +8,8 @@ from tests.broker.core.bench import INCARNATION, Bench, ballot, decision, descri
 from tidelog_broker.core.replication.acceptor import Acceptor, Opening
 from tidelog_broker.core.replication.chain import EpochChain
 from tidelog_broker.core.replication.effects import Effect, Send, SyncLog, Write, WriteFences
-from tidelog_broker.core.replication.log_tail import LogTail
 from tidelog_broker.core.replication.ports import Batch, Position
-from tidelog_broker.core.replication.replica_state import Doubt
+from tidelog_broker.core.replication.replica_state import Doubt, LogTail
 from tidelog_proto import broker_pb2 as pb
 
 HELD = run_of(descriptor(), 2, 3)

@@ -198,3 +198,14 @@ def test_open_without_other_holders_is_not_fetched() -> None:
     trial = FetchingBench()
     trial.catch_up.fetch_for(opening("b"), end_of(OPEN), 0)
     assert trial.catch_up.deadline_ms is None
+
+
+def test_nothing_is_fetched_for_a_second_after_an_append_without_disk_space() -> None:
+    trial = FetchingBench()
+    trial.catch_up.no_space(10)
+    retry_ms = 10 + trial.timing.peer_fetch_ms
+    trial.catch_up.begin(retry_ms - 1)
+    trial.catch_up.fetch_for(opening("a"), end_of(OPEN), retry_ms - 1)
+    assert (trial.peek(), trial.catch_up.deadline_ms) == ([], None)
+    trial.catch_up.fetch_for(opening("a"), end_of(OPEN), retry_ms)
+    assert trial.asked()[0] == "a"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pytest
 
+from tidelog_broker.core.replication.catch_up import CatchUp
 from tidelog_broker.core.replication.chain import EpochChain
 from tidelog_broker.core.replication.effects import (
     Append,
@@ -440,7 +441,7 @@ def test_owner_with_promised_replicas_is_not_confirmed() -> None:
 
 
 def test_append_failed_on_a_full_disk_does_not_affect_later_ones() -> None:
-    """Two appends fail on a full disk; between both reports the owner's repetition is queued, and then written."""
+    """Two appends fail on a full disk; between both reports, a second later, the owner's repetition is queued."""
     stage = Stage()
     owner = stage.owner()
     stage.down = set(NODES) - {owner.state.node_id}
@@ -454,6 +455,7 @@ def test_append_failed_on_a_full_disk_does_not_affect_later_ones() -> None:
     follower.receive(owner.state.node_id, second, batches[1:], stage.now_ms)
     assert len([effect for effect in follower.take_effects() if isinstance(effect, Append)]) == 2
     follower.wrote(stage.now_ms, ok=False)
+    stage.now_ms += follower.state.timing.peer_fetch_ms
     follower.receive(owner.state.node_id, first, batches[:1], stage.now_ms)
     follower.wrote(stage.now_ms, ok=False)
     follower.wrote(stage.now_ms)
@@ -506,3 +508,59 @@ def test_new_owner_opens_once_its_history_is_complete() -> None:
     assert stage.replicas[other].backfill.incomplete
     assert stage.owner().state.node_id == active.owner
     assert stage.publish("four") == stage.owner().state.high_watermark == 4
+
+
+def test_an_owner_asks_its_parts_for_their_deadlines_after_every_step_but_a_publish(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = Stage()
+    stage.publish("one")
+    owner, asked = stage.owner(), [0]
+
+    def ask(_: CatchUp) -> None:
+        asked[0] += 1
+
+    def is_asked() -> bool:
+        before, _ = asked[0], owner.deadline_ms
+        return asked[0] > before
+
+    assert owner.deadline_ms is not None
+    monkeypatch.setattr(CatchUp, "deadline_ms", property(ask))
+    assert stage.publish("two") == owner.state.high_watermark
+    assert not is_asked(), "a write and acknowledgements move the deadline of heartbeats only"
+    owner.compacted(stage.now_ms)
+    assert is_asked()
+    owner.tick(stage.now_ms)
+    assert is_asked()
+    stage.down = set(NODES) - {owner.state.node_id}
+    assert owner.damaged(owner.state.active.epoch, "it has rotted", stage.now_ms) == "once ended"
+    assert is_asked()
+    owner.roll_over(Plan(owner.state.node_id, NODES, 2), stage.now_ms)
+    assert is_asked()
+
+
+def test_an_acknowledgement_of_a_deletion_asks_the_parts_for_their_deadlines() -> None:
+    stage = Stage()
+    stage.publish("one", "two")
+    owner = stage.owner()
+    active, end = owner.state.active, owner.state.tail.durable
+    sender = next(name for name in NODES if name != owner.state.node_id)
+
+    def acknowledge(deleting_below: int) -> None:
+        assert owner.deadline_ms is not None
+        assert owner.deadlines_known
+        ack = pb.ReplicationAck(
+            topic_id=owner.state.key[0],
+            partition=owner.state.key[1],
+            epoch=active.epoch,
+            owner_incarnation=active.owner_incarnation,
+            end_offset=end.offset,
+            end_digest=end.digest,
+            deleting_below=deleting_below,
+        )
+        owner.receive(sender, ack, (), stage.now_ms)
+
+    acknowledge(0)
+    assert owner.deadlines_known
+    acknowledge(1)
+    assert not owner.deadlines_known

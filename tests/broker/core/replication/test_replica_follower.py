@@ -43,6 +43,7 @@ class Follower:
         commit: int = 0,
         log_start: int = 0,
         acknowledged: int = 0,
+        now_ms: int = 0,
     ) -> bool:
         end = end_of(batches) if batches else base
         message = pb.AppendBatch(
@@ -57,7 +58,7 @@ class Follower:
             log_start_offset=log_start,
             acknowledged_offset=acknowledged,
         )
-        return self.replica.receive(sender, message, batches, 0)
+        return self.replica.receive(sender, message, batches, now_ms)
 
     def seal(self, round_: int = 1) -> None:
         self.replica.receive("c", pb.Seal(ballot=ballot(round_)), [], 0)
@@ -186,8 +187,12 @@ def test_append_without_disk_space_is_not_acknowledged_and_retried() -> None:
     follower.append(BATCHES[:1], ZERO)
     follower.replica.wrote(0, ok=False)
     assert (follower.queued, follower.acks()) == (0, [])
-    follower.append(BATCHES[:1], ZERO)
-    follower.replica.wrote(0)
+    retry_ms = follower.replica.state.timing.peer_fetch_ms
+    follower.append(BATCHES[:1], ZERO, now_ms=retry_ms - 1)
+    follower.append(BATCHES[1:2], end_of(BATCHES[:1]), now_ms=retry_ms - 1)
+    assert (follower.queued, follower.said()) == (0, []), "neither a write nor a request for records"
+    follower.append(BATCHES[:1], ZERO, now_ms=retry_ms)
+    follower.replica.wrote(retry_ms)
     assert follower.acks() == [(2, pb.HELD)]
 
 

@@ -177,6 +177,9 @@ async def test_earliest_and_latest_follow_retention_and_appends(stand: Stand) ->
     assert partition.state.log_start > 0
     earliest = await located(peer, topic.topic_id, earliest=True)
     latest = await located(peer, topic.topic_id, latest=True)
+    epoch = (await peer.reply(peer.post_fetch(topic.topic_id))).envelope.fetch_reply.results[0].epoch
+    assert earliest.HasField("epoch")
+    assert (earliest.epoch, latest.epoch) == (epoch, epoch)
     assert earliest.offset == earliest.log_start_offset == partition.state.log_start
     assert (latest.offset, latest.high_watermark) == (10, 10)
     frame = await peer.reply(peer.post_fetch(topic.topic_id, 0))

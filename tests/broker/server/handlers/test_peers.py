@@ -12,9 +12,8 @@ from tests.broker.stand import Stand
 from tidelog_broker.cluster.incarnation_registry import INCARNATIONS_WORKER
 from tidelog_broker.core.cluster_secrets import ClusterSecrets
 from tidelog_broker.core.peer_auth import check_reply, hello_of
-from tidelog_broker.core.replication.outbox import ONE_WAY_KINDS
 from tidelog_broker.node.node import Node
-from tidelog_broker.wire.link import OneWay
+from tidelog_broker.wire.one_way import ONE_WAY_KINDS, OneWay
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import FRAME_BYTES_MAX_BEFORE_HELLO

@@ -25,7 +25,7 @@ from tidelog_broker.storage.io.mapping import (
     can_populate,
     read_ahead,
 )
-from tidelog_proto.wire.gathered_write import write_parts
+from tidelog_proto.wire.frames import write_parts
 
 needs_populate = pytest.mark.skipif(not can_populate(), reason="needs Linux 5.14")
 needs_copy = pytest.mark.skipif(not can_copy(), reason="something forbids process_vm_readv")

@@ -19,7 +19,7 @@ from tests.broker.storage.partition.keyed import (
 
 from tidelog_broker.storage.engine.reading import FoundBatches
 from tidelog_broker.storage.io.errors import DamagedError
-from tidelog_broker.storage.partition import compaction_pass
+from tidelog_broker.storage.partition import compaction_pass, newest_search
 from tidelog_broker.storage.partition.compaction_pass import CompactionPass, PassStoppedError, Terms
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_proto import broker_pb2 as pb
@@ -107,8 +107,8 @@ def test_many_keys_are_processed_in_slices_and_ranges() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_pass_beyond_its_memory_keeps_the_same_records_as_a_model(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compaction_pass, "MERGE_ROWS", 8)
-    monkeypatch.setattr(compaction_pass, "SLICES_MAX", 16)
+    monkeypatch.setattr(newest_search, "MERGE_ROWS", 8)
+    monkeypatch.setattr(newest_search, "SLICES_MAX", 16)
     random = Random(seed)
     log = open_partition(new_disk())
     keyed_epochs(log, random, epochs=6, keys=60)
@@ -125,8 +125,8 @@ def test_pass_beyond_its_memory_keeps_the_same_records_as_a_model(seed: int, mon
 
 
 def test_pass_ends_even_if_one_key_exceeds_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compaction_pass, "MERGE_ROWS", 1)
-    monkeypatch.setattr(compaction_pass, "SLICES_MAX", 4)
+    monkeypatch.setattr(newest_search, "MERGE_ROWS", 1)
+    monkeypatch.setattr(newest_search, "SLICES_MAX", 4)
     log = open_partition(new_disk())
     log.start_epoch(0, 0)
     append(log, [keyed_batch([(b"k" * 1000, b"1"), (b"k" * 1000, b"2"), (b"l", b"3")])])
@@ -237,7 +237,7 @@ def test_writing_reads_only_batches_with_survivors_and_the_last_batch_of_an_epoc
 
 def test_batches_without_keys_are_read_although_their_ranges_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction_pass, "READ_BYTES", 1)
-    monkeypatch.setattr(compaction_pass, "UNKEYED_RANGES_MAX", 2)
+    monkeypatch.setattr(newest_search, "UNKEYED_RANGES_MAX", 2)
     log = open_partition(new_disk())
     log.start_epoch(0, 0)
     for number in range(40):
@@ -250,16 +250,16 @@ def test_batches_without_keys_are_read_although_their_ranges_are_joined(monkeypa
 
 def test_table_that_grows_too_large_is_halved_without_another_search(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction_pass, "READ_BYTES", 1)
-    monkeypatch.setattr(compaction_pass, "MERGE_ROWS", 2)
+    monkeypatch.setattr(newest_search, "MERGE_ROWS", 2)
     log = open_partition(new_disk())
     log.start_epoch(0, 0)
     for number in range(20):
-        append(log, [keyed_batch([(b"%0100d" % number, b"v")])])
+        append(log, [keyed_batch([(b"%0100d" % number, b"old"), (b"%0100d" % number, b"v")])])
     log.sync()
     log.start_epoch(1, log.end_offset)
     reads: list[int] = []
     one = CompactionPass(
-        log.reader, log.compacted, sealed(log), Terms(20, 0, 0), begin=0, memory_bytes=600, pace=reads.append
+        log.reader, log.compacted, sealed(log), Terms(40, 0, 0), begin=0, memory_bytes=600, pace=reads.append
     )
     one.run()
     assert one.slices > 1

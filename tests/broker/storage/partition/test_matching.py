@@ -17,7 +17,7 @@ from tests.broker.storage.keyed import (
     read_matching,
     truth,
 )
-from tests.broker.storage.logs import new_disk
+from tests.broker.storage.logs import epoch_logs, new_disk
 from tests.broker.storage.sim_disk import SimDisk
 
 from tidelog_broker.storage.partition.held_epochs import HeldEpochs
@@ -26,7 +26,9 @@ from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_broker.storage.segment.disk import Disk
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.column_slices import TextColumn
+from tidelog_proto.batch.record_batch import RecordBatch
 from tidelog_proto.errors import ProtocolError
+from tidelog_proto.limits import HEADER_BYTES
 
 BOTH: frozenset[TextColumn] = frozenset({"key", "tag"})
 COLUMNS: tuple[frozenset[TextColumn], ...] = (BOTH, frozenset({"key"}), frozenset({"tag"}), frozenset())
@@ -169,3 +171,47 @@ def test_deleted_offset_is_out_of_range() -> None:
         log.matching.read(7, 1 << 20, limit_offset=9, record_filter=RecordFilter(b"a", None))
     assert caught.value.code == pb.OFFSET_OUT_OF_RANGE
     log.close()
+
+
+def read_sizes(log: PartitionLog, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets the size of each read of the log's newest segment from now on."""
+    sizes: list[int] = []
+    newest = epoch_logs(log)[-1]
+    with newest.segment_reader.lease(newest.segments[-1]) as opened_segment:
+        file = opened_segment.file
+        pread = file.pread
+
+        def counting(length: int, at: int) -> bytes:
+            sizes.append(length)
+            return pread(length, at)
+
+        monkeypatch.setattr(file, "pread", counting)
+    return sizes
+
+
+def test_read_of_the_newest_record_after_its_search_reads_only_the_header_of_its_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = opened(Disk(fs=new_disk()))
+    fill(log, [keyed([b"a", b"b", b"c"]), keyed([b"b", b"c", b"d"]), keyed([b"e"])])
+    wanted = RecordFilter(b"c")
+    newest = log.matching.newest(limit_offset=7, record_filter=wanted)
+    assert newest.offset == 4
+    sizes = read_sizes(log, monkeypatch)
+    found = log.matching.read(4, 1, limit_offset=7, record_filter=wanted)
+    assert sizes == [HEADER_BYTES]
+    assert found.next_offset == 6
+    assert [record.offset for record in RecordBatch.parse(found.batches[0])] == [4]
+    whole = log.matching.read(4, 1 << 20, limit_offset=7, record_filter=wanted)
+    assert [bytes(each) for each in whole.batches] == [bytes(each) for each in found.batches]
+
+
+def test_read_after_a_search_finds_what_was_appended_after_a_truncation() -> None:
+    log = opened(Disk(fs=new_disk()))
+    fill(log, [keyed([b"a"]), keyed([b"b", b"c", b"d"])])
+    wanted = RecordFilter(b"c")
+    assert log.matching.newest(limit_offset=4, record_filter=wanted).offset == 2
+    log.truncate_epoch(0, 1)
+    fill(log, [keyed([b"c", b"x", b"y"])])
+    found = log.matching.read(1, 1, limit_offset=4, record_filter=wanted)
+    assert [record.offset for record in RecordBatch.parse(found.batches[0])] == [1]

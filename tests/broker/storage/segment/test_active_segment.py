@@ -8,14 +8,13 @@ from tests.broker.storage.logs import new_disk
 from tests.broker.storage.sim_disk import SECTOR_BYTES, SimDisk
 
 from tidelog_broker.storage.engine.store import padded
-from tidelog_broker.storage.segment.active_segment import ActiveSegment, SegmentStart
+from tidelog_broker.storage.segment.active_segment import ActiveSegment, SegmentStart, batch_fields
 from tidelog_broker.storage.segment.disk import Disk
 from tidelog_broker.storage.segment.index import load_index
 from tidelog_broker.storage.segment.layout import (
     MARK_BYTES,
     SEGMENT_HEADER_BYTES,
     SegmentHeader,
-    batch_fields,
     begun_path,
     index_path,
 )

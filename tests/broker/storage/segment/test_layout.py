@@ -7,10 +7,10 @@ from tests.broker.storage.build import TOPIC_ID, batch, stamp
 
 from tidelog_broker.storage.engine.store import padded
 from tidelog_broker.storage.io.errors import LayoutError
+from tidelog_broker.storage.segment.active_segment import batch_fields
 from tidelog_broker.storage.segment.layout import (
     MARK_BYTES,
     SegmentHeader,
-    batch_fields,
     index_path,
     pack_mark,
     parse_mark,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog_broker.core.replication.outbox import (
+from tidelog_broker.wire.one_way import (
     KINDS_WITH_BATCHES,
     ONE_WAY_KINDS,
     SINGLE_KINDS,

@@ -17,8 +17,9 @@ from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.core.cluster_secrets import ClusterSecrets
 from tidelog_broker.core.peer_auth import answer_hello
 from tidelog_broker.node.node import Node
-from tidelog_broker.wire import link as link_module
-from tidelog_broker.wire.link import KEPT_BACK_BYTES, Link, OneWay
+from tidelog_broker.wire import links as link_module
+from tidelog_broker.wire.links import KEPT_BACK_BYTES, Link
+from tidelog_broker.wire.one_way import OneWay
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import ENVELOPE_BYTES_MAX, KIB, MIB
@@ -96,7 +97,7 @@ def dropped(fake: FakeNode) -> int:
 
 
 async def test_messages_of_one_loop_turn_share_an_envelope(fake: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidelog_broker.wire.link.GATHER_S", math.inf)
+    monkeypatch.setattr("tidelog_broker.wire.links.GATHER_S", math.inf)
     link = await fake.greeted()
     for partition in range(200):
         link.send(OneWay(ack(partition, partition)))
@@ -116,12 +117,12 @@ async def test_single_message_is_sent_at_once_and_order_is_kept(
     fake: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     link = await fake.greeted()
-    monkeypatch.setattr("tidelog_broker.wire.link.GATHER_S", 0)
+    monkeypatch.setattr("tidelog_broker.wire.links.GATHER_S", 0)
     link.send(OneWay(append(1), [memoryview(b"one"), memoryview(b"two")]))
     assert link.waiting_bytes == 0
-    monkeypatch.setattr("tidelog_broker.wire.link.GATHER_S", math.inf)
+    monkeypatch.setattr("tidelog_broker.wire.links.GATHER_S", math.inf)
     link.send(OneWay(append(2), [memoryview(b"three")]))
-    monkeypatch.setattr("tidelog_broker.wire.link.GATHER_S", 0)
+    monkeypatch.setattr("tidelog_broker.wire.links.GATHER_S", 0)
     link.send(OneWay(append(3), [memoryview(b"four")]))  # queued messages are sent first
     first, then = await fake.frame(), await fake.frame()
     assert [[entry.epoch for entry in frame.envelope.append_batch.entries] for frame in (first, then)] == [[1], [2, 3]]
@@ -246,7 +247,7 @@ async def test_requests_in_flight_are_bounded(fake: FakeNode, monkeypatch: pytes
 
 
 async def test_closed_link_refuses_requests(fake: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidelog_broker.wire.link.GATHER_S", math.inf)
+    monkeypatch.setattr("tidelog_broker.wire.links.GATHER_S", math.inf)
     link = await fake.greeted()
     link.send(OneWay(ack(1)))  # still in the outbox
     await end(link)
@@ -339,8 +340,8 @@ async def test_message_to_several_nodes_is_encoded_once(monkeypatch: pytest.Monk
         encoded.append(attachment_bytes)
         return encode_frame(envelope, attachment_bytes)
 
-    monkeypatch.setattr("tidelog_broker.wire.link.encode_frame", counted)
-    monkeypatch.setattr("tidelog_broker.wire.link.GATHER_S", 0)
+    monkeypatch.setattr("tidelog_broker.wire.links.encode_frame", counted)
+    monkeypatch.setattr("tidelog_broker.wire.links.GATHER_S", 0)
     wires = [Wire(), Wire()]
     metrics = NodeMetrics()
     links = [Link(name, queue_bytes=MIB, metrics=metrics) for name in "bc"]

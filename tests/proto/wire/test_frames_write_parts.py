@@ -11,7 +11,7 @@ from typing import TypeAlias, cast
 import pytest
 import uvloop
 
-from tidelog_proto.wire.gathered_write import write_parts
+from tidelog_proto.wire.frames import write_parts
 
 KIB = 1024
 MIB = 1024 * KIB

@@ -9,11 +9,10 @@ from tests.broker.peer import batch
 
 from tidelog_broker.base.metrics import NodeMetrics
 from tidelog_broker.base.offload import Offload
-from tidelog_broker.core.replication.outbox import LinkMessage, Outbox
 from tidelog_broker.core.replication.ports import Batch
 from tidelog_broker.storage.io.workers import IoWorkers
 from tidelog_broker.wire.budget import Budget
-from tidelog_broker.wire.inbox import FEW_BATCHES, VERIFY_FEW_BYTES, VERIFY_ON_LOOP_BYTES, Inbox
+from tidelog_broker.wire.one_way import FEW_BATCHES, VERIFY_FEW_BYTES, VERIFY_ON_LOOP_BYTES, Inbox, LinkMessage, Outbox
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import ENTRIES_PER_PEER_MESSAGE_MAX, MIB

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.broker.core.bench import INCARNATION, Log, descriptor, end_of, ends_of, run_of
 
-from tidelog_broker.core.replication.log_tail import RECENT_BATCHES, BrokenRunError, LogTail, check_run
 from tidelog_broker.core.replication.ports import Batch, Position
+from tidelog_broker.core.replication.replica_state import RECENT_BATCHES, BrokenRunError, LogTail, check_run
 from tidelog_proto import broker_pb2 as pb
 
 EPOCH = descriptor(4, start=10)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from tidelog_broker.core.replication.epoch_writer import Owner
 from tidelog_broker.core.replication.producers import ProducerTable, StoredBatch
-from tidelog_broker.partition.pending_acks import PendingAcks
+from tidelog_broker.partition.pipeline import PendingAcks
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from tidelog_broker.replication import inline_writes as subject
-from tidelog_broker.replication.inline_writes import (
+from tidelog_broker.replication import log_writer as subject
+from tidelog_broker.replication.log_writer import (
     INLINE_BYTES_MAX,
     LARGE_BYTES,
     PAUSE_S,

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from tests.broker.core.bench import INCARNATION, KEY, descriptor
 
 from tidelog_broker.core.replication.effects import Send
+from tidelog_broker.core.replication.epoch_writer import PushWindow
 from tidelog_broker.core.replication.ports import Position, Timing
-from tidelog_broker.core.replication.push import PushWindow
 from tidelog_proto import broker_pb2 as pb
 
 TIMING = Timing(heartbeat_ms=50, window_bytes=100)
