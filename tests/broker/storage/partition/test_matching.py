@@ -20,6 +20,7 @@ from tests.broker.storage.keyed import (
 from tests.broker.storage.logs import epoch_logs, new_disk
 from tests.broker.storage.sim_disk import SimDisk
 
+from tidelog_broker.storage.engines.stores import BUILT_IN
 from tidelog_broker.storage.partition.held_epochs import HeldEpochs
 from tidelog_broker.storage.partition.matching import MatchingReader, RecordFilter
 from tidelog_broker.storage.partition.partition_log import PartitionLog
@@ -206,8 +207,10 @@ def test_read_of_the_newest_record_after_its_search_reads_only_the_header_of_its
     assert [bytes(each) for each in whole.batches] == [bytes(each) for each in found.batches]
 
 
-def test_read_after_a_search_finds_what_was_appended_after_a_truncation() -> None:
+@pytest.mark.parametrize("engine", BUILT_IN)
+def test_read_after_a_search_finds_what_was_appended_after_a_truncation(engine: str) -> None:
     log = opened(Disk(fs=new_disk()))
+    log.start_epoch(0, 0, engine=engine)
     fill(log, [keyed([b"a"]), keyed([b"b", b"c", b"d"])])
     wanted = RecordFilter(b"c")
     assert log.matching.newest(limit_offset=4, record_filter=wanted).offset == 2
