@@ -96,7 +96,7 @@ class LoggedProducers:
         """
         store = self.store
         offset = min(committed, store.end_offset)
-        beginning = self.store.beginning_above(below)
+        beginning = store.beginning_above(below)
         headers_after = [
             known_from(one.payload)
             for one in store.reader.load_producer_snapshots()

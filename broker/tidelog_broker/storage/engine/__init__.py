@@ -11,8 +11,8 @@ changes (`storage.partition.partition_dirs`), always while its store is closed. 
 engine's: segment files, or a reference to data elsewhere.
 
 A call may wait for the disk unless the engine's `Capabilities` list it; it runs on the partition's I/O worker. Errors
-are four, see `storage.io.errors`: full (`DiskFullError`, nothing has changed), failed (`StorageFailedError`, final),
-damaged (`DamagedError`, and `Damage` with its bounds), unsupported (`UnsupportedError`).
+are three, see `storage.io.errors`: full (`DiskFullError`, nothing has changed), failed (`StorageFailedError`, final),
+damaged (`DamagedError`, and `Damage` with its bounds).
 
 Methods with a body are optional: their default is correct for every engine, but slow. `tidelog.testing.engine_suite`
 tests an engine.

@@ -110,16 +110,6 @@ def create_store(
     return store
 
 
-def engine_in(volume: Volume, directory: Path) -> Engine:
-    """Return the engine of an epoch's directory.
-
-    Raises:
-        EngineMissingError: it is not installed.
-        OSError: the disk cannot be read.
-    """
-    return engine_named(volume, marked_engine(volume.fs.list_dir(directory)))
-
-
 def open_store(
     volume: Volume, directory: Path, *, segment_bytes: int, sealed_end_offset: int | None = None
 ) -> EpochStore | None:
@@ -130,7 +120,7 @@ def open_store(
         DamagedError: nothing in the directory is valid.
         StorageFailedError, OSError: the disk cannot be read or written.
     """
-    engine = engine_in(volume, directory)
+    engine = _engine_in(volume, directory)
     return engine.open(directory, segment_bytes=segment_bytes, sealed_end_offset=sealed_end_offset)
 
 
@@ -141,7 +131,7 @@ def remove_store(volume: Volume, directory: Path) -> None:
         OSError: a part of it may remain.
     """
     try:
-        engine_in(volume, directory).forget(directory)
+        _engine_in(volume, directory).forget(directory)
     except EngineMissingError:
         log.info("%s is removed without its engine, which may keep data of it elsewhere", directory)
     remove_epoch_dir(volume.fs, directory)
@@ -169,12 +159,14 @@ def forget_stores(volume: Volume, partition: Path) -> None:
     for name in volume.fs.list_dir(partition):
         if volume.fs.is_dir(partition / name):
             with suppress(EngineMissingError):
-                engine_in(volume, partition / name).forget(partition / name)
+                _engine_in(volume, partition / name).forget(partition / name)
 
 
-def survives_restart(volume: Volume, engine: str) -> bool:
-    """Return whether an engine keeps what was synced in a restart; True for one that is not installed."""
-    try:
-        return engine_named(volume, engine).capabilities.survives_restart
-    except EngineMissingError:
-        return True
+def _engine_in(volume: Volume, directory: Path) -> Engine:
+    """Return the engine of an epoch's directory.
+
+    Raises:
+        EngineMissingError: it is not installed.
+        OSError: the disk cannot be read.
+    """
+    return engine_named(volume, marked_engine(volume.fs.list_dir(directory)))

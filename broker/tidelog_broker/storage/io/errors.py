@@ -10,8 +10,7 @@
         ├── DamagedError         synced bytes have changed
         ├── LimboError           an append to a damaged log
         ├── DivergedError        this copy differs from the decided log
-        ├── NotHeldError         missing in this node's copy; another replica has it
-        └── UnsupportedError     the engine lacks a capability
+        └── NotHeldError         missing in this node's copy; another replica has it
     LayoutError                  invalid bytes in a file, inside the storage
     NodeDirError                 the data directory cannot be used; the message is for the operator
     ├── NodeDirLockedError       another process has it open
@@ -95,15 +94,6 @@ class NotHeldError(StorageError):
 
     def __init__(self, message: str) -> None:
         super().__init__(pb.NOT_OWNER, message)
-
-
-class UnsupportedError(StorageError):
-    """The engine of an epoch lacks a capability (INVALID_REQUEST)."""
-
-    def __init__(self, engine: str, capability: str) -> None:
-        super().__init__(pb.INVALID_REQUEST, f"engine {engine} cannot {capability}")
-        self.engine = engine
-        self.capability = capability
 
 
 class EngineMissingError(DiskFullError):

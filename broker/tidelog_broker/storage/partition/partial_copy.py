@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tidelog_broker.storage.engine.store import SEGMENT, EpochStart, EpochStore, Volume, padded
-from tidelog_broker.storage.engines.stores import create_store, engine_in, open_store, remove_store
+from tidelog_broker.storage.engines.stores import create_store, is_deleted, open_store, remove_store
 from tidelog_broker.storage.io.errors import DamagedError, DivergedError, unreadable
 from tidelog_broker.storage.partition.copied_batches import LogPosition, check_copied
 from tidelog_broker.storage.partition.partition_dirs import partial_copy_dir_name, put_aside
@@ -146,7 +146,7 @@ class PartialCopy:
 def _open_existing(disk: Volume, path: Path, target: CopyTarget, *, segment_bytes: int) -> EpochStore | None:
     """Open an existing copy as a prefix of the target; remove it and return None if it cannot become one."""
     fs = disk.fs
-    if engine_in(disk, path).is_deleted(fs.list_dir(path)):
+    if is_deleted(disk, path):
         remove_store(disk, path)
         return None
     try:
