@@ -12,18 +12,17 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from tidelog_broker.storage.directory.epoch_dir import make_epoch_dir
 from tidelog_broker.storage.directory.repair_markers import has_marker, remove_marker, write_marker
 from tidelog_broker.storage.engine.reading import ScrubPart
 from tidelog_broker.storage.engine.store import SEGMENT, AppendedGroup, Damage, EpochStore, State
 from tidelog_broker.storage.epoch.deferred_syncs import DeferredSyncs
 from tidelog_broker.storage.epoch.epoch_reader import EpochReader
 from tidelog_broker.storage.epoch.held_segments import HeldSegments, Segment
-from tidelog_broker.storage.epoch.recovery import lay_out_segments, recover_epoch, remove_segment, reopen_last
+from tidelog_broker.storage.epoch.recovery import recover_epoch, remove_segment, reopen_last
 from tidelog_broker.storage.epoch.segment_part import SegmentPart
 from tidelog_broker.storage.epoch.truncation import cut_files, keep_files, kept_part
 from tidelog_broker.storage.io.errors import (
@@ -45,7 +44,7 @@ from tidelog_proto.process.file_descriptors import is_out_of_descriptors
 
 
 class EpochLog(EpochStore):
-    """The log of one epoch. Created by `create` or `open`; one thread at a time may append."""
+    """The log of one epoch. Created by `open`; one thread at a time may append."""
 
     engine = SEGMENT
     is_lost = False
@@ -78,44 +77,6 @@ class EpochLog(EpochStore):
         first = self._held.segments[0].header
         self.topic_id, self.partition, self.epoch = first.topic_id, first.partition, first.epoch
         self.synced_offset = self._held.end.offset
-
-    @classmethod
-    def create(
-        cls,
-        disk: Disk,
-        directory: Path,
-        *,
-        topic_id: bytes,
-        partition: int,
-        epoch: int,
-        start_offset: int,
-        segment_bytes: int,
-        start_digest: int = 0,
-        is_newest: bool = False,
-        is_lacking: bool = False,
-        before_named: Callable[[], None] | None = None,
-    ) -> EpochLog:
-        """Create an epoch in a new directory, atomically and durably; see `make_epoch_dir`.
-
-        `start_digest` is the running digest before `start_offset`: not 0 in a copy that lacks the beginning of the
-        epoch.
-
-        Raises:
-            DiskFullError: no space; nothing has changed.
-            StorageFailedError: the disk failed; the directory may exist.
-        """
-        start = SegmentStart(topic_id, partition, epoch, start_offset, start_digest, start_offset)
-        make_epoch_dir(
-            disk.fs,
-            directory,
-            lambda unnamed: lay_out_segments(disk, unnamed, start, segment_bytes=segment_bytes),
-            epoch=epoch,
-            engine=SEGMENT,
-            is_newest=is_newest,
-            is_lacking=is_lacking,
-            before_named=before_named,
-        )
-        return cls.open(disk, directory, segment_bytes=segment_bytes, is_new=True)
 
     @classmethod
     def open(
@@ -232,7 +193,7 @@ class EpochLog(EpochStore):
             active.ensure_space(needed)
         except OSError as error:
             if is_shortage(error):
-                self._disk.spares.end()
+                self._disk.note_full()
                 self._disk.open_segments.mappings.let_go()
                 if is_out_of_descriptors(error):
                     self._disk.open_segments.close_unused()
@@ -258,7 +219,7 @@ class EpochLog(EpochStore):
             self._roll(active)
         except OSError as error:
             if is_shortage(error):
-                self._disk.spares.end()
+                self._disk.note_full()
                 raise space_or_failure(f"no space for another segment in {self.directory}", error) from error
             raise self._fail("allocating space", error) from error
         except StorageFailedError as error:
