@@ -38,6 +38,9 @@ MAY_IMPORT = {
     "tidelog_demo": {"tidelog", "tidelog_cli", "tidelog_proto", "pyspark_tidelog"},
 }
 
+ENGINE_SUITE = {f"tidelog.testing.{name}" for name in ("engine_suite", "engine_batches", "failing_files")}
+"""Tests of storage engines, which only an author of an engine imports, together with the node."""
+
 CORE = "tidelog_broker.core"
 STORAGE = "tidelog_broker.storage"
 
@@ -78,7 +81,7 @@ ROOMS = {
         *("bodies", "callers", "context", "coalescing", "feed", "protocol", "records", "history", "worker_channel"),
         *("metrics", "auth", "http1", "requests", "budget", "problems", "browser_headers", "settings"),
     ),
-    STORAGE: ("offline", "partition", "node", "epoch", "segment", "io"),
+    STORAGE: ("offline", "partition", "node", "engines", "memory", "epoch", "segment", "directory", "engine", "io"),
     CORE: ("membership", "groups", "placement", "replication", "security", "*"),
 }
 """From the top to the ground; `*` is whatever lies in the package itself. See docs/adr/0066 and 0163."""
@@ -130,6 +133,7 @@ def test_a_package_imports_only_lower_packages(package: str) -> None:
     wrong = [
         f"{path.relative_to(ROOT)} imports {name}"
         for path in sources(package)
+        if module_name(path) not in ENGINE_SUITE
         for name in imports(path)
         if name.split(".")[0] in FOLDERS and name.split(".")[0] not in allowed
     ]
@@ -184,6 +188,36 @@ def test_no_import_climbs_from_room_to_room(package: str) -> None:
         and there < here
     ]
     assert not wrong
+
+
+ENGINES = {"segment": (f"{STORAGE}.epoch", f"{STORAGE}.segment"), "memory": (f"{STORAGE}.memory",)}
+"""The folders of each storage engine; everything else uses `storage.engine`. See docs/adr/0182."""
+
+KNOW_ENGINES = {
+    **dict.fromkeys((f"{STORAGE}.engines.stores",), "finds the engines"),
+    **dict.fromkeys((f"{STORAGE}.offline", "tidelog_broker.cli.log_commands"), "reads segment files of a stopped node"),
+    **dict.fromkeys(
+        ("tidelog_broker.broker", "tidelog_broker.base.threads", "tidelog_broker.base.descriptors"),
+        "gives the segment engine its threads, memory and descriptors",
+    ),
+}
+
+
+def test_engines_are_used_through_their_interface() -> None:
+    folders = [folder for engine in ENGINES.values() for folder in engine]
+    assert all((ROOT / "broker").joinpath(*folder.split(".")).is_dir() for folder in folders)
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in sources("tidelog_broker")
+        if not any(below(module_name(path), room) for room in (*folders, *KNOW_ENGINES))
+        for name in imports(path)
+        if any(below(name, folder) for folder in folders)
+    ]
+    assert not wrong
+    known = {
+        module for module in KNOW_ENGINES for path in sources("tidelog_broker") if below(module_name(path), module)
+    }
+    assert known == set(KNOW_ENGINES)
 
 
 def test_every_room_is_in_the_order_and_few_modules_are_outside() -> None:
@@ -319,6 +353,11 @@ def test_the_rules_can_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     climber = culprit.parents[1] / "wire" / "climber.py"
     climber.parent.mkdir()
     climber.write_text("from tidelog_broker.node.node import Node\n")
+    user = culprit.parents[1] / "partition" / "user.py"
+    user.parent.mkdir()
+    user.write_text("from tidelog_broker.storage.epoch.epoch_log import EpochLog\n")
+    for folder in (name for engine in ENGINES.values() for name in engine):
+        (tmp_path / "broker").joinpath(*folder.split(".")).mkdir(parents=True)
     page = tmp_path / "gateway" / "tidelog_gateway" / "ui" / "page.py"
     page.parent.mkdir(parents=True)
     page.write_text("from tidelog_gateway.auth.credentials import UserPassword\n")
@@ -334,11 +373,15 @@ def test_the_rules_can_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         test_a_package_imports_only_lower_packages("tidelog_broker")
     with pytest.raises(AssertionError):
         test_no_import_climbs_from_room_to_room("tidelog_broker")
+    with pytest.raises(AssertionError, match=r"user\.py imports tidelog_broker\.storage\.epoch"):
+        test_engines_are_used_through_their_interface()
     with pytest.raises(AssertionError, match="does not allow for `ui`"):
         test_rooms_of_the_gateway_import_what_its_page_allows()
 
 
 SPLIT = {
+    "tidelog.testing.failing_files.FailingFileSystem": "real files, of which some operations fail",
+    "tidelog.testing.failing_files._FailingFile": "the same",
     "tidelog_broker.replication.driver_ports.Neighbours": "a protocol that says more than another one",
     "tidelog_gateway.budget.request_budget.RequestBudget": "the admission of requests, over the shared count",
     "tidelog_gateway.budget.response_budget.ResponseBudget": "the admission of answers, over the shared count",
@@ -347,6 +390,10 @@ SPLIT = {
     "tidelog_loadtest.probe.owner.OwnerProtocol": "the same",
 }
 """Classes that inherit one of another file, each with the reason. Composition splits a file, inheritance does not."""
+
+
+INTERFACE = f"{STORAGE}.engine"
+"""Classes of this room are implemented by every engine."""
 
 
 def inherited(path: Path) -> Iterator[str]:
@@ -361,7 +408,8 @@ def inherited(path: Path) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
             names = {base.id for base in node.bases if isinstance(base, ast.Name)}
-            if any(imported.get(name, "").split(".")[0] in FOLDERS for name in names):
+            modules = {imported[name] for name in names if name in imported}
+            if any(module.split(".")[0] in FOLDERS and not below(module, INTERFACE) for module in modules):
                 yield f"{module_name(path)}.{node.name}"
 
 

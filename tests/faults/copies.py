@@ -18,9 +18,10 @@ from tests.faults.check import StoredBatch
 from tests.faults.history import Key
 from tests.faults.values import CONTROL, number_in
 
+from tidelog_broker.storage.directory.names import SEGMENT_SUFFIX
 from tidelog_broker.storage.io.filesystem import RealFileSystem
 from tidelog_broker.storage.partition.partition_dirs import epoch_dirs, parse_partition_dir_name
-from tidelog_broker.storage.segment.layout import BEGUN_SUFFIX, SEGMENT_SUFFIX
+from tidelog_broker.storage.segment.layout import BEGUN_SUFFIX
 from tidelog_broker.storage.segment.scan import read_segment_header, scan_segment
 from tidelog_proto.batch.record_batch import RecordBatch
 

@@ -19,8 +19,8 @@ from tidelog_broker.partition.producer_snapshots import SnapshotWriter
 from tidelog_broker.replication.driver import ReplicaDriver
 from tidelog_broker.replication.logged_producers import LoggedProducers
 from tidelog_broker.replication.replica_log import ReplicaLog
-from tidelog_broker.storage.epoch.recovery import remove_epoch_dir
-from tidelog_broker.storage.io.filesystem import FileSystem
+from tidelog_broker.storage.directory.epoch_dir import remove_epoch_dir
+from tidelog_broker.storage.engine.store import Volume
 from tidelog_broker.storage.partition import compacted_copies, newest_search
 from tidelog_broker.storage.partition.compacted_copies import CompactedCopies
 from tidelog_broker.storage.partition.compaction_pass import FinishedVersion, Terms
@@ -158,8 +158,8 @@ def older_copy_removed_first() -> Replacements:
             remove_epoch_dir(self._held.disk.fs, old.directory)
         put_in_place(self, epoch, decided, end)
 
-    def once(fs: FileSystem, path: Path) -> None:
-        if fs.exists(path):
-            remove_epoch_dir(fs, path)
+    def once(volume: Volume, path: Path) -> None:
+        if volume.fs.exists(path):
+            remove_epoch_dir(volume.fs, path)
 
-    return [(CompactedCopies, "put_in_place", removing), (compacted_copies, "remove_epoch_dir", once)]
+    return [(CompactedCopies, "put_in_place", removing), (compacted_copies, "remove_store", once)]

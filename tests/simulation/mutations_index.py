@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tidelog_broker.storage.partition.record_indexes import RecordIndexes
+from tidelog_broker.storage.engine.reading import CandidateBatches
+from tidelog_broker.storage.epoch.record_indexes import RecordIndexes
 from tidelog_broker.storage.segment.hash_runs import HashRuns
-from tidelog_broker.storage.segment.segment_hashes import CandidateBatches, SegmentHashes
+from tidelog_broker.storage.segment.segment_hashes import SegmentHashes
 
 Replacements = Sequence[tuple[object, str, object]]
 

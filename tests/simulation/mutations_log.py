@@ -17,9 +17,9 @@ from tidelog_broker.core.replication.ports import Batch, Position
 from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_broker.core.replication.replica import Replica
 from tidelog_broker.core.replication.replica_state import LogTail, ReplicaState
+from tidelog_broker.storage.engine.store import padded
 from tidelog_broker.storage.partition.copied_batches import LogPosition
 from tidelog_broker.storage.partition.partial_copy import PartialCopy
-from tidelog_broker.storage.segment.layout import padded
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import BatchHeader, Buffer
 

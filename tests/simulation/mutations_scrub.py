@@ -9,8 +9,9 @@ from tidelog_broker.core.replication.backfill import Backfill
 from tidelog_broker.core.replication.open_epoch_repair import OpenEpochRepair
 from tidelog_broker.partition import scrubber
 from tidelog_broker.partition.scrubber import Scrubber
+from tidelog_broker.storage.engine.reading import ScrubPart
 from tidelog_broker.storage.partition.partition_log import PartitionLog
-from tidelog_broker.storage.partition.scrub import Part, parts_of
+from tidelog_broker.storage.partition.scrub import parts_of
 
 Replacements = Sequence[tuple[object, str, object]]
 
@@ -27,7 +28,7 @@ def nothing_read_again() -> Replacements:
 def last_segments_left_out() -> Replacements:
     """The scrubber reads no epoch to its end."""
 
-    def but_the_last(store: PartitionLog) -> list[Part]:
+    def but_the_last(store: PartitionLog) -> list[ScrubPart]:
         return [one for one, following in pairwise(parts_of(store)) if one.epoch == following.epoch]
 
     return [(scrubber, "parts_of", but_the_last)]

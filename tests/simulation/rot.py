@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 from tests.broker.storage.sim_disk import Directory, Node, SimDisk
 from tests.simulation.process import HOME
 
+from tidelog_broker.storage.io.errors import LayoutError
 from tidelog_broker.storage.node import journal
 from tidelog_broker.storage.partition.partition_dirs import epoch_dirs, parse_partition_dir_name
-from tidelog_broker.storage.segment.layout import SEGMENT_HEADER_BYTES, LayoutError
+from tidelog_broker.storage.segment.layout import SEGMENT_HEADER_BYTES
 from tidelog_broker.storage.segment.scan import read_segment_header, scan_segment
 
 if TYPE_CHECKING:

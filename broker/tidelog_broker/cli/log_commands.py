@@ -23,13 +23,14 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from rich.table import Table
 
 from tidelog_broker.base.bootstrap import BootstrapError, load_bootstrap
+from tidelog_broker.storage.directory.names import SEGMENT_SUFFIX
 from tidelog_broker.storage.io.errors import NodeDirError
 from tidelog_broker.storage.io.filesystem import RealFileSystem
 from tidelog_broker.storage.node.node_dir import relabel
 from tidelog_broker.storage.offline.dump import dump
 from tidelog_broker.storage.offline.repair import Repair, repair
 from tidelog_broker.storage.offline.verify import Finding, SegmentReport, verify
-from tidelog_broker.storage.segment.layout import BEGUN_SUFFIX, SEGMENT_SUFFIX
+from tidelog_broker.storage.segment.layout import BEGUN_SUFFIX
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.process.standard_streams import OutputLostError
 from tidelog_proto.text.record_lines import ValueForm, record_line

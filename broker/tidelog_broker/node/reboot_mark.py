@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from tidelog_broker.base.offload import Offload
-from tidelog_broker.storage.epoch.existence_markers import HELD_SUFFIX
+from tidelog_broker.storage.directory.existence_markers import HELD_SUFFIX
 from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.storage.node.node_dir import NodeDir
 

@@ -29,7 +29,7 @@ from tidelog_broker.partition.content_history import ContentHistory
 from tidelog_broker.partition.state import PartitionState
 from tidelog_broker.partition.tools import PartitionTools
 from tidelog_broker.replication.driver import ReplicaDriver
-from tidelog_broker.storage.segment.layout import padded
+from tidelog_broker.storage.engine.store import padded
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.content_hash import ContentHasher, Contents, first_of_each
 from tidelog_proto.batch.deduplication import THINNED_EXTRA_BYTES, without_dropped

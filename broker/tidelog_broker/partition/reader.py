@@ -16,8 +16,8 @@ import pyarrow as pa
 from tidelog_broker.base.offload import Offload
 from tidelog_broker.core.hot_ring import HotRing, RingEntry
 from tidelog_broker.partition.state import PartitionState
+from tidelog_broker.storage.engine.reading import FoundBatches
 from tidelog_broker.storage.partition.partition_reader import PartitionLogReader
-from tidelog_broker.storage.segment.reading import FoundBatches
 from tidelog_proto.batch.header import Flags
 from tidelog_proto.batch.record_batch import RecordBatch, iter_batches
 

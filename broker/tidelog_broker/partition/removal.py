@@ -63,11 +63,11 @@ class Removal:
         """
         for topic_id in deleted:
             self._replication.drop(topic_id)
-        fs = self._tools.disk.fs
-        for name in await self._tools.io.call(_WORKER, stored_partitions, fs, self._directory):
+        disk = self._tools.disk
+        for name in await self._tools.io.call(_WORKER, stored_partitions, disk.fs, self._directory):
             if name.topic_id in deleted:
                 path = self._directory / partition_dir_name(*name)
-                await self._tools.io.call(name.partition, forget_partition_dir, fs, path)
+                await self._tools.io.call(name.partition, forget_partition_dir, disk, path)
         for topic_id in self._replication.chains.topics().intersection(deleted):
             await self._replication.forget(topic_id, deleted[topic_id].config.partitions)
 

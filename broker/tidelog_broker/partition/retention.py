@@ -245,7 +245,7 @@ class Retention:
         below = self._outdated(deleted, 0, committed)
         if below <= held:
             return below
-        is_full = self._disk.spares.has_ended
+        is_full = self._disk.was_full
         if is_full or self.lacked_by_down_replica(below) or self._exceeds_laggard_bound(held):
             tried = self.end_epoch()
             if is_full and tried > ENDS_MAX:

@@ -13,8 +13,9 @@ from typing import Final
 
 from tidelog_broker.partition.partition import Partition
 from tidelog_broker.partition.tools import PartitionTools
+from tidelog_broker.storage.engine.reading import Scrubbed, ScrubPart
 from tidelog_broker.storage.io.workers import WorkersFullError
-from tidelog_broker.storage.partition.scrub import Part, ScrubResult, is_held, parts_of, scrub
+from tidelog_broker.storage.partition.scrub import is_held, parts_of
 from tidelog_proto.limits import MIB
 
 log = logging.getLogger(__name__)
@@ -62,9 +63,9 @@ class Scrubber:
         self._tools.metrics.scrub_passes.inc()
         return damaged
 
-    async def _read(self, partition: Partition, part: Part) -> bool:
+    async def _read(self, partition: Partition, part: ScrubPart) -> bool:
         """Read a segment; return whether it is damaged."""
-        one = ScrubResult(None, 0, is_done=False)
+        one = Scrubbed(None, 0, is_done=False)
         while not one.is_done:
             if partition.state.refusal is not None or not is_held(partition.log, part):
                 return False
@@ -73,7 +74,7 @@ class Scrubber:
                 one = await self._slice(partition, part, one)
                 if one.damage:
                     one = await self._slice(
-                        partition, part, ScrubResult(at, 0, is_done=False)
+                        partition, part, Scrubbed(at, 0, is_done=False)
                     )  # The segment is read again, to exclude a memory error.
             except (OSError, WorkersFullError) as error:
                 if not isinstance(error, FileNotFoundError):
@@ -97,8 +98,8 @@ class Scrubber:
         log.error("%s: %s; %s", partition.name, one.damage, what)
         return True
 
-    async def _slice(self, partition: Partition, part: Part, before: ScrubResult) -> ScrubResult:
+    async def _slice(self, partition: Partition, part: ScrubPart, before: Scrubbed) -> Scrubbed:
         fs = self._tools.disk.fs
-        one = await self._tools.readers.call(partition.io_key, scrub, fs, part, before.end, self._slice_bytes)
+        one = await self._tools.readers.call(partition.io_key, part.scrub, fs, before.end, self._slice_bytes)
         self._tools.metrics.scrubbed_bytes.inc(one.size_bytes)
         return one

@@ -17,7 +17,7 @@ from tidelog_broker.partition.compaction_progress import ProgressClock
 from tidelog_broker.partition.full_disk_refusals import FullDiskRefusals
 from tidelog_broker.replication.driver_ports import Neighbours
 from tidelog_broker.replication.takeover_log import TakeoverLog
-from tidelog_broker.storage.segment.disk import Disk
+from tidelog_broker.storage.engine.store import Volume
 from tidelog_broker.wire.budget import Budget
 
 
@@ -27,7 +27,7 @@ class PartitionTools:
 
     settings: NodeSettings
     loop: asyncio.AbstractEventLoop
-    disk: Disk
+    disk: Volume
     """Resources shared by the logs."""
     io: Offload
     """For writes, in order per partition."""

@@ -96,7 +96,7 @@ class LoggedProducers:
         """
         store = self.store
         offset = min(committed, store.end_offset)
-        beginning = self._beginning(below)
+        beginning = store.beginning_above(below)
         headers_after = [
             known_from(one.payload)
             for one in store.reader.load_producer_snapshots()
@@ -114,12 +114,6 @@ class LoggedProducers:
         if last is None:
             return None
         return ProducerSnapshot(last.epoch, last.end_offset, last.digest, table.snapshot())
-
-    def _beginning(self, below: int) -> tuple[int, int, int] | None:
-        """Return epoch, offset and digest of the log's start once the records below an offset are deleted."""
-        segments = [segment for held in self.store.epochs for segment in held.segments]
-        first = next((one for one in segments if one.end_offset > below), segments[-1]) if segments else None
-        return (first.header.epoch, first.base_offset, first.header.start_digest) if first is not None else None
 
     def _keep_what_leaves(self) -> None:
         """Save the producers' state before the log leaves for an epoch that begins after a gap.

@@ -115,7 +115,11 @@ class ReplicaLog:
                 store.repair.truncate_to_valid_prefix(active)
             except DiskFullError as error:
                 log.warning("%s; free disk space and restart this node", error.message)
-        still = store.unreadable_epoch is not None or any(held.damage is not None for held in store.epochs)
+        still = (
+            store.unreadable_epoch is not None
+            or store.needs_engine
+            or any(held.damage is not None for held in store.epochs)
+        )
         if still and not self.repairing:
             self._limbo = store.limbo
 
@@ -281,7 +285,7 @@ class ReplicaLog:
         return self._without_producers
 
     def sync_ahead(self, epoch: int, slack_bytes: int) -> None:
-        """Sync the newest epoch ahead, concurrently with its I/O worker; see `EpochReader.sync_ahead`.
+        """Sync the newest epoch ahead, concurrently with its I/O worker; see `EpochReading.sync_ahead`.
 
         Raises:
             StorageFailedError: a sync failed.
@@ -301,7 +305,7 @@ class ReplicaLog:
 
         Raises:
             DamagedError: the first batch is corrupt.
-            ProtocolError: as `EpochReader.read`.
+            ProtocolError: as `EpochReading.read`.
         """
         nothing = BatchRange((), Position(effect.from_offset, 0), Position(effect.from_offset, 0))
         held = self.store.log_of(effect.epoch)

@@ -13,10 +13,11 @@ import pytest
 from typer.testing import CliRunner
 
 from tidelog_broker.cli.log_commands import log_app
+from tidelog_broker.storage.engine.store import padded
 from tidelog_broker.storage.io.filesystem import File, RealFileSystem
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_broker.storage.segment.disk import Disk
-from tidelog_broker.storage.segment.layout import SEGMENT_HEADER_BYTES, padded
+from tidelog_broker.storage.segment.layout import SEGMENT_HEADER_BYTES
 from tidelog_cli.records.json_records import records_of
 from tidelog_proto.batch.header import stamp_owner
 from tidelog_proto.batch.record_batch import encode_batch

@@ -205,7 +205,7 @@ async def test_full_disk_does_not_wait_for_lagging_replicas(
     partition = cluster.partition(owner)
     fall_behind(cluster, owner, others(owner)[0], monkeypatch)
     await publish_past_bound(cluster, owner)
-    partition.tools.disk.spares.end()
+    partition.tools.disk.note_full()
     await settled(lambda: partition.log.size_bytes <= BOUND_BYTES, "space is kept that the disk needs")
 
 
@@ -279,7 +279,7 @@ async def test_full_disk_ends_the_epoch_before_deleting_missing_records(
     for sequence in range(10):
         await publish(cluster, owner, sequence)
     await partition.deletion.agree(6, epoch=partition.state.epoch)
-    partition.tools.disk.spares.end()
+    partition.tools.disk.note_full()
     for tried, goes in ((1, False), (ENDS_MAX, False), (ENDS_MAX + 1, True)):
         monkeypatch.setattr(partition.retention, "end_epoch", lambda tried=tried: tried)
         assert (partition.retention.removable() > 0) is goes

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from crc32c import crc32c
 
-from tidelog_broker.storage.segment.layout import padded
+from tidelog_broker.storage.engine.store import padded
 from tidelog_proto.batch.header import BatchHeader, Flags, stamp_owner, unpack_header
 from tidelog_proto.limits import FETCH_BYTES_MAX
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from tests.broker.storage.build import HOME, PARTITION, SEGMENT_BYTES, TOPIC_ID
 from tests.broker.storage.sim_disk import SimDisk
 
+from tidelog_broker.storage.engine.store import SEGMENT, EpochStart
+from tidelog_broker.storage.engines.stores import create_store
 from tidelog_broker.storage.epoch.epoch_log import EpochLog
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_broker.storage.segment.disk import Disk
@@ -27,18 +29,26 @@ def disk_on(sim: SimDisk) -> Disk:
     return Disk(fs=sim, maps_reads=sim.is_mapped, maps_writes=sim.is_mapped)
 
 
+def create_log(
+    disk: Disk,
+    directory: Path,
+    *,
+    segment_bytes: int = SEGMENT_BYTES,
+    partition: int = PARTITION,
+    epoch: int = 0,
+    start_offset: int = 0,
+    start_digest: int = 0,
+) -> EpochLog:
+    start = EpochStart(TOPIC_ID, partition, epoch, start_offset, start_digest)
+    log = create_store(disk, directory, start, engine=SEGMENT, segment_bytes=segment_bytes)
+    assert isinstance(log, EpochLog)
+    return log
+
+
 def create(
     sim: SimDisk, directory: Path = EPOCH, *, segment_bytes: int = SEGMENT_BYTES, epoch: int = 0, start_offset: int = 0
 ) -> EpochLog:
-    return EpochLog.create(
-        disk_on(sim),
-        directory,
-        topic_id=TOPIC_ID,
-        partition=PARTITION,
-        epoch=epoch,
-        start_offset=start_offset,
-        segment_bytes=segment_bytes,
-    )
+    return create_log(disk_on(sim), directory, segment_bytes=segment_bytes, epoch=epoch, start_offset=start_offset)
 
 
 def delete_before(log: EpochLog, offset: int) -> int:
@@ -57,6 +67,13 @@ def open_partition(sim: SimDisk, *, segment_bytes: int = SEGMENT_BYTES) -> Parti
     return PartitionLog.open(
         disk_on(sim), HOME, topic="events", topic_id=TOPIC_ID, partition=PARTITION, segment_bytes=segment_bytes
     )
+
+
+def epoch_logs(log: PartitionLog) -> list[EpochLog]:
+    """Return the epochs of a log, all of which are in segments."""
+    logs = [epoch for epoch in log.epochs if isinstance(epoch, EpochLog)]
+    assert len(logs) == len(log.epochs)
+    return logs
 
 
 def retain(log: PartitionLog, bytes_max: int) -> int:

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from tests.broker.storage.build import needed, stamp
+from tests.broker.storage.logs import epoch_logs
 
 from tidelog_broker.storage.partition.matching import RecordFilter
 from tidelog_broker.storage.partition.partition_log import PartitionLog
@@ -99,12 +100,12 @@ def measure_tidelog(directory: Path, count: int) -> None:
         f"{(size + memory) / count:.1f} bytes a key",
     )
     there, absent = sample(count)
-    (epoch,) = log.epochs
+    (epoch,) = epoch_logs(log)
 
     def find(key: bytes) -> None:
         key_hash = hash_one(key)
         for segment in epoch.segments:
-            with epoch.reader.lease(segment) as opened:
+            with epoch.segment_reader.lease(segment) as opened:
                 opened.hashes.find("key", key_hash, 0, len(opened.index), 16, newest=True)
 
     for name, keys in (("existing", there), ("missing", absent)):

@@ -23,7 +23,7 @@ from tidelog_broker.core.placement.placement import majority
 from tidelog_broker.node.directory_admission import DirectoryAdmission
 from tidelog_broker.partition.partitions import Partitions
 from tidelog_broker.server.handlers import cluster
-from tidelog_broker.storage.epoch.existence_markers import remove_directory_marker
+from tidelog_broker.storage.directory.existence_markers import remove_directory_marker
 from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.storage.node import journal
 from tidelog_broker.storage.node.journal import Journal

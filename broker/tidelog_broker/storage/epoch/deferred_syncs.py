@@ -1,7 +1,6 @@
 """Deferred syncs of a log: of its directory entries and of rolled segments.
 
-A deferred sync runs once, in the background or on the first thread that needs it. A failed sync is never retried: the
-error is kept and raised to every caller after that.
+Each is a `DeferredSync`, which runs once, in the background or on the first thread that needs it.
 
 Directory entries. A segment is created under a temporary name (`layout.BEGUN_SUFFIX`) and renamed when its header is
 durable; the directory is synced after the rename. This happens in the background, because the disk may be busy for 100
@@ -19,78 +18,17 @@ disk's bandwidth.
 
 from __future__ import annotations
 
-import contextlib
-import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from tidelog_broker.storage.io.deferred_sync import DeferredSync
 from tidelog_broker.storage.segment.disk import Disk, OpenSegment
 
 UNSYNCED_SEGMENTS_MAX: Final = 4
 """Limit of rolled, unsynced segments, which the end of an epoch must sync; beyond it an append syncs the oldest.
 """
-
-
-class DeferredSync:
-    """One sync that runs at most once. Thread-safe.
-
-    Args:
-        sync: runs the sync; raises OSError.
-        failed: called with the error, on the thread on which the sync failed.
-    """
-
-    def __init__(self, sync: Callable[[], None], failed: Callable[[OSError], None]) -> None:
-        self._sync = sync
-        self._failed = failed
-        self._lock = threading.Lock()
-        """Held while the sync runs."""
-        self._error: OSError | None = None
-        self.is_done = False
-        """Whether the sync is complete or was cancelled."""
-
-    def finish(self) -> None:
-        """Run the sync unless it is complete; return when it is complete.
-
-        Raises:
-            OSError: the sync failed, now or before.
-        """
-        if self.is_done and self._error is None:
-            return
-        with self._lock:
-            if self._error is not None:
-                raise self._error
-            if not self.is_done:
-                try:
-                    self._sync()
-                except OSError as error:
-                    self._error = error
-                    self._failed(error)
-                    raise
-                self.is_done = True
-
-    def finish_in_background(self) -> None:
-        """Run the sync in the background; an error is raised by the log's next operation."""
-        with contextlib.suppress(OSError):
-            self.finish()
-
-    def cancel(self) -> None:
-        """Cancel the sync: no other thread runs it after this returns."""
-        with self._lock:
-            self.is_done = True
-
-    def try_cancel(self) -> bool:
-        """Cancel the sync without waiting; return False while it runs or if it has failed."""
-        if not self._lock.acquire(blocking=False):
-            return False
-        try:
-            if self._error is not None:
-                return False
-            self.is_done = True
-            return True
-        finally:
-            self._lock.release()
 
 
 class _Rolled(NamedTuple):

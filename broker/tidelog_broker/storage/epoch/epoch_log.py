@@ -12,15 +12,18 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import Literal, NamedTuple
 
+from tidelog_broker.storage.directory.repair_markers import has_marker, remove_marker, write_marker
+from tidelog_broker.storage.engine.reading import ScrubPart
+from tidelog_broker.storage.engine.store import SEGMENT, AppendedGroup, Damage, EpochStore, State
 from tidelog_broker.storage.epoch.deferred_syncs import DeferredSyncs
-from tidelog_broker.storage.epoch.epoch_dir import make_epoch_dir
-from tidelog_broker.storage.epoch.epoch_reader import EpochReader, HeldSegments, Segment
-from tidelog_broker.storage.epoch.recovery import Damage, recover_epoch, remove_segment, reopen_last
-from tidelog_broker.storage.epoch.repair_markers import has_marker, remove_marker, write_marker
+from tidelog_broker.storage.epoch.epoch_reader import EpochReader
+from tidelog_broker.storage.epoch.held_segments import HeldSegments, Segment
+from tidelog_broker.storage.epoch.recovery import recover_epoch, remove_segment, reopen_last
+from tidelog_broker.storage.epoch.segment_part import SegmentPart
 from tidelog_broker.storage.epoch.truncation import cut_files, keep_files, kept_part
 from tidelog_broker.storage.io.errors import (
     DivergedError,
@@ -39,19 +42,12 @@ from tidelog_broker.storage.segment.spare import Spare
 from tidelog_proto.batch.header import Buffer
 from tidelog_proto.process.file_descriptors import is_out_of_descriptors
 
-State = Literal["active", "sealed", "limbo", "failed"]
 
+class EpochLog(EpochStore):
+    """The log of one epoch. Created by `open`; one thread at a time may append."""
 
-class AppendedGroup(NamedTuple):
-    """Position and length of an appended group."""
-
-    base_offset: int
-    end_offset: int
-    length_bytes: int
-
-
-class EpochLog:
-    """The log of one epoch. Created by `create` or `open`; one thread at a time may append."""
+    engine = SEGMENT
+    is_lost = False
 
     def __init__(
         self,
@@ -64,10 +60,12 @@ class EpochLog:
     ) -> None:
         end = active.end if active else SegmentEnd(sealed[-1].end_offset, 0, sealed[-1].end_digest)
         self._disk = disk
-        self._held = self.held = HeldSegments((*sealed, active) if active else tuple(sealed), end)
+        self._held = HeldSegments((*sealed, active) if active else tuple(sealed), end)
         """The segments, their end and their damage; others only read it."""
-        self.reader = EpochReader(disk, self._held)
+        self.held = self._held
+        self.segment_reader = EpochReader(disk, self._held)
         """Reads the log, on any thread."""
+        self.reader = self.segment_reader
         self.directory = directory
         self.segment_bytes = segment_bytes
         self._active = active
@@ -81,54 +79,7 @@ class EpochLog:
         self.synced_offset = self._held.end.offset
 
     @classmethod
-    def create(
-        cls,
-        disk: Disk,
-        directory: Path,
-        *,
-        topic_id: bytes,
-        partition: int,
-        epoch: int,
-        start_offset: int,
-        segment_bytes: int,
-        start_digest: int = 0,
-        is_newest: bool = False,
-        is_lacking: bool = False,
-        before_named: Callable[[], None] | None = None,
-    ) -> EpochLog:
-        """Create an epoch in a new directory, atomically and durably; see `make_epoch_dir`.
-
-        `start_digest` is the running digest before `start_offset`: not 0 in a copy that lacks the beginning of the
-        epoch.
-
-        Raises:
-            DiskFullError: no space; nothing has changed.
-            StorageFailedError: the disk failed; the directory may exist.
-        """
-        start = SegmentStart(topic_id, partition, epoch, start_offset, start_digest, start_offset)
-        make_epoch_dir(
-            disk,
-            directory,
-            start,
-            segment_bytes=segment_bytes,
-            is_newest=is_newest,
-            is_lacking=is_lacking,
-            before_named=before_named,
-        )
-        return cls._recovered(disk, directory, segment_bytes=segment_bytes, is_new=True)
-
-    @classmethod
-    def open(cls, disk: Disk, directory: Path, *, segment_bytes: int, sealed_end_offset: int | None = None) -> EpochLog:
-        """Recover an epoch; see `recovery`. With `sealed_end_offset` the epoch takes no appends and must end there.
-
-        Raises:
-            DamagedError: no segment has a valid header.
-            StorageFailedError: the disk cannot be read or written.
-        """
-        return cls._recovered(disk, directory, segment_bytes=segment_bytes, sealed_end_offset=sealed_end_offset)
-
-    @classmethod
-    def _recovered(
+    def open(
         cls,
         disk: Disk,
         directory: Path,
@@ -137,6 +88,14 @@ class EpochLog:
         sealed_end_offset: int | None = None,
         is_new: bool = False,
     ) -> EpochLog:
+        """Recover an epoch; see `recovery`. With `sealed_end_offset` the epoch takes no appends and must end there.
+
+        `is_new`: this process has just created the directory, durably.
+
+        Raises:
+            DamagedError: no segment has a valid header.
+            StorageFailedError: the disk cannot be read or written.
+        """
         recovered = recover_epoch(disk.fs, directory, sealed_end_offset=sealed_end_offset, is_new=is_new)
         active = None
         if recovered.last is not None:
@@ -234,7 +193,7 @@ class EpochLog:
             active.ensure_space(needed)
         except OSError as error:
             if is_shortage(error):
-                self._disk.spares.end()
+                self._disk.note_full()
                 self._disk.open_segments.mappings.let_go()
                 if is_out_of_descriptors(error):
                     self._disk.open_segments.close_unused()
@@ -260,7 +219,7 @@ class EpochLog:
             self._roll(active)
         except OSError as error:
             if is_shortage(error):
-                self._disk.spares.end()
+                self._disk.note_full()
                 raise space_or_failure(f"no space for another segment in {self.directory}", error) from error
             raise self._fail("allocating space", error) from error
         except StorageFailedError as error:
@@ -443,6 +402,17 @@ class EpochLog:
         except OSError as error:
             raise StorageFailedError(f"{self.directory} could not be synced: {error}; check the disk") from error
 
+    def scrub_parts(self, *, is_newest: bool) -> list[ScrubPart]:
+        """Return the segments that take no more appends, oldest first."""
+        segments = self.segments
+        found: list[ScrubPart] = [
+            SegmentPart(self.epoch, segment.path, segment.end_offset, following.start_digest)
+            for segment, following in pairwise(segments)
+        ]
+        if segments and not is_newest and self.damage is None:
+            found.append(SegmentPart(self.epoch, segments[-1].path, self.end_offset, self.end_digest))
+        return found
+
     # --------------------------------------------------------------------------------- internals
 
     def _resume_repair(self, *, decided: bool) -> None:
@@ -469,7 +439,7 @@ class EpochLog:
         path, header = segments[number].path, segments[number].header
         with self._held.beside:
             self._held.takes_files = False
-        with self.reader.lease(segments[number]) as opened:
+        with self.segment_reader.lease(segments[number]) as opened:
             kept, hashes = kept_part(opened.index, end_offset, end_digest), opened.hashes
         old, self._active = self._active, None
         # Readers stop at the new end from here on.

@@ -6,50 +6,25 @@ reader loads the end first and the segments after it, and reads only below that 
 
 from __future__ import annotations
 
-import threading
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
+from tidelog_broker.storage.engine.reading import EpochReading, Extent, FoundBatches
 from tidelog_broker.storage.epoch.deferred_syncs import UNSYNCED_SEGMENTS_MAX
-from tidelog_broker.storage.epoch.recovery import Damage
+from tidelog_broker.storage.epoch.held_segments import HeldSegments, Segment
+from tidelog_broker.storage.epoch.segment_extent import extent_of
 from tidelog_broker.storage.io.errors import DamagedError, StorageFailedError, unreadable
-from tidelog_broker.storage.segment.active_segment import ActiveSegment
 from tidelog_broker.storage.segment.disk import Disk, OpenSegment
-from tidelog_broker.storage.segment.index import SegmentEnd
-from tidelog_broker.storage.segment.reading import FoundBatches, read_batches, read_digest, read_headers
+from tidelog_broker.storage.segment.reading import read_batches, read_digest, read_headers
 from tidelog_broker.storage.segment.sealed_segment import SealedSegment
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import BatchHeader
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import FETCH_BYTES_MAX
 
-Segment = SealedSegment | ActiveSegment
 
-
-class HeldSegments:
-    """The segments of an epoch and their end: replaced by the writer, read by readers; see the module.
-
-    Attributes:
-        segments: oldest first, at least one; replaced as a whole.
-        end: the end of the last appended record; in LIMBO, of the last readable one.
-        damage: why the log is in LIMBO, None if it is not.
-        beside: held while creating a file beside a segment, and while closing or truncating the log.
-        takes_files: whether a file may be created beside a sealed segment; changed with `beside` held.
-    """
-
-    __slots__ = ("beside", "damage", "end", "segments", "takes_files")
-
-    def __init__(self, segments: tuple[Segment, ...], end: SegmentEnd) -> None:
-        assert segments
-        self.segments = segments
-        self.end = end
-        self.damage: Damage | None = None
-        self.beside = threading.Lock()
-        self.takes_files = True
-
-
-class EpochReader:
+class EpochReader(EpochReading):
     """Reads the log of an `EpochLog`."""
 
     def __init__(self, disk: Disk, held: HeldSegments) -> None:
@@ -162,6 +137,33 @@ class EpochReader:
                 yield from read_headers(
                     opened, segment.path, offset=from_offset, end_offset=min(end_offset, segment.end_offset)
                 )
+
+    def extents(self, offset: int, limit_offset: int) -> Generator[Extent]:
+        """Yield the extents from the batch that holds `offset` on, one segment at a time, leased while it is read."""
+        end_offset, segments = self._held.end.offset, self._held.segments
+        position = offset
+        if position < segments[0].base_offset:
+            return
+        at = bisect_right(segments, position, key=lambda segment: segment.base_offset) - 1
+        for segment in segments[at:]:
+            if position >= limit_offset:
+                return
+            with self.lease(segment) as opened:
+                extent = extent_of(segment, opened, position, limit_offset, min(end_offset, segment.end_offset))
+                if extent is not None:
+                    yield extent
+                    position = extent.end_offset
+
+    def extents_reversed(self, limit_offset: int) -> Generator[Extent]:
+        """Yield the extents below `limit_offset`, newest first."""
+        end_offset = self._held.end.offset
+        for segment in reversed(self._held.segments):
+            if segment.base_offset >= limit_offset:
+                continue
+            with self.lease(segment) as opened:
+                extent = extent_of(segment, opened, 0, limit_offset, min(end_offset, segment.end_offset))
+                if extent is not None:
+                    yield extent
 
     @contextmanager
     def naming(self, segment: Segment) -> Iterator[bool]:

@@ -23,40 +23,22 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
+from tidelog_broker.storage.directory.names import NEW_SUFFIX, SEGMENT_SUFFIX
+from tidelog_broker.storage.engine.store import Damage
 from tidelog_broker.storage.epoch.rewrite import rewrite_range
-from tidelog_broker.storage.io.errors import DamagedError, unreadable
+from tidelog_broker.storage.io.errors import DamagedError, LayoutError, unreadable
 from tidelog_broker.storage.io.filesystem import File, FileSystem
-from tidelog_broker.storage.segment.active_segment import ActiveSegment, write_index
+from tidelog_broker.storage.segment.active_segment import ActiveSegment, SegmentStart, write_index
 from tidelog_broker.storage.segment.disk import Disk, OpenSegment
 from tidelog_broker.storage.segment.layout import (
     BEGUN_SUFFIX,
-    NEW_SUFFIX,
     SEGMENT_HEADER_BYTES,
-    SEGMENT_SUFFIX,
-    LayoutError,
     SegmentHeader,
     made_paths,
     segment_path,
 )
 from tidelog_broker.storage.segment.scan import Remainder, SegmentScan, examine_tail, read_segment_header, scan_segment
 from tidelog_broker.storage.segment.sealed_segment import SealedSegment, peek_index_end, try_load_index
-
-
-@dataclass(frozen=True, slots=True)
-class Damage:
-    """Why a log is in LIMBO.
-
-    Attributes:
-        offset: the first offset that cannot be read.
-        synced_offset: the highest offset known to have been synced.
-        reason: a text for the operator.
-    """
-
-    path: Path
-    position: int
-    offset: int
-    synced_offset: int
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,18 +295,6 @@ def remove_made(fs: FileSystem, segment: Path) -> bool:
     return bool(paths)
 
 
-def remove_epoch_dir(fs: FileSystem, directory: Path) -> None:
-    """Remove an epoch's directory, oldest segment first, each durably; a crash leaves a shorter or an empty log."""
-    names = fs.list_dir(directory)
-    for name in [name for name in names if not name.endswith(SEGMENT_SUFFIX)]:
-        fs.unlink(directory / name)
-    for name in [name for name in names if name.endswith(SEGMENT_SUFFIX)]:
-        fs.unlink(directory / name)
-        fs.sync_dir(directory)
-    fs.remove_dir(directory)
-    fs.sync_dir(directory.parent)
-
-
 def _scan(fs: FileSystem, segment: _FoundSegment) -> SegmentScan:
     with _reading(fs, segment.path) as file:
         return scan_segment(file, segment.header)
@@ -337,6 +307,19 @@ def _tail(fs: FileSystem, segment: _FoundSegment, position: int) -> Remainder:
 
 def _reading(fs: FileSystem, path: Path) -> closing[File]:
     return closing(fs.open_readonly(path))
+
+
+def lay_out_segments(disk: Disk, directory: Path, start: SegmentStart, *, segment_bytes: int) -> None:
+    """Create the first segment of an epoch in a new directory, which the caller syncs and renames.
+
+    Raises:
+        OSError: the disk failed or is full.
+    """
+    first = ActiveSegment.begin(disk, directory, start, segment_bytes=segment_bytes)
+    try:
+        first.take_name()
+    finally:
+        first.abandon()
 
 
 def reopen_last(disk: Disk, last: LastSegment, *, segment_bytes: int, writable: bool) -> ActiveSegment:

@@ -16,16 +16,13 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidelog_broker.storage.directory.names import SEGMENT_SUFFIX
+from tidelog_broker.storage.engine.store import padded
 from tidelog_broker.storage.epoch.recovery import remove_made, remove_segment
 from tidelog_broker.storage.epoch.rewrite import rewrite_range
 from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.storage.segment.index import Index, SegmentEnd
-from tidelog_broker.storage.segment.layout import (
-    SEGMENT_HEADER_BYTES,
-    SEGMENT_SUFFIX,
-    SegmentHeader,
-    padded,
-)
+from tidelog_broker.storage.segment.layout import SEGMENT_HEADER_BYTES, SegmentHeader
 
 
 @dataclass(frozen=True, slots=True)

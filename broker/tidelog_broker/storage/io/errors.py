@@ -3,12 +3,15 @@
     ProtocolError
     └── StorageError
         ├── DiskFullError        no space; nothing was written, nothing has changed
-        │   └── NoDescriptorError    the same, because no more files can be opened
+        │   ├── NoDescriptorError    the same, because no more files can be opened
+        │   ├── MemoryFullError      the same, because the memory of an engine is used up
+        │   └── EngineMissingError   the same, because the engine is not installed
         ├── StorageFailedError   a write or a sync failed: this log takes no more writes
         ├── DamagedError         synced bytes have changed
         ├── LimboError           an append to a damaged log
         ├── DivergedError        this copy differs from the decided log
         └── NotHeldError         missing in this node's copy; another replica has it
+    LayoutError                  invalid bytes in a file, inside the storage
     NodeDirError                 the data directory cannot be used; the message is for the operator
     ├── NodeDirLockedError       another process has it open
     └── OldCopyError             other nodes have found it to be an older copy of a data directory
@@ -39,6 +42,14 @@ class DiskFullError(StorageError):
 
 class NoDescriptorError(DiskFullError):
     """No more files can be opened (OVERLOADED). Nothing was written; the same request may succeed later."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.code = pb.OVERLOADED
+
+
+class MemoryFullError(DiskFullError):
+    """The memory of an engine is used up (OVERLOADED). Nothing was stored; the same request may succeed later."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -83,6 +94,24 @@ class NotHeldError(StorageError):
 
     def __init__(self, message: str) -> None:
         super().__init__(pb.NOT_OWNER, message)
+
+
+class EngineMissingError(DiskFullError):
+    """The engine of an epoch is not installed on this node (LIMBO). Nothing has changed; once it is, all goes on.
+
+    As without space, nothing is stored, and the rest of the node goes on.
+    """
+
+    def __init__(self, engine: str, reason: str) -> None:
+        super().__init__(
+            f"engine {engine} is not installed: {reason}; install its package on this node and restart the node"
+        )
+        self.code = pb.LIMBO
+        self.engine = engine
+
+
+class LayoutError(Exception):
+    """Invalid bytes in a file; the caller adds path and position."""
 
 
 class NodeDirError(Exception):

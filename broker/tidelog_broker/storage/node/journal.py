@@ -47,15 +47,17 @@ from typing import Final
 
 from crc32c import crc32c
 
+from tidelog_broker.storage.directory.names import NEW_SUFFIX
+from tidelog_broker.storage.engine.store import padded
 from tidelog_broker.storage.io.errors import (
     DamagedError,
     DiskFullError,
+    LayoutError,
     StorageFailedError,
     is_shortage,
     space_or_failure,
 )
 from tidelog_broker.storage.io.filesystem import File, FileSystem
-from tidelog_broker.storage.segment.layout import NEW_SUFFIX, LayoutError, padded
 from tidelog_proto.limits import BATCH_ALIGNMENT_BYTES, MIB
 
 JOURNAL_HEADER_BYTES: Final = 64

@@ -15,8 +15,8 @@ from typing import Final
 from crc32c import crc32c
 from google.protobuf.message import DecodeError
 
+from tidelog_broker.storage.directory.names import NEW_SUFFIX
 from tidelog_broker.storage.io.filesystem import FileSystem
-from tidelog_broker.storage.segment.layout import NEW_SUFFIX
 from tidelog_proto import broker_pb2 as pb
 
 log = logging.getLogger(__name__)

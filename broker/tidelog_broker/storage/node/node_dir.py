@@ -41,6 +41,7 @@ from typing import Any, Final
 
 from tidelog_broker.core.incarnation import BOOT_COUNTER_MAX, NONCE_BITS, make_incarnation
 from tidelog_broker.core.placement.registry import DIRECTORY_ID_BYTES, NODES_MAX
+from tidelog_broker.storage.directory.names import NEW_SUFFIX
 from tidelog_broker.storage.io.errors import (
     DamagedError,
     NodeDirError,
@@ -54,7 +55,6 @@ from tidelog_broker.storage.node.incarnation_journal import INCARNATIONS
 from tidelog_broker.storage.node.meta_journal import CHAINS
 from tidelog_broker.storage.node.meta_snapshot import load_meta_snapshot, save_meta_snapshot
 from tidelog_broker.storage.node.typed_journal import TypedJournal
-from tidelog_broker.storage.segment.layout import NEW_SUFFIX
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.limits import CLUSTER_ID_BYTES
 

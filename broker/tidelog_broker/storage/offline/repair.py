@@ -14,7 +14,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidelog_broker.storage.epoch.recovery import remove_epoch_dir
+from tidelog_broker.storage.directory.epoch_dir import remove_epoch_dir
+from tidelog_broker.storage.engines.stores import new_volume
 from tidelog_broker.storage.io.errors import NodeDirError, StorageError, space_or_failure
 from tidelog_broker.storage.io.filesystem import FileSystem, RealFileSystem
 from tidelog_broker.storage.node.fences import FENCES
@@ -29,7 +30,6 @@ from tidelog_broker.storage.partition.partition_dirs import (
     stored_partitions,
 )
 from tidelog_broker.storage.partition.partition_log import PartitionLog
-from tidelog_broker.storage.segment.disk import Disk
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.limits import MIB
 
@@ -73,7 +73,7 @@ def repair(path: Path, *, apply: bool, fs: FileSystem | None = None) -> Iterator
             if rot is None:
                 continue
             log = PartitionLog.open(
-                Disk(fs=files),
+                new_volume(files),
                 home.partitions,
                 topic=name.topic,
                 topic_id=name.topic_id,

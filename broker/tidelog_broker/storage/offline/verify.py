@@ -16,8 +16,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal
 
-from tidelog_broker.storage.epoch.repair_markers import has_marker
-from tidelog_broker.storage.io.errors import NodeDirError
+from tidelog_broker.storage.directory.names import SEGMENT_SUFFIX
+from tidelog_broker.storage.directory.repair_markers import has_marker
+from tidelog_broker.storage.io.errors import LayoutError, NodeDirError
 from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.storage.partition.partition_dirs import (
     FILL_SUFFIX,
@@ -35,8 +36,6 @@ from tidelog_broker.storage.segment.hash_file import HashFile
 from tidelog_broker.storage.segment.layout import (
     BEGUN_SUFFIX,
     HASH_SUFFIXES,
-    SEGMENT_SUFFIX,
-    LayoutError,
     begun_path,
     hash_path,
     index_path,

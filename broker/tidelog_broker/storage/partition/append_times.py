@@ -13,10 +13,9 @@ from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-from tidelog_broker.storage.epoch.epoch_log import EpochLog
-from tidelog_broker.storage.epoch.epoch_reader import Segment
+from tidelog_broker.storage.engine.reading import Part
+from tidelog_broker.storage.engine.store import EpochStore
 from tidelog_broker.storage.partition.held_epochs import HeldEpochs
-from tidelog_broker.storage.segment.active_segment import ActiveSegment
 
 
 class SegmentTimes(NamedTuple):
@@ -82,7 +81,7 @@ class AppendTimes:
                 break
             expired_below = segment.end_offset
         ages = Ages(expired_below=expired_below, newest_us=newest_times.last_us)
-        if isinstance(newest, ActiveSegment):
+        if newest.is_growing:
             ages = ages._replace(newest_first_us=newest_times.first_us)
         if oldest is not None:
             segment, times = oldest
@@ -90,7 +89,7 @@ class AppendTimes:
                 oldest_end=segment.end_offset,
                 oldest_bytes=segment.size_bytes,
                 oldest_last_us=times.last_us,
-                is_rolled=not isinstance(segment, ActiveSegment),
+                is_rolled=not segment.is_growing,
             )
         return ages
 
@@ -109,7 +108,7 @@ class AppendTimes:
                         return header.append_timestamp_us
         return 0
 
-    def _of(self, log: EpochLog, segment: Segment) -> SegmentTimes:
+    def _of(self, log: EpochStore, segment: Part) -> SegmentTimes:
         known, end_offset = self._known_times.get(segment.path), segment.end_offset
         if known is None or known.end_offset != end_offset:
             last_us = _append_us(log, end_offset - 1) or _latest_us(log, segment.base_offset, end_offset)
@@ -118,12 +117,12 @@ class AppendTimes:
         return known
 
 
-def _latest_us(log: EpochLog, start_offset: int, end_offset: int) -> int:
+def _latest_us(log: EpochStore, start_offset: int, end_offset: int) -> int:
     """Return the latest append time in a segment whose last batch was emptied by compaction."""
     headers = takewhile(lambda header: header.base_offset < end_offset, log.reader.scan_headers(start_offset))
     return max((header.append_timestamp_us for header in headers), default=0)
 
 
-def _append_us(log: EpochLog, offset: int) -> int:
+def _append_us(log: EpochStore, offset: int) -> int:
     header = next(log.reader.scan_headers(offset), None)
     return header.append_timestamp_us if header is not None else 0

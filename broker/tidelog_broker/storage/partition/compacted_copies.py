@@ -1,9 +1,9 @@
 """Compacted versions of sealed epochs: written beside the log, then swapped in.
 
-A version is a separate epoch log in `epoch-N.making`, written on any one thread. When it is complete, durable and
-decided, the partition's appending thread renames it after the decision and replaces the older version. After a crash
-before the rename, nothing of the new version remains; after a crash right after it, both remain and the newer one
-counts.
+A version is a separate store, of the same engine, in `epoch-N.making`, written on any one thread. When it is complete,
+durable and decided, the partition's appending thread renames it after the decision and replaces the older version.
+After a crash before the rename, nothing of the new version remains; after a crash right after it, both remain and the
+newer one counts.
 """
 
 from __future__ import annotations
@@ -11,20 +11,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tidelog_broker.storage.epoch.epoch_log import EpochLog
-from tidelog_broker.storage.epoch.recovery import remove_epoch_dir
+from tidelog_broker.storage.engine.store import SEGMENT, EpochStart, EpochStore, padded
+from tidelog_broker.storage.engines.stores import create_store, remove_store
 from tidelog_broker.storage.io.errors import NotHeldError, StorageFailedError
 from tidelog_broker.storage.partition.copied_batches import LogPosition
 from tidelog_broker.storage.partition.held_epochs import HeldEpochs
 from tidelog_broker.storage.partition.partition_dirs import making_dir_name
-from tidelog_broker.storage.segment.layout import padded
 from tidelog_proto.batch.header import Buffer
 
 
 class CompactedVersion:
     """A compacted version of an epoch that is being written. Created by `CompactedCopies.begin`."""
 
-    def __init__(self, log: EpochLog) -> None:
+    def __init__(self, log: EpochStore) -> None:
         self._log = log
         self.epoch = log.epoch
 
@@ -77,13 +76,12 @@ class CompactedCopies:
             StorageFailedError: the disk failed.
         """
         self.abandon(epoch)
-        log = EpochLog.create(
+        held, name = self._held.log_of(epoch), self._held.name
+        log = create_store(
             self._held.disk,
             self._path(epoch),
-            topic_id=self._held.name.topic_id,
-            partition=self._held.name.partition,
-            epoch=epoch,
-            start_offset=start_offset,
+            EpochStart(name.topic_id, name.partition, epoch, start_offset),
+            engine=held.engine if held is not None else SEGMENT,
             segment_bytes=self._held.segment_bytes,
         )
         return CompactedVersion(log)
@@ -97,7 +95,7 @@ class CompactedCopies:
         path = self._path(epoch)
         try:
             if self._held.disk.fs.exists(path):
-                remove_epoch_dir(self._held.disk.fs, path)
+                remove_store(self._held.disk, path)
         except OSError as error:
             raise StorageFailedError(f"{path} cannot be removed: {error}; check the disk") from error
 

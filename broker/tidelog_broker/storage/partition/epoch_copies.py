@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tidelog_broker.storage.epoch.epoch_log import EpochLog
-from tidelog_broker.storage.epoch.recovery import remove_epoch_dir
+from tidelog_broker.storage.engine.store import SEGMENT, EpochStore
+from tidelog_broker.storage.engines.stores import open_store, remove_store
 from tidelog_broker.storage.io.errors import DivergedError, NotHeldError, StorageFailedError
 from tidelog_broker.storage.partition.copied_batches import LogPosition
 from tidelog_broker.storage.partition.held_epochs import HeldEpochs, LostEpoch, find_lost_epoch
@@ -54,6 +54,7 @@ class EpochCopies:
         *,
         start_digest: int | None = 0,
         or_digests: Sequence[int] = (),
+        engine: str = SEGMENT,
     ) -> LogPosition:
         """Begin or resume the copy of an epoch that is decided and incomplete in the log; return its end.
 
@@ -68,6 +69,7 @@ class EpochCopies:
                 copy can be resumed. Unless it is 0, everything before is permanently deleted: a log that ends there
                 leaves, and the copy need not continue it.
             or_digests: an existing copy that ends with one of these digests is complete, too.
+            engine: stores a copy that does not exist yet.
 
         Raises:
             NotHeldError: `start_digest` is None and no copy can be resumed.
@@ -92,7 +94,7 @@ class EpochCopies:
                 self._copies[epoch] = None
             self._held.make_directory()()
             start = LogPosition(start_offset, start_digest or 0)
-            copy = self._open_copy(CopyTarget(epoch, start, end, tuple(or_digests)), start_digest)
+            copy = self._open_copy(CopyTarget(epoch, start, end, tuple(or_digests), engine), start_digest)
             self._copies[epoch] = copy
         newest = self._held.active
         if (
@@ -185,7 +187,7 @@ class EpochCopies:
         path = self._held.directory / partial_copy_dir_name(epoch)
         try:
             if self._held.disk.fs.exists(path):
-                remove_epoch_dir(self._held.disk.fs, path)
+                remove_store(self._held.disk, path)
         except OSError as error:
             raise StorageFailedError(f"{path} cannot be removed: {error}; check the disk") from error
 
@@ -296,13 +298,13 @@ class EpochCopies:
         self._held.epochs = self._held.epochs[:-1]
         self._rename_to_partial_copy(log)
 
-    def _rename_to_partial_copy(self, log: EpochLog) -> None:
+    def _rename_to_partial_copy(self, log: EpochStore) -> None:
         log.close()
         beside = self._copies.get(log.epoch)
         if beside is not None:
             beside.log.close(sync=False)  # An incomplete copy of another version: `demote` removes its directory.
         try:
-            demote(self._held.disk.fs, log.directory)
+            demote(self._held.disk, log.directory)
         except OSError as error:
             raise StorageFailedError(f"{log.directory} cannot be renamed: {error}; check the disk") from error
         self._copies[log.epoch] = None
@@ -332,14 +334,15 @@ class EpochCopies:
             self._held.disk.fs.sync_dir(self._held.directory)
         except OSError as error:
             raise StorageFailedError(f"{copy.log.directory} cannot be renamed: {error}; check the disk") from error
-        log = EpochLog.open(self._held.disk, path, segment_bytes=self._held.segment_bytes, sealed_end_offset=end_offset)
+        log = open_store(self._held.disk, path, segment_bytes=self._held.segment_bytes, sealed_end_offset=end_offset)
+        assert log is not None, "this process has just completed it"
         assert log.damage is not None or log.end_digest == copy.target.end.digest
         newer = [one for one in self._held.epochs if one.epoch > epoch]
         self._held.epochs = (log, *newer) if newer else (*self._held.epochs, log)
         if self._held.lost is not None and self._held.lost.epoch <= epoch:
             self._held.lost = None
 
-    def _take_place_of(self, old: EpochLog, copy: PartialCopy, decided: int) -> None:
+    def _take_place_of(self, old: EpochStore, copy: PartialCopy, decided: int) -> None:
         """Replace the log's older version of an epoch by a complete copy."""
         if copy.log.start_offset > old.start_offset:
             self.demote(
@@ -377,7 +380,7 @@ class EpochCopies:
         paths = epoch_dirs(fs, self._held.directory)
         for older, path in paths.items():
             if older < epoch and self._held.epochs:
-                demote(fs, path)
+                demote(self._held.disk, path)
                 self._copies[older] = None
         target = put_aside(fs, paths[epoch], reason)  # The newest version, whatever its name.
         if self._held.epochs:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tidelog_broker.storage.epoch.epoch_log import EpochLog
-from tidelog_broker.storage.epoch.existence_markers import has_directory_marker, recreate_directory
-from tidelog_broker.storage.epoch.repair_markers import clear_short, is_marked_short, mark_short
+from tidelog_broker.storage.directory.existence_markers import has_directory_marker, recreate_directory
+from tidelog_broker.storage.directory.repair_markers import clear_short, is_marked_short, mark_short
+from tidelog_broker.storage.engine.store import EpochStore, padded
 from tidelog_broker.storage.io.errors import StorageFailedError, space_or_failure
 from tidelog_broker.storage.partition.copied_batches import LogPosition, check_copied
 from tidelog_broker.storage.partition.held_epochs import HeldEpochs
 from tidelog_broker.storage.partition.partition_dirs import lost_epoch
-from tidelog_broker.storage.segment.layout import padded
 from tidelog_proto.batch.header import Buffer
 
 
@@ -126,7 +125,7 @@ class EpochRepair:
 
     # --------------------------------------------------------------------------------- internals
 
-    def _repairing(self, epoch: int) -> EpochLog:
+    def _repairing(self, epoch: int) -> EpochStore:
         log = self._held.active
         assert log is not None
         assert log.epoch == epoch, f"epoch {epoch} is not the newest, set it aside"

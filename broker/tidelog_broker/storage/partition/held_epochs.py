@@ -11,10 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from tidelog_broker.storage.epoch.deferred_syncs import DeferredSync
-from tidelog_broker.storage.epoch.epoch_log import EpochLog, State
-from tidelog_broker.storage.epoch.existence_markers import mark_directory
-from tidelog_broker.storage.epoch.recovery import remove_epoch_dir
+from tidelog_broker.storage.directory.existence_markers import mark_directory
+from tidelog_broker.storage.directory.names import NEW_SUFFIX
+from tidelog_broker.storage.engine.store import EpochStore, State, Volume
+from tidelog_broker.storage.engines.stores import open_store, remove_store
+from tidelog_broker.storage.io.deferred_sync import DeferredSync
 from tidelog_broker.storage.io.errors import StorageFailedError, space_or_failure
 from tidelog_broker.storage.partition.copied_batches import LogPosition
 from tidelog_broker.storage.partition.partition_dirs import (
@@ -23,16 +24,19 @@ from tidelog_broker.storage.partition.partition_dirs import (
     compacted_dir_name,
     missing_epoch,
 )
-from tidelog_broker.storage.segment.disk import Disk
-from tidelog_broker.storage.segment.layout import NEW_SUFFIX
 
 
 class LostEpoch(NamedTuple):
-    """An epoch that puts the whole partition into LIMBO: it is unreadable, or was set aside while it was the newest."""
+    """An epoch that puts the whole partition into LIMBO: it is unreadable, or was set aside while it was the newest.
+
+    Attributes:
+        needs_engine: whether it is unreadable because its engine is not installed.
+    """
 
     epoch: int
     message: str
     is_aside: bool
+    needs_engine: bool = False
 
 
 class HeldEpochs:
@@ -48,10 +52,10 @@ class HeldEpochs:
 
     def __init__(
         self,
-        disk: Disk,
+        disk: Volume,
         directory: Path,
         name: PartitionName,
-        epochs: Sequence[EpochLog],
+        epochs: Sequence[EpochStore],
         *,
         segment_bytes: int,
         lost: LostEpoch | None = None,
@@ -66,7 +70,7 @@ class HeldEpochs:
         self.segment_bytes = segment_bytes
 
     @property
-    def active(self) -> EpochLog | None:
+    def active(self) -> EpochStore | None:
         """The newest epoch's log, None before the first one."""
         return self.epochs[-1] if self.epochs else None
 
@@ -89,8 +93,14 @@ class HeldEpochs:
 
     @property
     def unreadable_epoch(self) -> int | None:
-        """The epoch that could not be opened, and because of which older ones were not opened; None without one."""
-        return self.lost.epoch if self.lost is not None and not self.lost.is_aside else None
+        """The damaged epoch that could not be opened, and because of which older ones were not; None without one."""
+        lost = self.lost
+        return lost.epoch if lost is not None and not lost.is_aside and not lost.needs_engine else None
+
+    @property
+    def needs_engine(self) -> bool:
+        """Whether an epoch cannot be opened because its engine is not installed."""
+        return self.lost is not None and self.lost.needs_engine
 
     @property
     def start_offset(self) -> int:
@@ -124,11 +134,11 @@ class HeldEpochs:
         """The size of the log's segments, without partial copies and copies that were set aside."""
         return sum(log.size_bytes for log in self.epochs)
 
-    def log_of(self, epoch: int) -> EpochLog | None:
+    def log_of(self, epoch: int) -> EpochStore | None:
         """Return an epoch's log; None if it is not in the partition's."""
         return next((log for log in self.epochs if log.epoch == epoch), None)
 
-    def replace(self, old: EpochLog, made: Path, decided: int, end: LogPosition) -> None:
+    def replace(self, old: EpochStore, made: Path, decided: int, end: LogPosition) -> None:
         """Replace the log of an epoch by a finished version of it; on the partition's appending thread.
 
         Args:
@@ -148,7 +158,8 @@ class HeldEpochs:
             self.disk.fs.sync_dir(self.directory)
         except OSError as error:
             raise StorageFailedError(f"{made} cannot be renamed: {error}; check the disk") from error
-        new = EpochLog.open(self.disk, path, segment_bytes=self.segment_bytes, sealed_end_offset=end.offset)
+        new = open_store(self.disk, path, segment_bytes=self.segment_bytes, sealed_end_offset=end.offset)
+        assert new is not None, "this process has just finished it"
         assert new.damage is not None or new.end_digest == end.digest
         self.epochs = tuple(new if one is old else one for one in self.epochs)
         old.close(sync=False)
@@ -177,7 +188,7 @@ class HeldEpochs:
             path = self.replaced[0]
             try:
                 if self.disk.fs.exists(path):
-                    remove_epoch_dir(self.disk.fs, path)
+                    remove_store(self.disk, path)
             except OSError as error:
                 raise StorageFailedError(f"{path} cannot be removed: {error}; check the disk") from error
             self.replaced.pop(0)
@@ -212,11 +223,11 @@ class HeldEpochs:
         return finish
 
 
-def find_lost_epoch(disk: Disk, directory: Path, opened: OpenedEpochs) -> LostEpoch | None:
+def find_lost_epoch(disk: Volume, directory: Path, opened: OpenedEpochs) -> LostEpoch | None:
     """Return the epoch that puts a partition into LIMBO, after its epochs were opened."""
     if opened.unreadable is not None:
         epoch, message = opened.unreadable
-        return LostEpoch(epoch, message, is_aside=False)
+        return LostEpoch(epoch, message, is_aside=False, needs_engine=opened.needs_engine)
     missing = missing_epoch(disk.fs, directory)
     if missing is None:
         return None

@@ -18,9 +18,9 @@ from typing import Final
 
 from crc32c import crc32c
 
+from tidelog_broker.storage.directory.names import NEW_SUFFIX
 from tidelog_broker.storage.io.errors import StorageFailedError, is_shortage, space_or_failure
 from tidelog_broker.storage.io.filesystem import File, FileSystem
-from tidelog_broker.storage.segment.layout import NEW_SUFFIX
 
 NAME: Final = "log-start"
 LINES_AT: Final = (0, 4096)

@@ -16,18 +16,15 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from tidelog_broker.storage.engine.reading import Extent, Indexes
 from tidelog_broker.storage.io.errors import DamagedError
 from tidelog_broker.storage.partition.extents import (
-    OpenExtent,
     checking,
     readable_extents,
     readable_extents_reversed,
 )
 from tidelog_broker.storage.partition.held_epochs import HeldEpochs
 from tidelog_broker.storage.partition.partition_reader import check_offset, retry_if_replaced
-from tidelog_broker.storage.partition.record_indexes import RecordIndexes
-from tidelog_broker.storage.segment.disk import OpenSegment
-from tidelog_broker.storage.segment.hash_entries import window_stop
 from tidelog_proto.batch.column_slices import TextColumn
 from tidelog_proto.batch.derived_batch import filter_batch, kept_rows, matching_rows
 from tidelog_proto.batch.header import Buffer, Flags, unpack_header
@@ -73,8 +70,8 @@ class RecordFilter(NamedTuple):
         return hash_one((self.key or b"") if column == "key" else (self.tag or "").encode())
 
 
-_RecentKey = tuple[int, int, RecordFilter]
-"""A segment's nonce, a slot and a filter."""
+_RecentKey = tuple[int, RecordFilter]
+"""The base offset of a batch, and a filter."""
 
 
 class NewestMatch(NamedTuple):
@@ -119,7 +116,7 @@ class _Work:
 class MatchingReader:
     """Reads matching records of a partition. Thread-safe."""
 
-    def __init__(self, held: HeldEpochs, indexes: RecordIndexes) -> None:
+    def __init__(self, held: HeldEpochs, indexes: Indexes) -> None:
         self._held = held
         self._indexes = indexes
         self._recent = _RecentMatches()
@@ -211,63 +208,56 @@ class MatchingReader:
         column = record_filter.column(self._indexes.columns)
         return _Lookup(column, record_filter.hash_of(column))
 
-    def _batches(self, extent: OpenExtent, lookup: _Lookup, *, newest: bool) -> Iterator[tuple[int, memoryview]]:
+    def _batches(self, extent: Extent, lookup: _Lookup, *, newest: bool) -> Iterator[tuple[int, memoryview]]:
         """Yield the batches that may match, with their slots, oldest or newest first.
 
         Raises:
             DamagedError: the disk cannot be read.
         """
-        opened, first, stop = extent.opened, extent.first, extent.stop
-        column = lookup.column
+        first, stop, column = extent.first, extent.stop, lookup.column
         if column is not None:
-            self._indexes.prepare(extent.segment, opened, column, stop)
+            extent.prepare(column, self._indexes)
         while first < stop:
-            named = opened.hashes.find(column, lookup.key_hash, first, stop, _NAMED_MAX, newest=newest)
-            for run in _runs(opened, named.slots, newest=newest):
-                yield from _read_run(opened, run, newest=newest)
+            named = extent.find(column, lookup.key_hash, first, stop, _NAMED_MAX, newest=newest)
+            for run in _runs(extent, named.slots, newest=newest):
+                yield from _read_run(extent, run, newest=newest)
             first, stop = (first, named.first) if newest else (named.stop, stop)
 
 
 class _RecentMatches:
     """The matching records of the batches in which the last searches found the newest one, which callers read next.
 
-    An entry is valid while the batch's header on the disk is the same: it has the CRC of the body and the running
-    digest. Thread-safe.
+    An entry is valid while the batch at its offset has the same stored header, which has the CRC of the body and the
+    running digest. Thread-safe.
     """
 
     def __init__(self) -> None:
         self._entries: OrderedDict[_RecentKey, tuple[bytes, memoryview]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def add(
-        self, extent: OpenExtent, slot: int, batch: memoryview, record_filter: RecordFilter, matching: Buffer | None
-    ) -> None:
+    def add(self, batch: RecordBatch, head: memoryview, record_filter: RecordFilter, matching: Buffer | None) -> None:
         """Add the matching records of a batch whose CRC was checked."""
         if matching is None:
             return
         with self._lock:
-            self._entries[extent.segment.header.nonce, slot, record_filter] = (
-                bytes(batch[:HEADER_BYTES]),
-                memoryview(bytes(matching)),
-            )
+            self._entries[batch.base_offset, record_filter] = bytes(head), memoryview(bytes(matching))
             while len(self._entries) > RECENT_MAX:
                 self._entries.popitem(last=False)
 
-    def get(self, extent: OpenExtent, record_filter: RecordFilter) -> memoryview | None:
+    def get(self, extent: Extent, record_filter: RecordFilter) -> memoryview | None:
         """Return the matching records of an extent's first batch; None if they are not known.
 
         Raises:
             OSError: the disk cannot be read.
         """
-        found = self._entries.get((extent.segment.header.nonce, extent.first, record_filter))
+        found = self._entries.get((extent.offset_of(extent.first), record_filter))
         if found is None:
             return None
-        header, matching = found
-        is_same = extent.opened.file.pread(HEADER_BYTES, extent.opened.index.place(extent.first).position) == header
-        return matching if is_same else None
+        head, matching = found
+        return matching if extent.head(extent.first) == head else None
 
 
-def _runs(opened: OpenSegment, slots: list[int], *, newest: bool) -> list[tuple[int, int]]:
+def _runs(extent: Extent, slots: list[int], *, newest: bool) -> list[tuple[int, int]]:
     """Split ascending slots into runs (first, stop) that are read at once, in the requested order."""
     runs: list[tuple[int, int]] = []
     at = 0
@@ -277,22 +267,19 @@ def _runs(opened: OpenSegment, slots: list[int], *, newest: bool) -> list[tuple[
             end += 1
         first, stop = slots[at], slots[end - 1] + 1
         while first < stop:
-            runs.append((first, window_stop(opened.index, first, stop)))
+            runs.append((first, extent.window_stop(first, stop)))
             first = runs[-1][1]
         at = end
     return runs[::-1] if newest else runs
 
 
-def _read_run(opened: OpenSegment, run: tuple[int, int], *, newest: bool) -> Iterator[tuple[int, memoryview]]:
-    index, (first, stop) = opened.index, run
-    start, last = index.place(first).position, index.place(stop - 1)
-    data = memoryview(opened.file.pread(last.position + last.length - start, start))
-    for slot in range(stop - 1, first - 1, -1) if newest else range(first, stop):
-        place = index.place(slot)
-        yield slot, data[place.position - start : place.position - start + place.length]
+def _read_run(extent: Extent, run: tuple[int, int], *, newest: bool) -> Iterator[tuple[int, memoryview]]:
+    first, stop = run
+    found = list(enumerate(extent.read(first, stop), first))
+    yield from reversed(found) if newest else found
 
 
-def _filtered(extent: OpenExtent, slot: int, batch: memoryview, record_filter: RecordFilter) -> Buffer | None:
+def _filtered(extent: Extent, slot: int, batch: memoryview, record_filter: RecordFilter) -> Buffer | None:
     """Return the matching records of a batch.
 
     Raises:
@@ -324,7 +311,7 @@ def filter_all(batches: Sequence[memoryview], max_bytes: int, record_filter: Rec
 
 
 def _newest_in(
-    extent: OpenExtent, slot: int, view: memoryview, record_filter: RecordFilter, recent: _RecentMatches
+    extent: Extent, slot: int, view: memoryview, record_filter: RecordFilter, recent: _RecentMatches
 ) -> NewestMatch | None:
     """Return the last matching record of a batch, and add its matching records to `recent`.
 
@@ -337,7 +324,7 @@ def _newest_in(
         if rows is None:
             return None
         if not rows.all() and batch.columns().filter(pa.array(rows)).nbytes <= RECENT_BYTES_MAX:
-            recent.add(extent, slot, view, record_filter, kept_rows(batch, rows))
+            recent.add(batch, view[:HEADER_BYTES], record_filter, kept_rows(batch, rows))
         row = int(np.flatnonzero(rows)[-1])
         timestamp_us = batch.header.base_timestamp_us
         if batch.header.flags & Flags.TIMESTAMP:

@@ -1,6 +1,6 @@
 """A partial copy of an epoch whose end is decided: fetched from peers, and stored beside the log.
 
-The copy is a separate epoch log in `epoch-N.fill`: recovered, appended to and bounded like any other, but never read or
+The copy is a separate store in `epoch-N.fill`: recovered, appended to and bounded like any other, but never read or
 counted before it is complete. It is complete when it ends at the decided offset with the decided digest; the digest
 covers every batch, so the sender does not matter. A copy that is too short, too long or damaged after a valid prefix is
 resumed; one that differs from the decided log is set aside.
@@ -12,13 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tidelog_broker.storage.epoch.epoch_log import EpochLog
-from tidelog_broker.storage.epoch.recovery import remove_epoch_dir
+from tidelog_broker.storage.engine.store import SEGMENT, EpochStart, EpochStore, Volume, padded
+from tidelog_broker.storage.engines.stores import create_store, is_deleted, open_store, remove_store
 from tidelog_broker.storage.io.errors import DamagedError, DivergedError, unreadable
 from tidelog_broker.storage.partition.copied_batches import LogPosition, check_copied
 from tidelog_broker.storage.partition.partition_dirs import partial_copy_dir_name, put_aside
-from tidelog_broker.storage.segment.disk import Disk
-from tidelog_broker.storage.segment.layout import SEGMENT_SUFFIX, padded
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import Buffer
 from tidelog_proto.errors import ProtocolError
@@ -32,25 +30,27 @@ class CopyTarget:
         start: the epoch's start with digest 0, or a later batch boundary.
         end: the decided end.
         or_digests: other valid end digests: those of less compacted versions.
+        engine: stores the copy if it does not exist yet.
     """
 
     epoch: int
     start: LogPosition
     end: LogPosition
     or_digests: tuple[int, ...] = ()
+    engine: str = SEGMENT
 
 
 class PartialCopy:
     """The partial copy of an epoch. Created by `begin`; used by the partition's appending thread."""
 
-    def __init__(self, target: CopyTarget, log: EpochLog) -> None:
+    def __init__(self, target: CopyTarget, log: EpochStore) -> None:
         self.target = target
         self.log = log
 
     @classmethod
     def begin(
         cls,
-        disk: Disk,
+        disk: Volume,
         directory: Path,
         target: CopyTarget,
         *,
@@ -67,20 +67,17 @@ class PartialCopy:
         resumed = cls.resume(disk, directory, target, segment_bytes=segment_bytes)
         if resumed is not None:
             return resumed
-        log = EpochLog.create(
+        log = create_store(
             disk,
             directory / partial_copy_dir_name(target.epoch),
-            topic_id=topic_id,
-            partition=partition,
-            epoch=target.epoch,
-            start_offset=target.start.offset,
-            start_digest=target.start.digest,
+            EpochStart(topic_id, partition, target.epoch, *target.start),
+            engine=target.engine,
             segment_bytes=segment_bytes,
         )
         return cls(target, log)
 
     @classmethod
-    def resume(cls, disk: Disk, directory: Path, target: CopyTarget, *, segment_bytes: int) -> PartialCopy | None:
+    def resume(cls, disk: Volume, directory: Path, target: CopyTarget, *, segment_bytes: int) -> PartialCopy | None:
         """Resume an existing copy; remove it and return None if that is impossible.
 
         Raises:
@@ -146,21 +143,22 @@ class PartialCopy:
             self.log.seal()
 
 
-def _open_existing(disk: Disk, path: Path, target: CopyTarget, *, segment_bytes: int) -> EpochLog | None:
+def _open_existing(disk: Volume, path: Path, target: CopyTarget, *, segment_bytes: int) -> EpochStore | None:
     """Open an existing copy as a prefix of the target; remove it and return None if it cannot become one."""
     fs = disk.fs
-    if not any(name.endswith(SEGMENT_SUFFIX) for name in fs.list_dir(path)):
-        remove_epoch_dir(fs, path)
+    if is_deleted(disk, path):
+        remove_store(disk, path)
         return None
     try:
-        log = EpochLog.open(disk, path, segment_bytes=segment_bytes)
+        log = open_store(disk, path, segment_bytes=segment_bytes)
+        assert log is not None, "its end is not given"
     except DamagedError as error:
         put_aside(fs, path, error.message)
         return None
     if log.start_offset > target.start.offset or log.end_offset < target.start.offset:
         # Batches cannot be added before the start.
         log.close(sync=False)
-        remove_epoch_dir(fs, path)
+        remove_store(disk, path)
         return None
     try:
         log.truncate(min(log.end_offset, target.end.offset))

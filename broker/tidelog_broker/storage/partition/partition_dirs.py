@@ -26,8 +26,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tidelog_broker.storage.epoch.epoch_log import EpochLog
-from tidelog_broker.storage.epoch.existence_markers import (
+from tidelog_broker.storage.directory.epoch_dir import remove_epoch_dir
+from tidelog_broker.storage.directory.existence_markers import (
     HELD_SUFFIX,
     has_directory_marker,
     mark_directory,
@@ -36,11 +36,11 @@ from tidelog_broker.storage.epoch.existence_markers import (
     prepare_newest_marker,
     remove_directory_marker,
 )
-from tidelog_broker.storage.epoch.recovery import remove_epoch_dir
-from tidelog_broker.storage.io.errors import DamagedError, is_shortage
+from tidelog_broker.storage.directory.names import NEW_SUFFIX
+from tidelog_broker.storage.engine.store import EpochStore, Volume
+from tidelog_broker.storage.engines.stores import forget_stores, is_deleted, open_store, remove_store
+from tidelog_broker.storage.io.errors import DamagedError, EngineMissingError, is_shortage
 from tidelog_broker.storage.io.filesystem import FileSystem
-from tidelog_broker.storage.segment.disk import Disk
-from tidelog_broker.storage.segment.layout import NEW_SUFFIX, SEGMENT_SUFFIX
 from tidelog_proto.limits import MIB, TOPIC_ID_BYTES
 
 TRASH_PREFIX: Final = ".trash-"
@@ -184,8 +184,8 @@ def mark_newest_dir(fs: FileSystem, directory: Path) -> None:
     fs.sync_dir(directory)
 
 
-def demote(fs: FileSystem, directory: Path) -> None:
-    """Rename the directory of an epoch of the log to `.fill`, durably. Its log must be closed.
+def demote(volume: Volume, directory: Path) -> None:
+    """Rename the directory of an epoch of the log to `.fill`, durably. Its store must be closed.
 
     Raises:
         OSError: the directory has one of the two names.
@@ -193,10 +193,10 @@ def demote(fs: FileSystem, directory: Path) -> None:
     match = _EPOCH_DIR.fullmatch(directory.name)
     assert match is not None
     target = directory.with_name(partial_copy_dir_name(int(match[1])))
-    if fs.exists(target):
-        remove_epoch_dir(fs, target)
-    fs.rename(directory, target)
-    fs.sync_dir(directory.parent)
+    if volume.fs.exists(target):
+        remove_store(volume, target)
+    volume.fs.rename(directory, target)
+    volume.fs.sync_dir(directory.parent)
 
 
 def put_aside(fs: FileSystem, directory: Path, reason: str, *, called: str | None = None) -> Path:
@@ -248,27 +248,43 @@ def copy_aside(fs: FileSystem, directory: Path, reason: str) -> Path:
 
 
 class OpenedEpochs(NamedTuple):
-    """The epochs' logs in order, and the epoch before them that cannot be opened, with the reason."""
+    """The opened epochs of a log.
 
-    logs: Sequence[EpochLog]
+    Attributes:
+        logs: the epochs' stores in order.
+        unreadable: the epoch before them that cannot be opened, with the reason.
+        needs_engine: whether that is because its engine is not installed.
+    """
+
+    logs: Sequence[EpochStore]
     unreadable: tuple[int, str] | None
+    needs_engine: bool = False
 
 
-def open_epochs(disk: Disk, directory: Path, *, segment_bytes: int) -> OpenedEpochs:
+def open_epochs(disk: Volume, directory: Path, *, segment_bytes: int) -> OpenedEpochs:
     """Open epochs newest first, because each one's start is the end of the one before it.
 
-    If an epoch cannot be opened, the end of the one before it is unknown, and older epochs are not opened.
+    If an epoch cannot be opened, the end of the one before it is unknown, and older epochs are not opened. If the
+    engine of an older epoch has lost its contents, that epoch leaves the log, and so do the ones before it.
 
     Raises:
         StorageFailedError, OSError: the disk cannot be read or written.
     """
-    logs: list[EpochLog] = []
+    logs: list[EpochStore] = []
     end_offset: int | None = None
-    for epoch, path in reversed(_usable_epoch_dirs(disk.fs, directory).items()):
+    dirs = _usable_epoch_dirs(disk, directory)
+    for epoch, path in reversed(dirs.items()):
         try:
-            log = EpochLog.open(disk, path, segment_bytes=segment_bytes, sealed_end_offset=end_offset)
+            log = open_store(disk, path, segment_bytes=segment_bytes, sealed_end_offset=end_offset)
+        except EngineMissingError as error:
+            return OpenedEpochs(logs, (epoch, f"{path}: {error.message}"), needs_engine=True)
         except DamagedError as error:
             return OpenedEpochs(logs, (epoch, error.message))
+        if log is None:
+            for older in [older for older in dirs if older < epoch]:
+                demote(disk, dirs[older])
+            remove_store(disk, path)
+            break
         end_offset = log.start_offset
         logs.insert(0, log)
     return OpenedEpochs(logs, None)
@@ -279,23 +295,24 @@ def _matching(fs: FileSystem, directory: Path, pattern: re.Pattern[str]) -> dict
     return dict(sorted((int(match[1]), directory / name) for match, name in matches))
 
 
-def _usable_epoch_dirs(fs: FileSystem, directory: Path) -> dict[int, Path]:
+def _usable_epoch_dirs(volume: Volume, directory: Path) -> dict[int, Path]:
     """Return the epochs' directories, after removing those that a crash left half created or half deleted."""
+    fs = volume.fs
     for name in fs.list_dir(directory):
         if name.endswith((NEW_SUFFIX, MAKING_SUFFIX)):
             if fs.is_dir(directory / name):
-                remove_epoch_dir(fs, directory / name)
+                remove_store(volume, directory / name)
             else:
                 fs.unlink(directory / name)
     for paths in _versions(fs, directory).values():
         for path in paths[:-1]:
-            remove_epoch_dir(fs, path)
+            remove_store(volume, path)
     dirs = epoch_dirs(fs, directory)
     for epoch in list(dirs)[:-1]:
-        # Retention deletes from the front, so a directory without segments there is an interrupted deletion.
-        if any(name.endswith(SEGMENT_SUFFIX) for name in fs.list_dir(dirs[epoch])):
+        # Retention deletes from the front, so a directory without records there is an interrupted deletion.
+        if not is_deleted(volume, dirs[epoch]):
             break
-        remove_epoch_dir(fs, dirs.pop(epoch))
+        remove_store(volume, dirs.pop(epoch))
     return dirs
 
 
@@ -311,10 +328,12 @@ def remove_partition_dir(fs: FileSystem, directory: Path) -> None:
     fs.sync_dir(directory.parent)
 
 
-def forget_partition_dir(fs: FileSystem, directory: Path) -> None:
+def forget_partition_dir(volume: Volume, directory: Path) -> None:
     """Remove a partition's directory, if it exists, and its existence marker."""
+    fs = volume.fs
     remove_directory_marker(fs, directory)
     if fs.exists(directory):
+        forget_stores(volume, directory)
         remove_partition_dir(fs, directory)
     fs.sync_dir(directory.parent)
 

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from tidelog_broker.storage.epoch.epoch_log import AppendedGroup, EpochLog, State
-from tidelog_broker.storage.epoch.existence_markers import remove_directory_marker
-from tidelog_broker.storage.epoch.recovery import remove_epoch_dir
+from tidelog_broker.storage.directory.existence_markers import remove_directory_marker
+from tidelog_broker.storage.engine.store import SEGMENT, AppendedGroup, EpochStart, EpochStore, State, Volume
+from tidelog_broker.storage.engines.stores import create_store, forget_stores, record_indexes, remove_store
 from tidelog_broker.storage.io.errors import DiskFullError, DivergedError, LimboError, StorageFailedError, unreadable
 from tidelog_broker.storage.partition.append_times import AppendTimes
 from tidelog_broker.storage.partition.compacted_copies import CompactedCopies
@@ -38,10 +39,16 @@ from tidelog_broker.storage.partition.partition_dirs import (
 )
 from tidelog_broker.storage.partition.partition_reader import PartitionLogReader
 from tidelog_broker.storage.partition.projecting import ProjectingReader
-from tidelog_broker.storage.partition.record_indexes import RecordIndexes
 from tidelog_broker.storage.partition.snapshots import ProducerSnapshot, drop_snapshots_behind, save_snapshot
-from tidelog_broker.storage.segment.disk import Disk
 from tidelog_proto.batch.header import Buffer
+
+
+class LogBeginning(NamedTuple):
+    """The beginning of a log: its epoch, its offset, and the running digest of the epoch there."""
+
+    epoch: int
+    offset: int
+    digest: int
 
 
 class PartitionLog:
@@ -56,10 +63,10 @@ class PartitionLog:
         self.name = held.name
         self.reader = PartitionLogReader(held)
         """Reads the log, on any thread."""
-        self.indexes = RecordIndexes(held)
+        self.indexes = record_indexes(held)
+        """Indexes to find records by key and tag."""
         self.before_leaving: Callable[[], None] = lambda: None
         """Called before epochs leave the log because the next epoch begins after a gap."""
-        """Indexes to find records by key and tag."""
         self.matching = MatchingReader(held, self.indexes)
         """Reads records that match a filter, on any thread."""
         self.projecting = ProjectingReader(held, self.reader)
@@ -75,7 +82,7 @@ class PartitionLog:
 
     @classmethod
     def open(
-        cls, disk: Disk, partitions_dir: Path, *, topic: str, topic_id: bytes, partition: int, segment_bytes: int
+        cls, disk: Volume, partitions_dir: Path, *, topic: str, topic_id: bytes, partition: int, segment_bytes: int
     ) -> PartitionLog:
         """Recover every epoch of a partition; damaged ones are opened, too, see `limbo`.
 
@@ -107,13 +114,13 @@ class PartitionLog:
         self._held.segment_bytes = size_bytes
 
     @property
-    def epochs(self) -> tuple[EpochLog, ...]:
-        """The epochs' logs, oldest first; the last one is the active one."""
+    def epochs(self) -> tuple[EpochStore, ...]:
+        """The epochs' stores, oldest first; the last one is the active one."""
         return self._held.epochs
 
     @property
-    def active(self) -> EpochLog | None:
-        """The newest epoch's log, None before the first one."""
+    def active(self) -> EpochStore | None:
+        """The newest epoch's store, None before the first one."""
         return self._held.epochs[-1] if self._held.epochs else None
 
     @property
@@ -128,8 +135,13 @@ class PartitionLog:
 
     @property
     def unreadable_epoch(self) -> int | None:
-        """The epoch that could not be opened, and because of which older ones were not opened; None without one."""
+        """The damaged epoch that could not be opened, and because of which older ones were not; None without one."""
         return self._held.unreadable_epoch
+
+    @property
+    def needs_engine(self) -> bool:
+        """Whether an epoch cannot be opened because its engine is not installed."""
+        return self._held.needs_engine
 
     @property
     def start_offset(self) -> int:
@@ -156,8 +168,8 @@ class PartitionLog:
         """The size of the log's segments, without partial copies and copies that were set aside."""
         return self._held.size_bytes
 
-    def log_of(self, epoch: int) -> EpochLog | None:
-        """Return the log of an epoch, if it is in the partition's log."""
+    def log_of(self, epoch: int) -> EpochStore | None:
+        """Return the store of an epoch, if it is in the partition's log."""
         return self._held.log_of(epoch)
 
     def epoch_end(self, epoch: int, start_offset: int) -> tuple[int, int]:
@@ -167,7 +179,7 @@ class PartitionLog:
     # ------------------------------------------------------------------------------------ appending
 
     def ensure_space(self, needed_bytes: int) -> None:
-        """See `EpochLog.ensure_space`."""
+        """See `EpochStore.ensure_space`."""
         log = self._writable()
         log.segment_bytes = self._held.segment_bytes
         log.ensure_space(needed_bytes)
@@ -177,7 +189,7 @@ class PartitionLog:
         epochs = self._held.epochs
         return bool(epochs) and epochs[-1].epoch == epoch and epochs[-1].has_room(needed_bytes)
 
-    def make_space(self, epoch: int, start_offset: int, needed_bytes: int) -> bool:
+    def make_space(self, epoch: int, start_offset: int, needed_bytes: int, *, engine: str = SEGMENT) -> bool:
         """Allocate space for a group, creating its epoch if needed. Return whether a new segment was created.
 
         Raises:
@@ -186,7 +198,7 @@ class PartitionLog:
         """
         active = self.active
         if active is None or active.epoch != epoch:
-            active = self.start_epoch(epoch, start_offset)
+            active = self.start_epoch(epoch, start_offset, engine=engine)
         segments = active.segment_count
         self.ensure_space(needed_bytes)
         return active.segment_count > segments
@@ -204,7 +216,7 @@ class PartitionLog:
         return active.roll()
 
     def append(self, batches: Sequence[Buffer]) -> AppendedGroup:
-        """See `EpochLog.append`."""
+        """See `EpochStore.append`."""
         epochs = self._held.epochs
         is_checked = bool(epochs) and self._held.lost is None
         for log in epochs:
@@ -217,18 +229,21 @@ class PartitionLog:
         return appended
 
     def sync(self) -> int:
-        """See `EpochLog.sync`."""
+        """See `EpochStore.sync`."""
         return self._writable().sync()
 
-    def start_epoch(self, epoch: int, start_offset: int, *, is_lacking: bool = False) -> EpochLog:
+    def start_epoch(
+        self, epoch: int, start_offset: int, *, engine: str = SEGMENT, is_lacking: bool = False
+    ) -> EpochStore:
         """Begin the next epoch at `start_offset`, sealing the newest one if it ends there.
 
         If the log ends earlier, its epochs leave it and become fills, because there would be a gap. This is also how a
         partition continues whose newest epoch is set aside or being repaired, since its end is decided. Beginning an
         epoch that has begun and is still empty changes nothing. With `is_lacking` the epoch had begun before and its
-        directory was lost: it is in LIMBO, as during a repair.
+        directory was lost: it is in LIMBO, as during a repair. A new epoch is stored by `engine`.
 
         Raises:
+            EngineMissingError: the engine is not installed; the old epoch may be sealed.
             DiskFullError: the old epoch is sealed, the new one does not exist; try again when there is space.
             LimboError: the partition is damaged.
             StorageFailedError: the disk failed.
@@ -253,13 +268,11 @@ class PartitionLog:
                 if old.state != "sealed":
                     old.seal()
         try:
-            new = EpochLog.create(
+            new = create_store(
                 self._held.disk,
                 self.directory / epoch_dir_name(epoch),
-                topic_id=self.name.topic_id,
-                partition=self.name.partition,
-                epoch=epoch,
-                start_offset=start_offset,
+                EpochStart(self.name.topic_id, self.name.partition, epoch, start_offset),
+                engine=engine,
                 segment_bytes=self._held.segment_bytes,
                 is_newest=True,
                 is_lacking=is_lacking,
@@ -277,7 +290,7 @@ class PartitionLog:
         return new
 
     def truncate_epoch(self, epoch: int, end_offset: int) -> None:
-        """Truncate the newest epoch's log to its decided end, durably. See `EpochLog.truncate`.
+        """Truncate the newest epoch's log to its decided end, durably. See `EpochStore.truncate`.
 
         An epoch without files has nothing to truncate. LIMBO of this epoch ends if its log is valid up to the decided
         end.
@@ -321,13 +334,19 @@ class PartitionLog:
         return offset
 
     def sync_names(self) -> None:
-        """See `EpochLog.sync_names`. Thread-safe.
+        """See `EpochStore.sync_names`. Thread-safe.
 
         Raises:
             StorageFailedError: the disk failed, now or before.
         """
         for log in self._held.epochs:
             log.sync_names()
+
+    def beginning_above(self, below: int) -> LogBeginning | None:
+        """Return where the log begins once the records below an offset are deleted; None without an epoch."""
+        parts = [(held.epoch, part) for held in self._held.epochs for part in held.segments]
+        found = next((one for one in parts if one[1].end_offset > below), parts[-1]) if parts else None
+        return LogBeginning(found[0], found[1].base_offset, found[1].start_digest) if found is not None else None
 
     def delete_before(self, offset: int, go_on: Callable[[], bool] = lambda: True) -> int:
         """Delete whole old segments, and epochs left empty, that end at or below `offset`; the newest stays.
@@ -368,6 +387,7 @@ class PartitionLog:
             remove_directory_marker(fs, self.directory)
             if not fs.exists(self.directory):
                 return
+            forget_stores(self._held.disk, self.directory)
             fs.rename(self.directory, trash)
             fs.sync_dir(trash.parent)
             remove_partition_dir(fs, trash)
@@ -397,7 +417,7 @@ class PartitionLog:
 
     # --------------------------------------------------------------------------------- internals
 
-    def _writable(self) -> EpochLog:
+    def _writable(self) -> EpochStore:
         held = self._held
         if held.lost is not None:
             raise LimboError(held.lost.message)
@@ -432,7 +452,7 @@ class PartitionLog:
         self._held.epochs = self._held.epochs[1:]
         oldest.close(sync=False)
         try:
-            remove_epoch_dir(self._held.disk.fs, oldest.directory)
+            remove_store(self._held.disk, oldest.directory)
         except OSError as error:
             raise StorageFailedError(f"{oldest.directory} cannot be deleted: {error}; check the disk") from error
         return freed_bytes

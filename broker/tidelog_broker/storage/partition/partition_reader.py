@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+from tidelog_broker.storage.engine.reading import FoundBatches
 from tidelog_broker.storage.io.errors import DamagedError, NotHeldError
 from tidelog_broker.storage.partition.held_epochs import HeldEpochs
 from tidelog_broker.storage.partition.snapshots import ProducerSnapshot, load_snapshots
-from tidelog_broker.storage.segment.reading import FoundBatches
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import BatchHeader
 from tidelog_proto.errors import ProtocolError
@@ -24,7 +24,7 @@ class PartitionLogReader:
         self._held = held
 
     def read(self, offset: int, max_bytes: int, *, limit_offset: int, to_send: bool = False) -> FoundBatches:
-        """Read whole batches across epochs; otherwise as `EpochReader.read`.
+        """Read whole batches across epochs; otherwise as `EpochReading.read`.
 
         Raises:
             NotHeldError: `offset` is before this node's copy of the log, but was not deleted by retention.
@@ -84,12 +84,12 @@ class PartitionLogReader:
         return load_snapshots(self._held.disk.fs, self._held.directory) if self._held.epochs else iter(())
 
     def digest_at(self, epoch: int, offset: int) -> int | None:
-        """See `EpochLog.digest_at`; None also for an epoch that is not in the log."""
+        """See `EpochReading.digest_at`; None also for an epoch that is not in the log."""
         log = self._held.log_of(epoch)
         return log.reader.digest_at(offset) if log is not None else None
 
     def batch_start(self, epoch: int, offset: int) -> int | None:
-        """See `EpochReader.batch_start`; None also for an epoch that is not in the log."""
+        """See `EpochReading.batch_start`; None also for an epoch that is not in the log."""
         log = self._held.log_of(epoch)
         return log.reader.batch_start(offset) if log is not None else None
 

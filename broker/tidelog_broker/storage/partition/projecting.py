@@ -14,15 +14,15 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Final, NamedTuple
 
+from tidelog_broker.storage.engine.reading import Extent, FoundBatches
 from tidelog_broker.storage.io.errors import DamagedError
-from tidelog_broker.storage.partition.extents import OpenExtent, checking, readable_extents
+from tidelog_broker.storage.partition.extents import checking, readable_extents
 from tidelog_broker.storage.partition.held_epochs import HeldEpochs
 from tidelog_broker.storage.partition.matching import ReadResult
 from tidelog_broker.storage.partition.partition_reader import PartitionLogReader, check_offset, retry_if_replaced
-from tidelog_broker.storage.segment.reading import FoundBatches
 from tidelog_proto.batch.header import unpack_header
 from tidelog_proto.batch.projection import Projection, head_alone, needs_body, project
-from tidelog_proto.limits import FETCH_BYTES_MAX, HEADER_BYTES, KIB
+from tidelog_proto.limits import FETCH_BYTES_MAX, KIB
 
 LOOK_BYTES: Final = 8 * KIB
 """The cost of examining a header, charged to the byte budget of a read."""
@@ -76,7 +76,7 @@ class ProjectingReader:
         check_offset(self._held, offset)
         with closing(readable_extents(self._held, offset, limit_offset)) as extents:
             for extent in extents:
-                head = memoryview(extent.opened.file.pread(HEADER_BYTES, _position(extent, extent.first)))
+                head = extent.head(extent.first)
                 with checking(extent, extent.first, head):
                     return projection.keeps(unpack_header(head))
         return True
@@ -107,19 +107,15 @@ def _below(found: FoundBatches, end_offset: int) -> ReadResult:
     return ReadResult(batches, next_offset)
 
 
-def _position(extent: OpenExtent, slot: int) -> int:
-    return extent.opened.index.place(slot).position
-
-
 def _look_through(
-    extent: OpenExtent, left_bytes: int, projection: Projection, *, at_least_one: bool
+    extent: Extent, left_bytes: int, projection: Projection, *, at_least_one: bool
 ) -> Iterator[_Examined]:
     """Yield the examined batches of an extent while the byte budget lasts, perhaps not to its end."""
     first = extent.first
-    end = min(extent.stop, extent.opened.index.slots_below(projection.end_offset))
+    end = min(extent.stop, extent.slots_below(projection.end_offset))
     while first < end and (left_bytes > 0 or at_least_one):
         stop = min(first + _TOGETHER, end)
-        span_bytes = _span_bytes(extent, first, stop)
+        span_bytes = extent.span_bytes(first, stop)
         if span_bytes < (stop - first) * SMALL_BATCH_BYTES and (span_bytes <= left_bytes or stop - first == 1):
             examined: _Examined | None = _all_of(extent, first, stop)
         else:
@@ -130,39 +126,29 @@ def _look_through(
         first, left_bytes, at_least_one = examined.stop, left_bytes - examined.cost_bytes, False
 
 
-def _span_bytes(extent: OpenExtent, first: int, stop: int) -> int:
-    index = extent.opened.index
-    last = index.place(stop - 1)
-    return last.position + last.length - index.place(first).position
-
-
-def _all_of(extent: OpenExtent, first: int, stop: int) -> _Examined:
+def _all_of(extent: Extent, first: int, stop: int) -> _Examined:
     """Read batches together, unchanged."""
-    index = extent.opened.index
-    start, span_bytes = index.place(first).position, _span_bytes(extent, first, stop)
-    data = memoryview(extent.opened.file.pread(span_bytes, start))
-    places = [index.place(slot) for slot in range(first, stop)]
-    batches = [data[place.position - start : place.position - start + place.length] for place in places]
+    batches = extent.read(first, stop)
     with checking(extent, first, batches[0]):
-        return _Examined(stop, batches, span_bytes)
+        return _Examined(stop, batches, extent.span_bytes(first, stop))
 
 
 def _one_of(
-    extent: OpenExtent, slot: int, projection: Projection, left_bytes: int, *, at_least_one: bool
+    extent: Extent, slot: int, projection: Projection, left_bytes: int, *, at_least_one: bool
 ) -> _Examined | None:
     """Read the needed part of a batch; None if it exceeds the byte budget."""
-    opened, place = extent.opened, extent.opened.index.place(slot)
-    head = memoryview(opened.file.pread(HEADER_BYTES, place.position))
+    head = extent.head(slot)
     with checking(extent, slot, head):
         header = unpack_header(head)
         if projection.skips(header):
             return _Examined(slot + 1, [], LOOK_BYTES)
         if not needs_body(header, projection.columns):
             return _Examined(slot + 1, [memoryview(head_alone(header) if header.record_count else head)], LOOK_BYTES)
-        if place.length > left_bytes and not at_least_one:
+        length_bytes = extent.length_of(slot)
+        if length_bytes > left_bytes and not at_least_one:
             return None
-        batch = memoryview(opened.file.pread(place.length, place.position))
-        return _Examined(slot + 1, [memoryview(project(batch, projection.columns))], max(LOOK_BYTES, place.length))
+        (batch,) = extent.read(slot, slot + 1)
+        return _Examined(slot + 1, [memoryview(project(batch, projection.columns))], max(LOOK_BYTES, length_bytes))
 
 
 def project_all(batches: list[memoryview], projection: Projection) -> list[memoryview]:

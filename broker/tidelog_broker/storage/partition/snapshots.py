@@ -17,9 +17,9 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
+from tidelog_broker.storage.directory.names import NEW_SUFFIX
 from tidelog_broker.storage.io.errors import StorageFailedError, is_shortage, space_or_failure, unreadable
 from tidelog_broker.storage.io.filesystem import FileSystem
-from tidelog_broker.storage.segment.layout import NEW_SUFFIX
 from tidelog_proto.limits import MIB
 
 SNAPSHOT_BYTES_MAX: Final = 64 * MIB

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from tidelog_broker.storage.directory.names import NEW_SUFFIX
 from tidelog_broker.storage.io.errors import is_shortage
 from tidelog_broker.storage.io.filesystem import FileSystem
 from tidelog_broker.storage.segment.disk import Disk, OpenSegment
 from tidelog_broker.storage.segment.index import Index, SegmentEnd, pack_index
 from tidelog_broker.storage.segment.layout import (
     MARK_BYTES,
-    NEW_SUFFIX,
     SEGMENT_HEADER_BYTES,
     SegmentHeader,
     begun_path,
@@ -191,6 +191,16 @@ class ActiveSegment:
     def base_offset(self) -> int:
         """The offset of its first record."""
         return self.header.base_offset
+
+    @property
+    def is_growing(self) -> bool:
+        """Whether it is appended to."""
+        return True
+
+    @property
+    def start_digest(self) -> int:
+        """The running digest before its first record."""
+        return self.header.start_digest
 
     @property
     def end_offset(self) -> int:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from tidelog_broker.storage.engine.store import Engine
 from tidelog_broker.storage.io.errors import NoDescriptorError
 from tidelog_broker.storage.io.filesystem import File, FileSystem, RealFileSystem
 from tidelog_broker.storage.io.mapped_writer import MappedWriter
@@ -34,6 +35,7 @@ OPEN_SEGMENTS_MIN: Final = 16
 """Lower bound of that number, in addition to the segments that are appended to."""
 FILES_PER_SEGMENT: Final = 4
 """Descriptors of one segment: its file, a mapping, and one for each index of keys or tags."""
+MEMORY_BYTES_DEFAULT: Final = 256 * MIB
 INDEXES_BYTES_MAX: Final = 64 * MIB
 """Memory bound for the indexes of open segments."""
 
@@ -297,6 +299,19 @@ class Disk:
     """Whether sealed segments are sent from mappings."""
     maps_writes: bool = False
     """Whether segments are appended to through mappings."""
+    memory_bytes: int = MEMORY_BYTES_DEFAULT
+    """Bound of the records of epochs in memory."""
+    engines: dict[str, Engine] = field(default_factory=dict)
+    """The engines in use, see `storage.engines`."""
+
+    @property
+    def was_full(self) -> bool:
+        """Whether the disk has been full since the node started."""
+        return self.spares.has_ended
+
+    def note_full(self) -> None:
+        """Record that the disk is full: no more spare files are kept."""
+        self.spares.end()
 
     def open_to_append(self, path: Path, *, create: bool = False) -> File:
         """Open the file of a segment that grows; see `FileSystem.open`."""

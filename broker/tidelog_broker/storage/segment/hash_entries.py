@@ -23,9 +23,9 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
+from tidelog_broker.storage.engine.store import padded
 from tidelog_broker.storage.io.filesystem import File
 from tidelog_broker.storage.segment.index import Index
-from tidelog_broker.storage.segment.layout import padded
 from tidelog_broker.storage.segment.scan import WINDOW_BYTES
 from tidelog_proto.batch.column_slices import TextColumn, column_slices
 from tidelog_proto.batch.header import BatchHeader, Flags, unpack_header

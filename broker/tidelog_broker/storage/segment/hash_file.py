@@ -38,6 +38,7 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
+from tidelog_broker.storage.io.errors import LayoutError
 from tidelog_broker.storage.io.filesystem import File
 from tidelog_broker.storage.segment.hash_entries import (
     ENTRY_BYTES,
@@ -48,7 +49,7 @@ from tidelog_broker.storage.segment.hash_entries import (
 )
 from tidelog_broker.storage.segment.hash_runs import HashRuns
 from tidelog_broker.storage.segment.index import SegmentEnd
-from tidelog_broker.storage.segment.layout import FORMAT_VERSION, LayoutError
+from tidelog_broker.storage.segment.layout import FORMAT_VERSION
 from tidelog_proto.batch.column_slices import TextColumn
 from tidelog_proto.batch.header import Buffer
 

@@ -33,8 +33,9 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
+from tidelog_broker.storage.io.errors import LayoutError
 from tidelog_broker.storage.io.filesystem import File
-from tidelog_broker.storage.segment.layout import FORMAT_VERSION, LayoutError
+from tidelog_broker.storage.segment.layout import FORMAT_VERSION
 from tidelog_proto.batch.header import Buffer
 from tidelog_proto.limits import BATCH_ALIGNMENT_BYTES
 

@@ -43,20 +43,19 @@ from typing import Final
 
 from crc32c import crc32c
 
+from tidelog_broker.storage.directory.names import SEGMENT_SUFFIX
+from tidelog_broker.storage.io.errors import LayoutError
 from tidelog_proto.batch.column_slices import TextColumn
 from tidelog_proto.batch.header import Buffer
 from tidelog_proto.limits import BATCH_ALIGNMENT_BYTES, TOPIC_ID_BYTES
 
 SEGMENT_HEADER_BYTES: Final = 128
 MARK_BYTES: Final = 64
-SEGMENT_SUFFIX: Final = ".seg"
 INDEX_SUFFIX: Final = ".idx"
 HASH_SUFFIXES: Final[dict[TextColumn, str]] = {"key": ".key", "tag": ".tag"}
 """Suffixes of the indexes of keys and tags."""
 BEGUN_SUFFIX: Final = ".beg"
 """A segment whose header may not be durable yet; see `deferred_syncs`."""
-NEW_SUFFIX: Final = ".new"
-"""An unfinished file; removed at open."""
 
 FORMAT_VERSION: Final = 1
 SEGMENT_MAGIC: Final = int.from_bytes(b"TLSG", "little")
@@ -71,10 +70,6 @@ assert _HEADER.size == SEGMENT_HEADER_BYTES
 assert _MARK.size == MARK_BYTES
 assert SEGMENT_HEADER_BYTES % BATCH_ALIGNMENT_BYTES == 0
 assert MARK_BYTES % BATCH_ALIGNMENT_BYTES == 0
-
-
-class LayoutError(Exception):
-    """Invalid bytes in a file; the caller adds path and position."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,11 +138,6 @@ def parse_mark(data: Buffer, at: int, *, nonce: int, position: int) -> int | Non
     if (magic, version, found_nonce, found_position) != (_MARK_MAGIC, FORMAT_VERSION, nonce, position):
         return None
     return int(synced_offset) if crc == crc32c(memoryview(data)[at : at + MARK_BYTES - 4]) else None
-
-
-def padded(length_bytes: int) -> int:
-    """Return the padded size of a batch of this length in a segment."""
-    return -(-length_bytes // BATCH_ALIGNMENT_BYTES) * BATCH_ALIGNMENT_BYTES
 
 
 def segment_path(directory: Path, base_offset: int) -> Path:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
+from tidelog_broker.storage.engine.reading import FoundBatches
 from tidelog_broker.storage.io.errors import DamagedError
 from tidelog_broker.storage.segment.disk import OpenSegment
 from tidelog_broker.storage.segment.mappings import Mappings
@@ -30,17 +31,6 @@ AHEAD: Final = 2
 assert MAPPED_BYTES_MIN > JOIN_BYTES_MAX, "a slice of a mapping is never joined"
 
 _MAGIC_AND_OFFSET: Final = struct.Struct("<I68xQ")
-
-
-class FoundBatches(NamedTuple):
-    """Whole batches without padding, and the offset to continue from.
-
-    `heads` are the readable parts: each batch itself, or its header if the batch is a slice of a mapping.
-    """
-
-    batches: list[memoryview]
-    heads: list[memoryview]
-    next_offset: int
 
 
 def read_batches(

@@ -13,6 +13,7 @@ from typing import Final, Literal
 
 from crc32c import crc32c
 
+from tidelog_broker.storage.engine.store import padded
 from tidelog_broker.storage.io.filesystem import File
 from tidelog_broker.storage.segment.index import Index, SegmentEnd
 from tidelog_broker.storage.segment.layout import (
@@ -20,7 +21,6 @@ from tidelog_broker.storage.segment.layout import (
     MARK_MAGIC_BYTES,
     SEGMENT_HEADER_BYTES,
     SegmentHeader,
-    padded,
     parse_mark,
 )
 from tidelog_proto.batch.header import BatchHeader, digest_after, unpack_header

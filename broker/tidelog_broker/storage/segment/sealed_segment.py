@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidelog_broker.storage.io.errors import DamagedError
+from tidelog_broker.storage.io.errors import DamagedError, LayoutError
 from tidelog_broker.storage.io.filesystem import File, FileSystem
 from tidelog_broker.storage.segment.active_segment import write_index
 from tidelog_broker.storage.segment.disk import Disk, OpenSegment
 from tidelog_broker.storage.segment.index import INDEX_HEADER_BYTES, Index, SegmentEnd, load_index, parse_index_header
-from tidelog_broker.storage.segment.layout import LayoutError, SegmentHeader, index_path
+from tidelog_broker.storage.segment.layout import SegmentHeader, index_path
 from tidelog_broker.storage.segment.scan import scan_segment
 
 
@@ -28,6 +28,16 @@ class SealedSegment:
     def base_offset(self) -> int:
         """The offset of its first record."""
         return self.header.base_offset
+
+    @property
+    def is_growing(self) -> bool:
+        """Whether it is appended to."""
+        return False
+
+    @property
+    def start_digest(self) -> int:
+        """The running digest before its first record."""
+        return self.header.start_digest
 
     @property
     def end(self) -> SegmentEnd:

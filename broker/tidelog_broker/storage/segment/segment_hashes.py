@@ -10,24 +10,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
 
+from tidelog_broker.storage.engine.reading import CandidateBatches
+from tidelog_broker.storage.io.errors import LayoutError
 from tidelog_broker.storage.io.filesystem import File, FileSystem
 from tidelog_broker.storage.segment.hash_entries import collect, window_stop
 from tidelog_broker.storage.segment.hash_file import HashFile, pack_hashes
 from tidelog_broker.storage.segment.hash_runs import HashRuns
 from tidelog_broker.storage.segment.index import Index, SegmentEnd
-from tidelog_broker.storage.segment.layout import LayoutError, hash_path
+from tidelog_broker.storage.segment.layout import hash_path
 from tidelog_proto.batch.column_slices import TextColumn
 from tidelog_proto.batch.header import Buffer
-
-
-class CandidateBatches(NamedTuple):
-    """The batches that may match: the listed ones, and all batches from slot `first` to below `stop`."""
-
-    slots: list[int]
-    first: int
-    stop: int
 
 
 class SegmentHashes:

@@ -19,8 +19,9 @@ import threading
 from pathlib import Path
 from typing import Final
 
+from tidelog_broker.storage.directory.names import NEW_SUFFIX
 from tidelog_broker.storage.io.filesystem import FileSystem
-from tidelog_broker.storage.segment.layout import NEW_SUFFIX, made_paths
+from tidelog_broker.storage.segment.layout import made_paths
 from tidelog_proto.limits import MIB
 
 SPARE_NAME: Final = "next" + NEW_SUFFIX

@@ -13,7 +13,7 @@ from tidelog_broker.node.node import Node
 from tidelog_broker.partition.access import Access
 from tidelog_broker.partition.reader import PartitionReader
 from tidelog_broker.server.handlers import subscribe as subscribe_module
-from tidelog_broker.storage.segment.reading import FoundBatches
+from tidelog_broker.storage.engine.reading import FoundBatches
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.limits import KIB
 

@@ -11,16 +11,17 @@ from random import Random
 
 import pytest
 from tests.broker.faulty_disk import FaultyDisk
-from tests.broker.storage.build import PARTITION, TOPIC_ID, append, batch, read_all
-from tests.broker.storage.logs import EPOCH, create, new_disk, reopen
+from tests.broker.storage.build import append, batch, read_all
+from tests.broker.storage.logs import EPOCH, create, create_log, new_disk, reopen
 from tests.broker.storage.sim_disk import PowerCutError, SimDisk
 
+from tidelog_broker.storage.directory.names import SEGMENT_SUFFIX
 from tidelog_broker.storage.epoch.deferred_syncs import UNSYNCED_SEGMENTS_MAX, DeferredSyncs
 from tidelog_broker.storage.epoch.epoch_log import EpochLog
 from tidelog_broker.storage.io.errors import StorageFailedError
 from tidelog_broker.storage.io.workers import IoWorkers
 from tidelog_broker.storage.segment.disk import Disk
-from tidelog_broker.storage.segment.layout import BEGUN_SUFFIX, SEGMENT_SUFFIX, begun_path, segment_path
+from tidelog_broker.storage.segment.layout import BEGUN_SUFFIX, begun_path, segment_path
 from tidelog_broker.storage.segment.spare import SPARE_NAME
 from tidelog_proto.limits import SEGMENT_BYTES_MIN
 
@@ -29,15 +30,7 @@ BROKEN = OSError(errno.EIO, "broken")
 
 
 def rolling_log(disk: Disk) -> EpochLog:
-    return EpochLog.create(
-        disk,
-        ROOT / "epoch",
-        topic_id=TOPIC_ID,
-        partition=PARTITION,
-        epoch=0,
-        start_offset=0,
-        segment_bytes=SEGMENT_BYTES_MIN,
-    )
+    return create_log(disk, ROOT / "epoch", segment_bytes=SEGMENT_BYTES_MIN)
 
 
 def roll_once(log: EpochLog) -> None:
@@ -230,15 +223,7 @@ def test_only_one_change_of_names_is_deferred_at_a_time() -> None:
 def test_append_does_not_wait_for_a_name_sync_but_sync_does(tmp_path: Path) -> None:
     disk = FaultyDisk()
     background = IoWorkers(1, name="name")
-    log = EpochLog.create(
-        Disk(disk, namer=background),
-        tmp_path / "epoch",
-        topic_id=bytes(16),
-        partition=0,
-        epoch=0,
-        start_offset=0,
-        segment_bytes=4096,
-    )
+    log = create_log(Disk(disk, namer=background), tmp_path / "epoch", segment_bytes=4096)
     disk.hold("sync", BEGUN_SUFFIX)
     batches = roll(log)
     batches += append(log, [batch(b"more")])
@@ -332,9 +317,7 @@ def test_temporary_file_beside_its_segment_is_removed() -> None:
 @pytest.mark.parametrize("operation", ["sync", "rename", "sync_dir"])
 def test_failed_background_sync_is_kept_and_never_retried(operation: str) -> None:
     sim, background = new_disk(), IoWorkers(1, name="name")
-    log = EpochLog.create(
-        Disk(sim, namer=background), EPOCH, topic_id=bytes(16), partition=0, epoch=0, start_offset=0, segment_bytes=4096
-    )
+    log = create_log(Disk(sim, namer=background), EPOCH, segment_bytes=4096)
     append(log, [batch(b"x" * 3900)])
     sim.fail = lambda what, path: BROKEN if what == operation and path.suffix != ".idx" else None
     log.ensure_space(3000)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.broker.storage.build import append, batch, read_all
-from tests.broker.storage.logs import EPOCH, create, delete_before, new_disk, reopen
+from tests.broker.storage.logs import EPOCH, create, create_log, delete_before, new_disk, reopen
 
 from tidelog_broker.storage.epoch.epoch_log import EpochLog
 from tidelog_broker.storage.io.errors import DamagedError, StorageFailedError
@@ -58,16 +58,7 @@ def test_after_retention_the_digest_at_the_new_start_is_still_known() -> None:
 
 
 def test_copy_may_begin_after_the_start_of_its_epoch() -> None:
-    log = EpochLog.create(
-        Disk(fs=new_disk()),
-        EPOCH,
-        topic_id=bytes(16),
-        partition=0,
-        epoch=0,
-        start_offset=7,
-        start_digest=123,
-        segment_bytes=4096,
-    )
+    log = create_log(Disk(fs=new_disk()), EPOCH, start_offset=7, start_digest=123, segment_bytes=4096)
     assert log.reader.digest_at(7) == 123
     batches = append(log, [batch(b"x")])
     assert read_all(log) == batches

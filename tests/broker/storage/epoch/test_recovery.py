@@ -14,8 +14,9 @@ from tests.broker.storage.build import append, batch, needed, read_all, stamp
 from tests.broker.storage.logs import EPOCH, create, new_disk, reopen
 from tests.broker.storage.sim_disk import PowerCutError, SimDisk
 
+from tidelog_broker.storage.engine.store import padded
 from tidelog_broker.storage.io.errors import DamagedError, StorageFailedError
-from tidelog_broker.storage.segment.layout import SEGMENT_HEADER_BYTES, index_path, padded, segment_path
+from tidelog_broker.storage.segment.layout import SEGMENT_HEADER_BYTES, index_path, segment_path
 
 
 class Story:

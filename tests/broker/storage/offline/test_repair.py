@@ -11,6 +11,7 @@ import pytest
 from tests.broker.faulty_disk import FaultyDisk
 from tests.broker.replica_logs import damage, write_epoch
 
+from tidelog_broker.storage.directory.names import NEW_SUFFIX
 from tidelog_broker.storage.io.errors import DiskFullError, StorageError
 from tidelog_broker.storage.io.filesystem import File
 from tidelog_broker.storage.node.fences import FENCES
@@ -20,7 +21,6 @@ from tidelog_broker.storage.node.typed_journal import TypedJournal
 from tidelog_broker.storage.offline.repair import Repair, repair
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_broker.storage.segment.disk import Disk
-from tidelog_broker.storage.segment.layout import NEW_SUFFIX
 from tidelog_proto import broker_pb2 as pb
 
 ID = b"i" * 16

@@ -17,11 +17,11 @@ from tests.broker.storage.partition.keyed import (
     some_rows,
 )
 
+from tidelog_broker.storage.engine.reading import FoundBatches
 from tidelog_broker.storage.io.errors import DamagedError
 from tidelog_broker.storage.partition import compaction_pass, newest_search
 from tidelog_broker.storage.partition.compaction_pass import CompactionPass, PassStoppedError, Terms
 from tidelog_broker.storage.partition.partition_log import PartitionLog
-from tidelog_broker.storage.segment.reading import FoundBatches
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.derived_batch import Deriver
 from tidelog_proto.errors import ProtocolError

@@ -17,9 +17,10 @@ from tests.broker.storage.keyed import (
     read_matching,
     truth,
 )
-from tests.broker.storage.logs import new_disk
+from tests.broker.storage.logs import epoch_logs, new_disk
 from tests.broker.storage.sim_disk import SimDisk
 
+from tidelog_broker.storage.engines.stores import BUILT_IN
 from tidelog_broker.storage.partition.held_epochs import HeldEpochs
 from tidelog_broker.storage.partition.matching import MatchingReader, RecordFilter
 from tidelog_broker.storage.partition.partition_log import PartitionLog
@@ -176,8 +177,8 @@ def test_deleted_offset_is_out_of_range() -> None:
 def read_sizes(log: PartitionLog, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return a list that gets the size of each read of the log's newest segment from now on."""
     sizes: list[int] = []
-    segment = log.epochs[-1].segments[-1]
-    with log.epochs[-1].reader.lease(segment) as opened_segment:
+    newest = epoch_logs(log)[-1]
+    with newest.segment_reader.lease(newest.segments[-1]) as opened_segment:
         file = opened_segment.file
         pread = file.pread
 
@@ -206,8 +207,10 @@ def test_read_of_the_newest_record_after_its_search_reads_only_the_header_of_its
     assert [bytes(each) for each in whole.batches] == [bytes(each) for each in found.batches]
 
 
-def test_read_after_a_search_finds_what_was_appended_after_a_truncation() -> None:
+@pytest.mark.parametrize("engine", BUILT_IN)
+def test_read_after_a_search_finds_what_was_appended_after_a_truncation(engine: str) -> None:
     log = opened(Disk(fs=new_disk()))
+    log.start_epoch(0, 0, engine=engine)
     fill(log, [keyed([b"a"]), keyed([b"b", b"c", b"d"])])
     wanted = RecordFilter(b"c")
     assert log.matching.newest(limit_offset=4, record_filter=wanted).offset == 2

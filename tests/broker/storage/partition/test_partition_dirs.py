@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 from tests.broker.storage.build import HOME, PARTITION, TOPIC_ID, append, batch
-from tests.broker.storage.logs import EPOCH, create, new_disk
+from tests.broker.storage.logs import EPOCH, create, disk_on, new_disk
 from tests.broker.storage.sim_disk import PowerCutError, SimDisk
 
 from tidelog_broker.storage.partition.partition_dirs import (
@@ -44,10 +44,10 @@ def test_directory_names_round_trip() -> None:
 
 def test_each_role_has_distinct_names() -> None:
     sim = with_epochs(0, 1, 2, 3, 100_000_000)
-    demote(sim, HOME / "epoch-00000000")
+    demote(disk_on(sim), HOME / "epoch-00000000")
     assert put_aside(sim, HOME / "epoch-00000001", "rot").name == "epoch-00000001.bad-1"
     assert put_aside(sim, HOME / partial_copy_dir_name(0), "rot").name == "epoch-00000000.fill.bad-1"
-    demote(sim, HOME / "epoch-00000002")
+    demote(disk_on(sim), HOME / "epoch-00000002")
     assert list(epoch_dirs(sim, HOME)) == [3, 100_000_000]
     assert list(partial_copy_dirs(sim, HOME)) == [2]
     assert [path.name for path in aside_dirs(sim, HOME)] == ["epoch-00000000.fill.bad-1", "epoch-00000001.bad-1"]
@@ -75,7 +75,7 @@ def test_newest_epoch_that_was_set_aside_is_missing() -> None:
 
 def test_set_aside_copy_is_not_missing() -> None:
     sim = with_epochs(0, 7)
-    demote(sim, HOME / "epoch-00000007")
+    demote(disk_on(sim), HOME / "epoch-00000007")
     put_aside(sim, HOME / partial_copy_dir_name(7), "wrong")
     assert missing_epoch(sim, HOME) is None
 
@@ -95,7 +95,7 @@ def test_power_loss_leaves_one_of_the_two_names() -> None:
         sim = with_epochs(0)
         sim.cut_at = sim.steps + cut
         with suppress(PowerCutError):
-            demote(sim, EPOCH)
+            demote(disk_on(sim), EPOCH)
             put_aside(sim, HOME / partial_copy_dir_name(0), "rot")
             return
         again = sim.power_cut(Random(cut))

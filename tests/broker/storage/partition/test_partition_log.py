@@ -14,7 +14,7 @@ from tests.broker.storage.build import HOME, PARTITION, SEGMENT_BYTES, TOPIC_ID,
 from tests.broker.storage.logs import new_disk, open_partition, retain
 from tests.broker.storage.sim_disk import PowerCutError, SimDisk
 
-from tidelog_broker.storage.epoch.existence_markers import HELD_SUFFIX
+from tidelog_broker.storage.directory.existence_markers import HELD_SUFFIX
 from tidelog_broker.storage.io.errors import (
     DamagedError,
     DiskFullError,

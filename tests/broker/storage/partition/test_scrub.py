@@ -10,8 +10,11 @@ from tests.broker.storage.logs import new_disk, open_partition
 from tests.broker.storage.partition.keyed import keyed_batch
 from tests.broker.storage.sim_disk import SimDisk
 
+from tidelog_broker.storage.engine.reading import Scrubbed, ScrubPart
+from tidelog_broker.storage.epoch.segment_part import SegmentPart
 from tidelog_broker.storage.partition.partition_log import PartitionLog
-from tidelog_broker.storage.partition.scrub import Part, ScrubResult, is_held, parts_of, scrub
+from tidelog_broker.storage.partition.scrub import is_held, parts_of
+from tidelog_broker.storage.segment.index import SegmentEnd
 
 
 def long_log(sim: SimDisk) -> PartitionLog:
@@ -26,14 +29,17 @@ def long_log(sim: SimDisk) -> PartitionLog:
     return log
 
 
-def whole(sim: SimDisk, part: Part, *, bytes_max: int = 1000) -> tuple[ScrubResult, int]:
+def position(result: Scrubbed) -> int:
+    return result.end.position if isinstance(result.end, SegmentEnd) else 0
+
+
+def whole(sim: SimDisk, part: ScrubPart, *, bytes_max: int = 1000) -> tuple[Scrubbed, int]:
     """Read a segment to its end; return the last stretch and how many there were."""
-    one, count = ScrubResult(None, 0, is_done=False), 0
+    one, count = Scrubbed(None, 0, is_done=False), 0
     while not one.is_done:
-        before = one.end.position if one.end is not None else 0
-        one = scrub(sim, part, one.end, bytes_max)
-        assert one.end is not None
-        assert one.size_bytes == one.end.position - before
+        before = position(one)
+        one = part.scrub(sim, one.end, bytes_max)
+        assert one.size_bytes == position(one) - before
         count += 1
     return one, count
 
@@ -59,23 +65,24 @@ def test_flipped_bit_is_found_anywhere(at: int) -> None:
         data = sim.node(part.path).current
         used = len(bytes(data).rstrip(b"\0"))
         data[at if at > 0 else used + at] ^= 4
-        assert str(part.path) in scrub(sim, part, None, 1 << 20).damage
+        assert str(part.path) in part.scrub(sim, None, 1 << 20).damage
 
 
 def test_truncated_or_unreadable_segment_is_damage_and_deleted_one_is_not() -> None:
     sim = new_disk()
     first, second, third, *_ = parts_of(long_log(sim))
     del sim.node(first.path).current[832:]
-    assert "expected" in scrub(sim, first, None, 1 << 20).damage
+    assert "expected" in first.scrub(sim, None, 1 << 20).damage
     sim.node(second.path).current[:4] = b"what"
-    assert "cannot be read" in scrub(sim, second, None, 1 << 20).damage
+    assert "cannot be read" in second.scrub(sim, None, 1 << 20).damage
     sim.unlink(third.path)
     with pytest.raises(FileNotFoundError):
-        scrub(sim, third, None, 1 << 20)
+        third.scrub(sim, None, 1 << 20)
 
 
 def test_deleted_segment_is_not_held() -> None:
     log = long_log(new_disk())
     (first, *_, last) = parts_of(log)
+    assert isinstance(last, SegmentPart)
     log.delete_before(last.end_offset)
     assert not is_held(log, first)

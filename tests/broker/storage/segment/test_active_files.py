@@ -7,10 +7,11 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.broker.storage.build import HOME, SEGMENT_BYTES, TOPIC_ID, batch, stamp
-from tests.broker.storage.logs import new_disk
+from tests.broker.storage.build import HOME, SEGMENT_BYTES, batch, stamp
+from tests.broker.storage.logs import create_log, new_disk
 from tests.broker.storage.sim_disk import SimDisk
 
+from tidelog_broker.storage.engine.store import padded
 from tidelog_broker.storage.epoch.epoch_log import EpochLog
 from tidelog_broker.storage.io.errors import NoDescriptorError, StorageFailedError
 from tidelog_broker.storage.io.filesystem import File
@@ -23,20 +24,11 @@ from tidelog_broker.storage.segment.active_files import (
 )
 from tidelog_broker.storage.segment.active_segment import ActiveSegment
 from tidelog_broker.storage.segment.disk import Disk
-from tidelog_broker.storage.segment.layout import padded
 from tidelog_proto.errors import ProtocolError
 
 
 def log_of(disk: Disk, number: int, *, segment_bytes: int = SEGMENT_BYTES, parent: Path = HOME) -> EpochLog:
-    return EpochLog.create(
-        disk,
-        parent / f"epoch-{number:08d}",
-        topic_id=TOPIC_ID,
-        partition=number,
-        epoch=0,
-        start_offset=0,
-        segment_bytes=segment_bytes,
-    )
+    return create_log(disk, parent / f"epoch-{number:08d}", partition=number, segment_bytes=segment_bytes)
 
 
 def append(log: EpochLog, body: bytes = b"x") -> None:

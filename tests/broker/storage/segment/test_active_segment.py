@@ -7,6 +7,7 @@ from tests.broker.storage.build import HOME, PARTITION, SEGMENT_BYTES, TOPIC_ID,
 from tests.broker.storage.logs import new_disk
 from tests.broker.storage.sim_disk import SECTOR_BYTES, SimDisk
 
+from tidelog_broker.storage.engine.store import padded
 from tidelog_broker.storage.segment.active_segment import ActiveSegment, SegmentStart, batch_fields
 from tidelog_broker.storage.segment.disk import Disk
 from tidelog_broker.storage.segment.index import load_index
@@ -16,7 +17,6 @@ from tidelog_broker.storage.segment.layout import (
     SegmentHeader,
     begun_path,
     index_path,
-    padded,
 )
 from tidelog_broker.storage.segment.scan import scan_segment
 

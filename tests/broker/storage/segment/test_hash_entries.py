@@ -9,6 +9,7 @@ from tests.broker.storage.build import stamp
 from tests.broker.storage.keyed import keyed, random_batch
 from tests.broker.storage.sim_disk import SimDisk
 
+from tidelog_broker.storage.engine.store import padded
 from tidelog_broker.storage.io.filesystem import File
 from tidelog_broker.storage.segment.hash_entries import (
     bounds_of,
@@ -18,7 +19,6 @@ from tidelog_broker.storage.segment.hash_entries import (
     window_stop,
 )
 from tidelog_broker.storage.segment.index import Index
-from tidelog_broker.storage.segment.layout import padded
 from tidelog_broker.storage.segment.scan import WINDOW_BYTES
 from tidelog_proto.batch.header import Codec
 from tidelog_proto.batch.key_hash import hash_one

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from tests.broker.storage.sim_disk import SimDisk
 
+from tidelog_broker.storage.io.errors import LayoutError
 from tidelog_broker.storage.segment.hash_entries import BatchEntries, bounds_of
 from tidelog_broker.storage.segment.hash_file import BLOCK_BYTES, HASH_HEADER_BYTES, HashFile, pack_hashes
 from tidelog_broker.storage.segment.hash_runs import HashRuns
 from tidelog_broker.storage.segment.index import SegmentEnd
-from tidelog_broker.storage.segment.layout import LayoutError
 from tidelog_proto.batch.key_hash import hash_one
 
 PATH = Path("/segment.key")

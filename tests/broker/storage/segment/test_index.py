@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from tests.broker.storage.sim_disk import SimDisk
 
+from tidelog_broker.storage.io.errors import LayoutError
 from tidelog_broker.storage.io.filesystem import File
 from tidelog_broker.storage.segment.index import Index, Place, SegmentEnd, load_index, pack_index, parse_index_header
-from tidelog_broker.storage.segment.layout import LayoutError
 
 END = SegmentEnd(offset=100, position=9000, digest=5)
 

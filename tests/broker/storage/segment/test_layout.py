@@ -5,14 +5,13 @@ from pathlib import Path
 import pytest
 from tests.broker.storage.build import TOPIC_ID, batch, stamp
 
+from tidelog_broker.storage.io.errors import LayoutError
 from tidelog_broker.storage.segment.active_segment import batch_fields
 from tidelog_broker.storage.segment.layout import (
     MARK_BYTES,
-    LayoutError,
     SegmentHeader,
     index_path,
     pack_mark,
-    padded,
     parse_mark,
     segment_path,
 )
@@ -75,8 +74,7 @@ def test_batch_fields_agree_with_the_full_header() -> None:
     assert (fields.base_offset, fields.epoch, fields.digest) == (12, 2, header.digest)
 
 
-def test_names_and_padding() -> None:
+def test_names_of_files() -> None:
     path = segment_path(Path("/x"), 42)
     assert path.name == "00000000000000000042.seg"
     assert index_path(path).name == "00000000000000000042.idx"
-    assert [padded(length) for length in (0, 1, 64, 65)] == [0, 64, 64, 128]

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.broker.storage.build import PARTITION, TOPIC_ID, append, batch, read_all
+from tests.broker.storage.build import append, batch, read_all
+from tests.broker.storage.logs import create_log
 
-from tidelog_broker.storage.epoch.epoch_log import EpochLog
 from tidelog_broker.storage.io.filesystem import RealFile
 from tidelog_broker.storage.io.workers import IoWorkers
 from tidelog_broker.storage.segment.disk import Disk
@@ -44,15 +44,7 @@ def test_small_log_allocates_few_times(tmp_path: Path, monkeypatch: pytest.Monke
         real(self, at, length_bytes)
 
     monkeypatch.setattr(RealFile, "allocate", counted)
-    log = EpochLog.create(
-        Disk(),
-        tmp_path / "epoch",
-        topic_id=TOPIC_ID,
-        partition=PARTITION,
-        epoch=0,
-        start_offset=0,
-        segment_bytes=64 * MIB,
-    )
+    log = create_log(Disk(), tmp_path / "epoch", segment_bytes=64 * MIB)
     for _ in range(20):
         append(log, [batch(b"x" * 100_000)])
     log.close()
@@ -61,15 +53,7 @@ def test_small_log_allocates_few_times(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_log_grows_ahead_on_real_files(tmp_path: Path) -> None:
     preallocator = IoWorkers(1, name="preallocate")
-    log = EpochLog.create(
-        Disk(preallocator=preallocator),
-        tmp_path / "epoch",
-        topic_id=TOPIC_ID,
-        partition=PARTITION,
-        epoch=0,
-        start_offset=0,
-        segment_bytes=4 * CHUNK_BYTES_MIN,
-    )
+    log = create_log(Disk(preallocator=preallocator), tmp_path / "epoch", segment_bytes=4 * CHUNK_BYTES_MIN)
     batches: list[bytes] = []
     for _ in range(100):
         batches += append(log, [batch(b"x" * 2000)])

@@ -8,16 +8,17 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.broker.storage.build import TOPIC_ID, append, batch
-from tests.broker.storage.logs import EPOCH, create, new_disk
+from tests.broker.storage.build import append, batch
+from tests.broker.storage.logs import EPOCH, create, create_log, new_disk
 
+from tidelog_broker.storage.engine.reading import FoundBatches
 from tidelog_broker.storage.epoch.epoch_log import EpochLog
 from tidelog_broker.storage.io.errors import DamagedError, StorageFailedError
 from tidelog_broker.storage.io.filesystem import RealFile
 from tidelog_broker.storage.io.mapping import RealMapping, can_populate
 from tidelog_broker.storage.segment.disk import Disk
 from tidelog_broker.storage.segment.layout import segment_path
-from tidelog_broker.storage.segment.reading import MAPPED_BYTES_MIN, FoundBatches
+from tidelog_broker.storage.segment.reading import MAPPED_BYTES_MIN
 from tidelog_broker.storage.segment.spare import SPARE_NAME
 from tidelog_proto.batch.header import unpack_header
 from tidelog_proto.limits import HEADER_BYTES
@@ -62,9 +63,7 @@ def test_batch_that_contradicts_the_index_is_damage() -> None:
 def mapped_log(path: Path) -> EpochLog:
     """A log on real files of a full segment with large batches, and an empty one."""
     disk = Disk(maps_reads=True)
-    log = EpochLog.create(
-        disk, path, topic_id=TOPIC_ID, partition=0, epoch=0, start_offset=0, segment_bytes=SEGMENT_BYTES
-    )
+    log = create_log(disk, path, segment_bytes=SEGMENT_BYTES)
     for number in range(BATCHES + 1):
         append(log, [batch(bytes([number]) * BODY_BYTES, records=2)])
     assert log.segment_count == 2
@@ -160,9 +159,7 @@ def test_unreadable_file_is_a_storage_error(tmp_path: Path, monkeypatch: pytest.
 
 def test_small_batches_are_copied(tmp_path: Path) -> None:
     disk = Disk(maps_reads=True)
-    log = EpochLog.create(
-        disk, tmp_path / "log", topic_id=TOPIC_ID, partition=0, epoch=0, start_offset=0, segment_bytes=SEGMENT_BYTES
-    )
+    log = create_log(disk, tmp_path / "log", segment_bytes=SEGMENT_BYTES)
     while log.segment_count < 2:
         append(log, [batch(b"small" * 100) for _ in range(100)])
     assert not is_mapped(log.reader.read(0, SEGMENT_BYTES, limit_offset=10**6, to_send=True))

@@ -4,7 +4,8 @@ from tests.broker.storage.build import append, batch, stamp
 from tests.broker.storage.logs import EPOCH, create, new_disk
 from tests.broker.storage.sim_disk import SimDisk
 
-from tidelog_broker.storage.segment.layout import SEGMENT_HEADER_BYTES, pack_mark, padded, segment_path
+from tidelog_broker.storage.engine.store import padded
+from tidelog_broker.storage.segment.layout import SEGMENT_HEADER_BYTES, pack_mark, segment_path
 from tidelog_broker.storage.segment.scan import WINDOW_BYTES, Window, examine_tail, read_segment_header, scan_segment
 
 PATH = segment_path(EPOCH, 0)

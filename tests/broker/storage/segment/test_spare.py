@@ -10,8 +10,8 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.broker.storage.build import PARTITION, SEGMENT_BYTES, TOPIC_ID, append, batch, needed, read_all, stamp
-from tests.broker.storage.logs import EPOCH, create, new_disk, reopen
+from tests.broker.storage.build import SEGMENT_BYTES, append, batch, needed, read_all, stamp
+from tests.broker.storage.logs import EPOCH, create, create_log, new_disk, reopen
 from tests.broker.storage.sim_disk import PowerCutError
 
 from tidelog_broker.storage.epoch.epoch_log import EpochLog
@@ -24,9 +24,7 @@ SEGMENT = EPOCH / "00000000000000000000.seg"
 
 
 def on(disk: Disk, *, segment_bytes: int = SEGMENT_BYTES) -> EpochLog:
-    return EpochLog.create(
-        disk, EPOCH, topic_id=TOPIC_ID, partition=PARTITION, epoch=0, start_offset=0, segment_bytes=segment_bytes
-    )
+    return create_log(disk, EPOCH, segment_bytes=segment_bytes)
 
 
 def fill(log: EpochLog, segments: int, *, size_bytes: int = 700) -> list[bytes]:

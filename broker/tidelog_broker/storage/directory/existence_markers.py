@@ -16,8 +16,8 @@ import re
 from pathlib import Path
 from typing import Final
 
+from tidelog_broker.storage.directory.names import NEW_SUFFIX
 from tidelog_broker.storage.io.filesystem import FileSystem
-from tidelog_broker.storage.segment.layout import NEW_SUFFIX
 
 HELD_SUFFIX: Final = ".held"
 _BLANK: Final = "newest"

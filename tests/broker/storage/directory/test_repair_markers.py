@@ -9,8 +9,8 @@ from tests.broker.storage.build import append, batch, read_all
 from tests.broker.storage.logs import EPOCH, create, new_disk, reopen
 from tests.broker.storage.sim_disk import SimDisk
 
+from tidelog_broker.storage.directory.repair_markers import has_marker, remove_marker, write_marker
 from tidelog_broker.storage.epoch.epoch_log import EpochLog
-from tidelog_broker.storage.epoch.repair_markers import has_marker, remove_marker, write_marker
 from tidelog_broker.storage.io.errors import LimboError, StorageFailedError
 
 

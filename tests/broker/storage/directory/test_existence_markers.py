@@ -9,10 +9,10 @@ from random import Random
 
 import pytest
 from tests.broker.storage.build import HOME, PARTITION, TOPIC_ID, append, batch, read_all
-from tests.broker.storage.logs import new_disk, open_partition
+from tests.broker.storage.logs import disk_on, new_disk, open_partition
 from tests.broker.storage.sim_disk import PowerCutError, SimDisk
 
-from tidelog_broker.storage.epoch.existence_markers import (
+from tidelog_broker.storage.directory.existence_markers import (
     HELD_SUFFIX,
     has_directory_marker,
     mark_directory,
@@ -173,7 +173,7 @@ def test_deletion_removes_the_marker_before_the_directory() -> None:
     sim = new_disk()
     with_epochs(sim, 1)
     lose(sim, DIRECTORY)
-    forget_partition_dir(sim, DIRECTORY)
+    forget_partition_dir(disk_on(sim), DIRECTORY)
     assert sim.list_dir(HOME) == []
     with_epochs(sim, 1)
     open_partition(sim).delete()

@@ -11,8 +11,10 @@ from tests.broker.storage.build import HOME, PARTITION, SEGMENT_BYTES, TOPIC_ID
 from tests.broker.storage.logs import EPOCH, new_disk, reopen
 from tests.broker.storage.sim_disk import PowerCutError, SimDisk
 
-from tidelog_broker.storage.epoch.epoch_dir import make_epoch_dir
-from tidelog_broker.storage.epoch.existence_markers import marked_newest
+from tidelog_broker.storage.directory.epoch_dir import make_epoch_dir
+from tidelog_broker.storage.directory.existence_markers import marked_newest
+from tidelog_broker.storage.engine.store import SEGMENT
+from tidelog_broker.storage.epoch.recovery import lay_out_segments
 from tidelog_broker.storage.io.errors import DiskFullError, StorageFailedError
 from tidelog_broker.storage.segment.active_segment import SegmentStart
 from tidelog_broker.storage.segment.disk import Disk
@@ -20,7 +22,15 @@ from tidelog_broker.storage.segment.disk import Disk
 
 def make(sim: SimDisk, *, is_newest: bool = True, is_lacking: bool = False) -> None:
     start = SegmentStart(TOPIC_ID, PARTITION, 0, 0, 0, 0)
-    make_epoch_dir(Disk(sim), EPOCH, start, segment_bytes=SEGMENT_BYTES, is_newest=is_newest, is_lacking=is_lacking)
+    make_epoch_dir(
+        sim,
+        EPOCH,
+        lambda unnamed: lay_out_segments(Disk(sim), unnamed, start, segment_bytes=SEGMENT_BYTES),
+        epoch=0,
+        engine=SEGMENT,
+        is_newest=is_newest,
+        is_lacking=is_lacking,
+    )
 
 
 @pytest.mark.parametrize("is_lacking", [False, True])

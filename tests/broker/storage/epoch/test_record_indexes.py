@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from tests.broker.storage.build import append
 from tests.broker.storage.keyed import ByHand, keyed, newest_matching, read_matching
-from tests.broker.storage.logs import new_disk
+from tests.broker.storage.logs import epoch_logs, new_disk
 from tests.broker.storage.partition.test_matching import BOTH, fill, index_files, opened
 
-from tidelog_broker.storage.partition import record_indexes
+from tidelog_broker.storage.epoch import record_indexes
+from tidelog_broker.storage.epoch.record_indexes import RecordIndexes
 from tidelog_broker.storage.partition.matching import RecordFilter
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_broker.storage.segment.disk import Disk, OpenSegments
@@ -32,8 +33,8 @@ def rolled(log: PartitionLog, segments: int = SEGMENTS) -> None:
 
 def covered(log: PartitionLog) -> int:
     """How much of the growing segment is in its index."""
-    active = log.epochs[-1].segments[-1]
-    with log.epochs[-1].reader.lease(active) as open_segment:
+    newest = epoch_logs(log)[-1]
+    with newest.segment_reader.lease(newest.segments[-1]) as open_segment:
         return open_segment.hashes.covered("key")
 
 
@@ -96,6 +97,7 @@ def test_lookup_indexes_small_missing_parts_itself(monkeypatch: pytest.MonkeyPat
     thread.run()
     fill(log, [keyed([b"a"] * 10) for _ in range(20)])
     thread.works.clear()
+    assert isinstance(log.indexes, RecordIndexes)
     log.indexes._is_requested = False
     assert len(found(log, b"a")) == 400
     assert covered(log) == 20
@@ -118,9 +120,9 @@ def test_missing_or_corrupt_index_file_is_rebuilt() -> None:
     assert found(log, b"key-2") == before
     thread.run()
     assert found(log, b"key-2") == before
-    for epoch in log.epochs:
+    for epoch in epoch_logs(log):
         for segment in epoch.segments[:-1]:
-            with epoch.reader.lease(segment) as open_segment:
+            with epoch.segment_reader.lease(segment) as open_segment:
                 assert open_segment.hashes.has_file("key"), segment.path
 
 

@@ -14,15 +14,16 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, Protocol, cast
 
+from tidelog_broker.storage.directory.names import NEW_SUFFIX
+from tidelog_broker.storage.engine.store import EpochStore, Volume
 from tidelog_broker.storage.epoch.epoch_log import EpochLog
-from tidelog_broker.storage.epoch.epoch_reader import Segment
+from tidelog_broker.storage.epoch.held_segments import Segment
 from tidelog_broker.storage.io.filesystem import FileSystem
-from tidelog_broker.storage.partition.held_epochs import HeldEpochs
 from tidelog_broker.storage.segment.active_segment import ActiveSegment
-from tidelog_broker.storage.segment.disk import OpenSegment
-from tidelog_broker.storage.segment.layout import NEW_SUFFIX, hash_path
+from tidelog_broker.storage.segment.disk import Disk, OpenSegment
+from tidelog_broker.storage.segment.layout import hash_path
 from tidelog_broker.storage.segment.sealed_segment import SealedSegment
 from tidelog_proto.batch.column_slices import TextColumn
 from tidelog_proto.batch.header import Buffer
@@ -45,11 +46,26 @@ _Mark = tuple[int, TextColumn]
 _State = Literal["there", "lacking", "failed"]
 
 
+class IndexedLog(Protocol):
+    """The log of a partition, as far as its indexes need it. Only its epochs of the segment engine are indexed here."""
+
+    @property
+    def disk(self) -> Volume:
+        """The resources of the node: a `Disk`."""
+        ...
+
+    @property
+    def epochs(self) -> tuple[EpochStore, ...]:
+        """The epochs' stores, oldest first."""
+        ...
+
+
 class RecordIndexes:
     """The indexes of one partition. `columns` is set on the event loop; everything else is thread-safe."""
 
-    def __init__(self, held: HeldEpochs) -> None:
+    def __init__(self, held: IndexedLog) -> None:
         self._held = held
+        self._disk = cast(Disk, held.disk)
         self.columns: frozenset[TextColumn] = frozenset()
         """The columns that have an index."""
         self._lock = threading.Lock()
@@ -66,9 +82,8 @@ class RecordIndexes:
         """The memory used by the indexes of open segments."""
         return sum(
             opened.hashes.size_bytes
-            for log_ in self._held.epochs
-            for segment in log_.segments
-            if (opened := self._held.disk.open_segments.peek(segment.path)) is not None
+            for _, segment in self._segments()
+            if (opened := self._disk.open_segments.peek(segment.path)) is not None
         )
 
     @property
@@ -90,7 +105,7 @@ class RecordIndexes:
 
     def close(self) -> None:
         """Release the accounted memory: the log is closed."""
-        self._held.disk.hash_memory.holds(self, 0)
+        self._disk.hash_memory.holds(self, 0)
 
     def switch(self, columns: frozenset[TextColumn]) -> None:
         """Change the indexed columns; existing records are indexed, too."""
@@ -102,7 +117,10 @@ class RecordIndexes:
 
     def appended(self) -> None:
         """Request indexing if enough bytes were appended. Called by the appending thread if `columns` is not empty."""
-        segment = self._held.epochs[-1].segments[-1]
+        newest = self._held.epochs[-1]
+        if not isinstance(newest, EpochLog):
+            return
+        segment = newest.segments[-1]
         size_bytes = segment.size_bytes
         if segment is not self._seen_segment:
             self._forget_marks()
@@ -114,7 +132,7 @@ class RecordIndexes:
 
     def request(self) -> None:
         """Request a task on the thread that indexes the unindexed parts."""
-        indexer = self._held.disk.indexer
+        indexer = self._disk.indexer
         if indexer is None:
             return
         with self._lock:
@@ -131,7 +149,7 @@ class RecordIndexes:
             OSError: the disk cannot be read.
         """
         hashes, index = opened.hashes, opened.index
-        fs, has_thread = self._held.disk.fs, self._held.disk.indexer is not None
+        fs, has_thread = self._disk.fs, self._disk.indexer is not None
         if isinstance(segment, SealedSegment):
             if hashes.load(fs, segment.path, column, nonce=segment.header.nonce, end=segment.end):
                 return
@@ -144,11 +162,11 @@ class RecordIndexes:
         if covered < stop:
             missing_bytes = index.place(stop - 1).position - index.place(covered).position
             is_little = missing_bytes <= CATCH_UP_BYTES_MAX and stop - covered <= CATCH_UP_BATCHES_MAX
-            if self._held.disk.hash_memory.is_full:
+            if self._disk.hash_memory.is_full:
                 return
             if is_little or not has_thread:
                 hashes.catch_up([column], stop, windows_max=_ALL_WINDOWS)
-                self._held.disk.hash_memory.holds(self, hashes.size_bytes)
+                self._disk.hash_memory.holds(self, hashes.size_bytes)
             else:
                 self.request()
 
@@ -200,21 +218,25 @@ class RecordIndexes:
         mark = (segment.header.nonce, column)
         if isinstance(segment, ActiveSegment):
             return self._marks.get(mark) == "failed"
-        if mark not in self._marks and self._held.disk.fs.exists(hash_path(segment.path, column)):
+        if mark not in self._marks and self._disk.fs.exists(hash_path(segment.path, column)):
             self._marks[mark] = "there"
         return self._marks.get(mark) in {"there", "failed"}
 
     def _segments(self) -> Iterator[tuple[EpochLog, Segment]]:
         for epoch in reversed(self._held.epochs):
-            for segment in reversed(epoch.segments):
-                yield epoch, segment
+            if isinstance(epoch, EpochLog):
+                for segment in reversed(epoch.segments):
+                    yield epoch, segment
+
+    def _log_of(self, epoch: int) -> EpochLog | None:
+        return next((log for log in self._held.epochs if log.epoch == epoch and isinstance(log, EpochLog)), None)
 
     def _index(self, epoch: EpochLog, segment: Segment, columns: list[TextColumn]) -> bool:
         """Continue the indexes of a segment; return whether that took time."""
-        with epoch.reader.lease(segment) as opened:
+        with epoch.segment_reader.lease(segment) as opened:
             if isinstance(segment, ActiveSegment):
                 stop = opened.index.slots_below(min(epoch.end_offset, segment.end_offset))
-                memory = self._held.disk.hash_memory
+                memory = self._disk.hash_memory
                 memory.holds(
                     self, opened.hashes.size_bytes
                 )  # The count may be lower than before if this segment was just started.
@@ -230,14 +252,14 @@ class RecordIndexes:
 
     def _make_file(self, segment: SealedSegment, opened: OpenSegment, column: TextColumn) -> None:
         """Write the index file of a sealed segment, which has been read completely."""
-        fs, hashes, epoch = self._held.disk.fs, opened.hashes, self._held.log_of(segment.header.epoch)
+        fs, hashes, epoch = self._disk.fs, opened.hashes, self._log_of(segment.header.epoch)
         mark = (segment.header.nonce, column)
         self._marks[mark] = "failed"
         if hashes.has_file(column):  # The file is open, even if its rename failed.
             self._marks[mark] = "there"
         elif epoch is not None:
             pieces = hashes.pack(column, nonce=segment.header.nonce, end=segment.end)
-            with epoch.reader.naming(segment) as may_name:
+            with epoch.segment_reader.naming(segment) as may_name:
                 if may_name and _write(fs, hash_path(segment.path, column), pieces):
                     self._marks[mark] = "there"
             hashes.look_again(column)

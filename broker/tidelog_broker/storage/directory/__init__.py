@@ -1,0 +1,1 @@
+"""The directories of epochs: their creation, removal and markers, for every engine."""

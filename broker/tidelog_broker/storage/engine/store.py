@@ -1,0 +1,355 @@
+"""Engines and the stores of epochs, see `storage.engine`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, NamedTuple, Protocol
+
+from tidelog_broker.storage.engine.reading import EpochReading, Part, ScrubPart
+from tidelog_broker.storage.io.filesystem import FileSystem
+from tidelog_broker.storage.io.workers import IoWorkers
+from tidelog_proto.batch.column_slices import TextColumn
+from tidelog_proto.batch.header import Buffer
+from tidelog_proto.limits import BATCH_ALIGNMENT_BYTES, FETCH_BYTES_MAX
+
+SEGMENT: Final = "segment"
+"""The engine of an epoch whose directory names none."""
+
+State = Literal["active", "sealed", "limbo", "failed"]
+"""Whether a store takes appends, and if not, why."""
+
+Call = Literal["reserve", "append", "sync", "truncate", "seal", "read", "find", "delete_oldest"]
+"""Calls that may wait for the disk."""
+
+
+def padded(length_bytes: int) -> int:
+    """Return the padded size of a batch of this length, in which space is reserved."""
+    return -(-length_bytes // BATCH_ALIGNMENT_BYTES) * BATCH_ALIGNMENT_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """The capabilities of an engine.
+
+    Attributes:
+        durable: `sync` returns when the records are on a disk.
+        survives_restart: `open` finds what was synced before the process ended.
+        replicated: it may store partitions with more than one replica.
+        compactable: its epochs may be compacted, into epochs of the same engine.
+        tierable: its sealed epochs may be moved to slower storage.
+        indexes: the columns that it has an index of; lookups of others scan.
+        bytes_max: how much it can hold on a node; 0: no bound of its own.
+        batch_bytes_max: the largest batch.
+        never_wait: calls that never wait.
+    """
+
+    durable: bool
+    survives_restart: bool
+    replicated: bool = True
+    compactable: bool = True
+    tierable: bool = False
+    indexes: frozenset[TextColumn] = frozenset()
+    bytes_max: int = 0
+    batch_bytes_max: int = FETCH_BYTES_MAX
+    never_wait: frozenset[Call] = frozenset()
+
+
+class EpochStart(NamedTuple):
+    """The identity and the beginning of an epoch's store.
+
+    Attributes:
+        digest: the running digest before `offset`: not 0 in a copy that lacks the beginning of the epoch.
+    """
+
+    topic_id: bytes
+    partition: int
+    epoch: int
+    offset: int
+    digest: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Why a store is in LIMBO.
+
+    Attributes:
+        path: the damaged file, or the directory of the epoch.
+        position: where in it.
+        offset: the first offset that cannot be read.
+        synced_offset: the highest offset known to have been synced.
+        reason: a text for the operator.
+    """
+
+    path: Path
+    position: int
+    offset: int
+    synced_offset: int
+    reason: str
+
+
+class Held(Protocol):
+    """The part of a store that each append reads, as an attribute because a call costs more."""
+
+    damage: Damage | None
+    """Why the store is in LIMBO, None if it is not."""
+
+
+class AppendedGroup(NamedTuple):
+    """Position and length of an appended group."""
+
+    base_offset: int
+    end_offset: int
+    length_bytes: int
+
+
+class EpochStore(ABC):
+    """The store of one epoch. One thread at a time may append, any may read.
+
+    A group is appended with `ensure_space`, before its offsets are assigned, then `append`, then `sync`. After a failed
+    write or sync the store takes no more writes.
+
+    Attributes:
+        held: has the damage.
+        reader: reads the store, on any thread.
+        is_repairing: whether records that the store once had are missing: it is in LIMBO, and takes appends of them.
+        is_lost: whether the engine has nothing of what the store had accepted when it was last open: it continues
+            empty, at its start.
+        segment_bytes: the size of parts that begin from now on.
+        synced_offset: everything below it is durable, as far as the engine is.
+    """
+
+    engine: str
+    directory: Path
+    topic_id: bytes
+    partition: int
+    epoch: int
+    held: Held
+    reader: EpochReading
+    is_repairing: bool
+    is_lost: bool
+    segment_bytes: int
+    synced_offset: int
+
+    @property
+    @abstractmethod
+    def state(self) -> State:
+        """Whether the store takes appends, and if not, why."""
+
+    @property
+    @abstractmethod
+    def damage(self) -> Damage | None:
+        """Why the store is in LIMBO, None if it is not."""
+
+    @property
+    @abstractmethod
+    def start_offset(self) -> int:
+        """The first offset that is still held."""
+
+    @property
+    @abstractmethod
+    def start_digest(self) -> int:
+        """The running digest at `start_offset`."""
+
+    @property
+    @abstractmethod
+    def end_offset(self) -> int:
+        """The offset after the last appended record; in LIMBO, after the last readable one."""
+
+    @property
+    @abstractmethod
+    def end_digest(self) -> int:
+        """The running digest at the end."""
+
+    @property
+    @abstractmethod
+    def segments(self) -> Sequence[Part]:
+        """The parts, oldest first, at least one; replaced as a whole."""
+
+    @property
+    @abstractmethod
+    def segment_count(self) -> int:
+        """The number of parts."""
+
+    @property
+    @abstractmethod
+    def oldest_end_offset(self) -> int:
+        """The end offset of the oldest part."""
+
+    @property
+    @abstractmethod
+    def size_bytes(self) -> int:
+        """The size of the contents."""
+
+    @abstractmethod
+    def has_room(self, needed_bytes: int) -> bool:
+        """Return whether `ensure_space` would succeed for this many bytes without waiting."""
+
+    @abstractmethod
+    def ensure_space(self, needed_bytes: int) -> None:
+        """Reserve space for a group, whose batches are padded to `BATCH_ALIGNMENT_BYTES`; may begin another part.
+
+        Raises:
+            DiskFullError: no space; nothing has changed and the store stays usable.
+            LimboError: the store is damaged.
+            StorageFailedError: the store has failed or is sealed.
+        """
+
+    @abstractmethod
+    def roll(self) -> bool:
+        """Begin another part if the newest has batches; return whether it did.
+
+        Raises:
+            DiskFullError, LimboError, StorageFailedError: as `ensure_space`.
+        """
+
+    @abstractmethod
+    def append(self, batches: Sequence[Buffer]) -> AppendedGroup:
+        """Append a group of stamped, contiguous batches, for which `ensure_space` was called. Does not sync.
+
+        Raises:
+            StorageFailedError: the write failed, now or before; any part of the group may be stored.
+        """
+
+    @abstractmethod
+    def sync(self) -> int:
+        """Make all appended batches durable, as far as the engine is, and return their end offset.
+
+        Raises:
+            StorageFailedError: the sync failed, now or before. It is never retried.
+        """
+
+    @abstractmethod
+    def seal(self) -> None:
+        """Seal the epoch at its end: sync, take no more appends.
+
+        Raises:
+            StorageFailedError: as `sync`.
+        """
+
+    @abstractmethod
+    def truncate(self, end_offset: int) -> None:
+        """Truncate the store at a batch boundary, durably, and make it appendable; ends LIMBO, sealing and repair.
+
+        A sealed store that ends there stays sealed.
+
+        Raises:
+            DivergedError: no batch of this store ends there; nothing has changed.
+            StorageFailedError: the disk failed, now or before.
+        """
+
+    @abstractmethod
+    def truncate_to_valid_prefix(self) -> None:
+        """Truncate a store in LIMBO at its damage: it stays in LIMBO but takes appends.
+
+        Raises:
+            DiskFullError: no space; nothing was truncated.
+            StorageFailedError: the disk failed, now or before.
+        """
+
+    @abstractmethod
+    def finish_repair(self) -> None:
+        """End LIMBO after the missing part was appended or was found never to have been decided. Syncs first.
+
+        Raises:
+            StorageFailedError: the disk failed, now or before.
+        """
+
+    @abstractmethod
+    def delete_oldest_segment(self) -> int:
+        """Delete the oldest of several parts and return the bytes freed; `sync_names` makes the deletion durable.
+
+        Raises:
+            StorageFailedError: the disk failed.
+        """
+
+    @abstractmethod
+    def close(self, *, sync: bool = True) -> None:
+        """Sync, and close the files. A store that takes no appends is only closed.
+
+        Raises:
+            StorageFailedError: the last sync failed; the files are closed nevertheless.
+        """
+
+    @abstractmethod
+    def sync_names(self) -> None:
+        """Make the deletion and the beginning of parts durable. Any thread may call it.
+
+        Raises:
+            StorageFailedError: the disk failed, now or before; the store's next operation fails, too.
+        """
+
+    def scrub_parts(self, *, is_newest: bool) -> Sequence[ScrubPart]:
+        """Return what can be reread to find damage; `is_newest`: the epoch may still be appended to."""
+        del is_newest
+        return ()
+
+
+class Engine(ABC):
+    """Creates and opens the stores of epochs. One object a node; thread-safe."""
+
+    name: str
+    capabilities: Capabilities
+
+    @abstractmethod
+    def lay_out(self, directory: Path, start: EpochStart, *, segment_bytes: int) -> None:
+        """Put what a new, empty store needs into a new directory; the caller syncs and renames the directory.
+
+        Raises:
+            OSError: the disk failed or is full; the caller removes the directory.
+        """
+
+    @abstractmethod
+    def open(
+        self, directory: Path, *, segment_bytes: int, sealed_end_offset: int | None = None, is_new: bool = False
+    ) -> EpochStore | None:
+        """Open a store after any stop; its unsynced tail may be missing.
+
+        Args:
+            sealed_end_offset: the end of the epoch if another one follows it: the store takes no appends and ends
+                there, or is in LIMBO.
+            is_new: whether this process has just created the directory, durably.
+
+        Returns:
+            The store; None if `sealed_end_offset` is given and the engine has lost the contents.
+
+        Raises:
+            DamagedError: nothing in the directory is valid.
+            StorageFailedError: the disk cannot be read or written.
+        """
+
+    def is_deleted(self, names: Sequence[str]) -> bool:
+        """Return whether a directory with these names is what an interrupted deletion has left."""
+        del names
+        return False
+
+    def forget(self, directory: Path) -> None:
+        """Release what the engine has outside of a directory, which is about to be removed; its store is closed."""
+        del directory
+
+
+class Volume(Protocol):
+    """The resources of a node that engines and logs share."""
+
+    fs: FileSystem
+    namer: IoWorkers | None
+    """Syncs directories in the background; None: the caller syncs."""
+    memory_bytes: int
+    """Bound of the records of epochs in memory."""
+    engines: dict[str, Engine]
+    """The engines in use; see `storage.engines`."""
+
+    @property
+    def was_full(self) -> bool:
+        """Whether the disk has been full since the node started."""
+        ...
+
+    def note_full(self) -> None:
+        """Record that the disk is full."""
+        ...
+
+
+EngineFactory = Callable[[Volume], Engine]
+"""The type of the entry points of the group `tidelog.engines`."""

@@ -1,0 +1,1 @@
+"""The engines that store epochs, and how they are found."""

@@ -1,0 +1,172 @@
+"""The engines of a node, and the stores of epochs in their directories.
+
+The segment and the memory engine are part of Tidelog. Others are found by the entry point group `tidelog.engines` of
+installed packages: the name of an entry point is that of the engine, and its object is called with the node's `Volume`
+when the engine is first used. A name of a built-in engine cannot be replaced.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Final
+
+from tidelog_broker.storage.directory.engine_marker import marked_engine
+from tidelog_broker.storage.directory.epoch_dir import make_epoch_dir, remove_epoch_dir
+from tidelog_broker.storage.engine.reading import Indexes
+from tidelog_broker.storage.engine.store import SEGMENT, Engine, EngineFactory, EpochStart, EpochStore, Volume
+from tidelog_broker.storage.epoch.record_indexes import IndexedLog, RecordIndexes
+from tidelog_broker.storage.epoch.segment_engine import segment_engine
+from tidelog_broker.storage.io.errors import EngineMissingError
+from tidelog_broker.storage.io.filesystem import FileSystem
+from tidelog_broker.storage.memory.memory_engine import memory_engine
+from tidelog_broker.storage.memory.memory_store import MEMORY
+from tidelog_broker.storage.segment.disk import Disk
+
+log = logging.getLogger(__name__)
+
+GROUP: Final = "tidelog.engines"
+"""The entry point group of engines."""
+
+BUILT_IN: Final[Mapping[str, EngineFactory]] = {SEGMENT: segment_engine, MEMORY: memory_engine}
+
+
+def new_volume(fs: FileSystem) -> Volume:
+    """Return the resources of a node without background threads."""
+    return Disk(fs=fs)
+
+
+def record_indexes(held: IndexedLog) -> Indexes:
+    """Return what maintains the indexes of a log's segments; other engines maintain their own."""
+    return RecordIndexes(held)
+
+
+def engine_names() -> list[str]:
+    """Return the names of all installed engines, the built-in ones first."""
+    others = sorted({point.name for point in entry_points(group=GROUP)} - set(BUILT_IN))
+    return [*BUILT_IN, *others]
+
+
+def engine_named(volume: Volume, name: str) -> Engine:
+    """Return an engine of a node.
+
+    Raises:
+        EngineMissingError: no installed package has it, or it cannot be loaded.
+    """
+    engine = volume.engines.get(name)
+    if engine is None:
+        engine = volume.engines[name] = _factory(name)(volume)
+    return engine
+
+
+def _factory(name: str) -> EngineFactory:
+    built_in = BUILT_IN.get(name)
+    if built_in is not None:
+        return built_in
+    for point in entry_points(group=GROUP):
+        if point.name == name:
+            try:
+                factory: EngineFactory = point.load()
+            except Exception as error:  # The package of an engine can raise any error.
+                raise EngineMissingError(name, f"its package cannot be imported: {error}") from error
+            return factory
+    raise EngineMissingError(name, f"installed are {', '.join(engine_names())}")
+
+
+def create_store(
+    volume: Volume,
+    directory: Path,
+    start: EpochStart,
+    *,
+    engine: str,
+    segment_bytes: int,
+    is_newest: bool = False,
+    is_lacking: bool = False,
+    before_named: Callable[[], None] | None = None,
+) -> EpochStore:
+    """Create an epoch in a new directory, atomically and durably; see `make_epoch_dir`.
+
+    Raises:
+        EngineMissingError: the engine is not installed; nothing has changed.
+        DiskFullError: no space; nothing has changed.
+        StorageFailedError: the disk failed; the directory may exist.
+    """
+    made_by = engine_named(volume, engine)
+    make_epoch_dir(
+        volume.fs,
+        directory,
+        lambda unnamed: made_by.lay_out(unnamed, start, segment_bytes=segment_bytes),
+        epoch=start.epoch,
+        engine=engine,
+        is_newest=is_newest,
+        is_lacking=is_lacking,
+        before_named=before_named,
+    )
+    store = made_by.open(directory, segment_bytes=segment_bytes, is_new=True)
+    assert store is not None, "a new store is not lost"
+    return store
+
+
+def open_store(
+    volume: Volume, directory: Path, *, segment_bytes: int, sealed_end_offset: int | None = None
+) -> EpochStore | None:
+    """Open an epoch with the engine that its directory names; None if its contents are lost, see `Engine.open`.
+
+    Raises:
+        EngineMissingError: the engine is not installed.
+        DamagedError: nothing in the directory is valid.
+        StorageFailedError, OSError: the disk cannot be read or written.
+    """
+    engine = _engine_in(volume, directory)
+    return engine.open(directory, segment_bytes=segment_bytes, sealed_end_offset=sealed_end_offset)
+
+
+def remove_store(volume: Volume, directory: Path) -> None:
+    """Remove an epoch's directory, and what its engine has elsewhere. No store may use it.
+
+    Raises:
+        OSError: a part of it may remain.
+    """
+    try:
+        _engine_in(volume, directory).forget(directory)
+    except EngineMissingError:
+        log.info("%s is removed without its engine, which may keep data of it elsewhere", directory)
+    remove_epoch_dir(volume.fs, directory)
+
+
+def is_deleted(volume: Volume, directory: Path) -> bool:
+    """Return whether an epoch's directory is what an interrupted deletion has left; False without its engine.
+
+    Raises:
+        OSError: the disk cannot be read.
+    """
+    names = volume.fs.list_dir(directory)
+    try:
+        return engine_named(volume, marked_engine(names)).is_deleted(names)
+    except EngineMissingError:
+        return False
+
+
+def forget_stores(volume: Volume, partition: Path) -> None:
+    """Release what engines have outside of the directories of a partition that is about to be removed.
+
+    Raises:
+        OSError: the disk cannot be read.
+    """
+    for name in volume.fs.list_dir(partition):
+        if volume.fs.is_dir(partition / name):
+            with suppress(EngineMissingError):
+                _engine_in(volume, partition / name).forget(partition / name)
+
+
+def _engine_in(volume: Volume, directory: Path) -> Engine:
+    """Return the engine of an epoch's directory.
+
+    Raises:
+        EngineMissingError: it is not installed.
+        OSError: the disk cannot be read.
+    """
+    return engine_named(volume, marked_engine(volume.fs.list_dir(directory)))

@@ -1,0 +1,1 @@
+"""The memory engine: epochs whose records are only in memory."""
