@@ -49,6 +49,10 @@ def _metadata_known(stand: Stand) -> Iterator[bytes]:
     return _same(metadata=pb.Metadata(topics=["wide"], known=[known], wait_ms=1_000))
 
 
+def _metadata_too_many(_: Stand) -> Iterator[bytes]:
+    return _same(metadata=pb.Metadata(known=[pb.KnownEpochs(news_from=[1])] * 200_000, wait_ms=1_000))
+
+
 def _batch(values: list[bytes]) -> bytes:
     return encode_batch(columns_of(values), now_us=NOW_US).to_bytes()
 
@@ -212,6 +216,7 @@ def encode_raw(envelope: bytes) -> bytes:
 LARGEST: Final[dict[str, Largest]] = {
     "metadata: 4,096 unknown names": _metadata_unknown,
     "metadata: held, 4,096 partitions known": _metadata_known,
+    "metadata: 200,000 known topics": _metadata_too_many,
     "publish: 1,024 batches": _publish_batches,
     "publish: 1,024 batches to as many partitions": _publish_partitions,
     "publish: a batch of 900,000 records": _publish_records,

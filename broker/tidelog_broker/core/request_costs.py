@@ -103,9 +103,12 @@ class Cost(NamedTuple):
 
 
 def batches_and_partitions(entries: Sequence[pb.PublishEntry]) -> int:
-    """Return the number of batches, plus `PARTITION_BATCHES` for each partition but the first."""
+    """Return the number of batches, plus `PARTITION_BATCHES` for each partition but the first.
+
+    Too many batches are refused, so their partitions are not counted.
+    """
     count = len(entries)
-    if count > 1:
+    if 1 < count <= BATCHES_PER_PUBLISH_MAX:
         count += PARTITION_BATCHES * (len({(entry.topic_id, entry.partition) for entry in entries}) - 1)
     return count
 
@@ -113,10 +116,13 @@ def batches_and_partitions(entries: Sequence[pb.PublishEntry]) -> int:
 def _known_partitions(envelope: pb.Envelope) -> int:
     """Return the number of topics of a METADATA request and, twice, of the partitions that its client knows.
 
-    They are compared with this node's metadata when the request is held, and when it is answered.
+    They are compared with this node's metadata when the request is held, and when it is answered. Too many topics are
+    refused, so their partitions are not counted.
     """
     message = envelope.metadata
-    return len(message.topics) + KNOWN * sum(len(each.news_from) for each in message.known)
+    if len(message.known) > _ENTRIES:
+        return len(message.known)
+    return len(message.topics) + len(message.known) + KNOWN * sum(len(each.news_from) for each in message.known)
 
 
 HELD_MAX: Final = 100_000
@@ -174,7 +180,7 @@ COSTS: Final[dict[str, Cost]] = {
     "metadata": Cost(
         500,
         1.5,
-        _ENTRIES + KNOWN * 4 * PARTITIONS_MAX,
+        2 * _ENTRIES + KNOWN * 4 * PARTITIONS_MAX,
         _known_partitions,
         "topic",
         Pace.PAGES,

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from tidelog_broker.core.request_costs import COSTS, JOIN, LOOK_UP_KEY, LOOK_UP_TIME, SLICE_US, Pace
+from tidelog_broker.core.request_costs import (
+    COSTS,
+    JOIN,
+    KNOWN,
+    LOOK_UP_KEY,
+    LOOK_UP_TIME,
+    PARTITION_BATCHES,
+    SLICE_US,
+    Pace,
+)
 from tidelog_proto import broker_pb2 as pb
-from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX
+from tidelog_proto.limits import BATCHES_PER_PUBLISH_MAX, ENTRIES_PER_REQUEST_MAX
 
 
 def look_ups(count: int, **at: int | bytes | bool) -> pb.Envelope:
@@ -55,7 +64,31 @@ def test_each_part_of_a_heartbeat_counts_as_an_entry() -> None:
     assert cost_of(beat) == 5 + JOIN, "a join shares out the partitions again, however many topics it names"
 
 
-def test_topics_and_known_epochs_of_a_metadata_request_count() -> None:
-    entries = COSTS["metadata"].entries
+def entries_of(kind: str, envelope: pb.Envelope) -> int:
+    entries = COSTS[kind].entries
     assert entries is not None
-    assert entries(pb.Envelope(metadata=pb.Metadata(topics=["a", "b"], known=[pb.KnownEpochs()]))) == 3
+    return entries(envelope)
+
+
+def test_topics_and_known_partitions_of_a_metadata_request_count() -> None:
+    known = [pb.KnownEpochs(news_from=[1, 2, 3])]
+    metadata = pb.Metadata(topics=["a", "b"], known=known)
+    assert entries_of("metadata", pb.Envelope(metadata=metadata)) == 2 + 1 + KNOWN * 3
+
+
+def test_batches_of_further_partitions_count_more() -> None:
+    def entries(*partitions: int) -> int:
+        batches = [pb.PublishEntry(topic_id=b"t", partition=partition) for partition in partitions]
+        return entries_of("publish", pb.Envelope(publish=pb.Publish(entries=batches)))
+
+    assert entries(5) == 1
+    assert entries(5, 5, 5) == 3
+    assert entries(5, 6, 5, 7) == 4 + 2 * PARTITION_BATCHES
+
+
+def test_entries_of_a_request_that_is_refused_for_their_number_are_not_looked_at() -> None:
+    """The largest envelope has 240,000 entries; a look at each takes the event loop 50 ms."""
+    batches = [pb.PublishEntry(partition=number) for number in range(BATCHES_PER_PUBLISH_MAX + 1)]
+    assert entries_of("publish", pb.Envelope(publish=pb.Publish(entries=batches))) == len(batches)
+    known = [pb.KnownEpochs(news_from=[1])] * (ENTRIES_PER_REQUEST_MAX + 1)
+    assert entries_of("metadata", pb.Envelope(metadata=pb.Metadata(known=known))) == len(known)
