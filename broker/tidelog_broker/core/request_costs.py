@@ -130,7 +130,7 @@ HELD_MAX: Final = 100_000
 
 LOOK_UP_TIME: Final = 8
 LOOK_UP_KEY: Final = 8
-FILTERED: Final = 3
+FILTERED: Final = 8
 """Number of entries that a partition with a filter counts as in a fetch."""
 _ENTRIES: Final = ENTRIES_PER_REQUEST_MAX
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tidelog_broker.core.request_costs import (
     COSTS,
+    FILTERED,
     JOIN,
     KNOWN,
     LOOK_UP_KEY,
@@ -35,7 +36,7 @@ def test_lookups_that_read_the_log_cost_more() -> None:
 
 
 def test_request_with_too_many_entries_costs_no_more_than_the_largest() -> None:
-    envelope = pb.Envelope(fetch=pb.Fetch(entries=[pb.FetchEntry()] * (4 * ENTRIES_PER_REQUEST_MAX)))
+    envelope = pb.Envelope(fetch=pb.Fetch(entries=[pb.FetchEntry()] * (2 * FILTERED * ENTRIES_PER_REQUEST_MAX)))
     assert COSTS["fetch"].of(envelope) == COSTS["fetch"].largest_us
 
 
