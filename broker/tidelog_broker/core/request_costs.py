@@ -92,7 +92,7 @@ class Cost(NamedTuple):
             case Pace.AT_ONCE:
                 return work_us
             case Pace.QUEUED:
-                return min(work_us, self.request_us + int(self.entry_us * BATCHES_PER_PIECE * (1 + PARTITION_BATCHES)))
+                return min(work_us, self.request_us + int(self.entry_us * BATCHES_PER_PIECE))
             case _:
                 return min(work_us, SLICE_US)
 
