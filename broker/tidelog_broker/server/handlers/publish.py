@@ -42,7 +42,7 @@ VERIFY_INLINE_BYTES: Final = 4 * 1024 * 1024
 """Uncompressed batches up to this size are verified on the event loop, which takes about 60 µs plus 50 µs per MB."""
 
 UNCOUNTED_BATCHES: Final = BATCHES_PER_PIECE // (1 + PARTITION_BATCHES)
-"""A request with as many batches or fewer was charged in full before it began, even if no two have the same partition."""
+"""A request with as many batches or fewer was charged in full before it began, even if each has its own partition."""
 
 DROPPED_BYTES_MAX: Final = 256 * KIB
 """Maximum bytes of an answer that list dropped records, since an envelope is bounded. A batch needs 8 KiB at most."""
