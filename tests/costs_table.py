@@ -46,6 +46,9 @@ The limits, which `make abuse` checks with the largest request of every kind and
   a quiet node, or 90 ms if that of a quiet node is below 30 ms.
 - While the active requests of one caller cost {WORK_US_MAX / 1e6:.0f} s of the loop together, its connections are not
   read. Further requests of a gateway's caller are refused with OVERLOADED.
+- At most 64 partitions are processed at a time for one caller, in all its requests that name partitions. Topics take
+  turns at the threads that write and read the logs
+  ([ADR 0188](adr/0188-topics-take-turns-at-the-io-threads.md)).
 - The work of a request ends when its connection is closed and when the node stops. A change that has
   begun is finished.
 - A gateway checks the permission, the number of records and of JSON values before it creates objects from a body
