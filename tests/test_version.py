@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -43,8 +42,3 @@ def test_no_other_source_has_the_version_or_reads_it_from_metadata() -> None:
 def test_the_changelog_begins_with_this_release_or_with_unreleased_changes_of_a_development_build() -> None:
     first, *_ = re.findall(r"^## \[([^\]]*)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert first == ("Unreleased" if ".dev" in VERSION else VERSION)
-
-
-def test_the_javascript_client_has_this_version() -> None:
-    package = json.loads((ROOT / "clients" / "javascript" / "package.json").read_text())
-    assert package["version"] == VERSION.replace(".dev", "-dev.")
