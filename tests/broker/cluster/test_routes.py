@@ -41,6 +41,16 @@ def test_unknown_partition_has_no_owner() -> None:
     assert routes.owner((TOPIC, 0)) == "a"
 
 
+def test_first_epochs_of_a_deleted_topic_are_not_kept() -> None:
+    topics = TopicRegistry()
+    topics.apply(pb.TopicRecord(name="t", topic_id=TOPIC, revision=1, first_epochs=[FIRST]))
+    routes = Routes(topics, lambda _: None)
+    assert routes.owner((TOPIC, 0)) == "a"
+    topics.apply(pb.TopicRecord(name="t", topic_id=TOPIC, revision=2, deleted=True))
+    routes.forget(TOPIC)
+    assert routes.get((TOPIC, 0)) is None
+
+
 def test_metadata_without_placement_is_ignored() -> None:
     routes = make({})
     routes.learn([pb.TopicInfo(topic_id=TOPIC, partitions=[pb.PartitionInfo(partition=0, owner="x", epoch=9)])])

@@ -11,7 +11,7 @@ import pytest
 from tests.broker.peer import Peer, batch
 from tests.broker.stand import Stand, settled
 
-from tidelog_broker.core.request_costs import BATCH_US, BATCHES_PER_PIECE
+from tidelog_broker.core.request_costs import BATCH_US, BATCHES_PER_PIECE, PARTITION_BATCHES
 from tidelog_broker.node.node import Node
 from tidelog_broker.partition.pipeline import PendingPublish, Pipeline
 from tidelog_broker.partition.reader import PartitionReader
@@ -220,6 +220,26 @@ async def test_publish_of_many_batches_is_queued_in_pieces_in_order(peer: Peer, 
     found = [result.base_offset for results in replies for result in results]
     assert found == list(range(2 * BATCHES_PER_PUBLISH_MAX + 1)), "batches are stored in the order in which they came"
     assert max(submitted) <= TURN_BATCHES_MAX
+
+
+async def test_each_further_partition_of_a_publish_is_charged(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    partitions = BATCHES_PER_PIECE // 2
+    topic_id = (await peer.create(partitions=partitions)).topic_id
+    charged: list[int] = []
+    took = Connection.took
+
+    def noting(self: Connection, size_bytes: int) -> None:
+        charged.append(size_bytes)
+        took(self, size_bytes)
+
+    monkeypatch.setattr(Connection, "took", noting)
+    small = batch(b"x")
+    entries = [pb.PublishEntry(topic_id=topic_id, partition=number, length=len(small)) for number in range(partitions)]
+    await peer.ask(small * partitions, publish=pb.Publish(entries=entries))
+    weight = partitions + PARTITION_BATCHES * (partitions - 1)
+    assert WORK_BYTES_PER_US * BATCH_US * (weight - BATCHES_PER_PIECE) in charged, (
+        "the rest was charged before it began"
+    )
 
 
 async def test_closed_connection_drops_the_rest_of_a_publish(

@@ -151,13 +151,13 @@ async def _until_changed(broker: Broker, request: Request) -> None:
                 held.woken.clear()
                 if held.is_over or broker.lifecycle.stopping or not request.connection.is_open:
                     return
-                if await _has_news(broker, message.known):
+                if await has_news(broker, message.known):
                     return
         finally:
             request.connection.closed_listeners.discard(held.woken.set)
 
 
-async def _has_news(broker: Broker, known: Sequence[pb.KnownEpochs]) -> bool:
+async def has_news(broker: Broker, known: Sequence[pb.KnownEpochs]) -> bool:
     """Return whether this node's metadata of a topic is newer; other work runs after each topic."""
     for each in known:
         if has_newer_metadata(each, _view(broker, each.topic_id)):

@@ -105,3 +105,22 @@ async def test_nodes_learn_routes_page_by_page(founded: Founded) -> None:
     elsewhere = [key for key in keys if founded.nodes["c"].broker.partitions.find(key) is None]
     assert elsewhere
     await founded.until(lambda: all(key in routes._told for key in elsewhere), "some routes are never learned")
+
+
+async def test_other_work_runs_between_the_known_topics_of_a_held_request(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look at a topic of 4,096 partitions takes milliseconds, and a request may know 256 topics."""
+    monkeypatch.setattr(metadata_module, "has_newer_metadata", lambda *_: False)
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    assert not await metadata_module.has_news(node.broker, [pb.KnownEpochs(topic_id=b"t" * 16)] * 20)
+    counting.cancel()
+    assert turns >= 20
