@@ -1,19 +1,30 @@
-"""Settings of Python's garbage collector for servers: a full collection blocks the event loop."""
+"""Settings of Python's garbage collector for servers: no pass blocks the event loop for long (ADR 0191)."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
+import time
 from collections.abc import Iterator
 from typing import Final
 
-GC_THRESHOLD: Final = 10_000
+YOUNG_OBJECTS: Final = 10_000
 """Net allocations that trigger a collection of young objects; CPython's default is 700. In a node nearly all of these
 objects are alive, so frequent collections only cost time."""
 YOUNG_PASSES: Final = 1
 """Collections of young objects between two collections of the middle generation."""
-FREEZE_EVERY: Final = 64
-UNFREEZE_SHARE: Final = 4
+MIDDLE_PASSES: Final = 0
+"""Collections of the middle generation between two of the oldest one."""
+NEW_OBJECTS: Final = 4 * YOUNG_OBJECTS
+"""Upper bound of the objects that one collection of the oldest generation examines and freezes."""
+CHECK_EVERY_S: Final = 2.0
+IDLE_SHARE: Final = 0.05
+"""A process that takes less than this share of a processor counts as idle."""
+GROWN_WHEN_IDLE: Final = 3 * NEW_OBJECTS
+"""New objects after which an idle process examines all objects."""
+GROWN_WHEN_BUSY: Final = 500_000
+"""New objects after which a busy process examines all objects, if it has not examined more of them before."""
 
 
 @contextlib.contextmanager
@@ -31,40 +42,74 @@ def no_collections() -> Iterator[None]:
             gc.enable()
 
 
-def tune_garbage_collection() -> None:
-    """Make collections rare, and exclude existing objects from them; called at the end of the start.
+class _Collector:
+    """Freezes what survives a collection, and examines everything when the process is idle or has grown.
 
-    Objects of the start (modules, models, schemas) live as long as the process. A full collection that examines them
-    blocks a gateway for 80 ms, and frequent collections of young objects take a tenth of a busy node's time.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(GC_THRESHOLD, YOUNG_PASSES)
-
-
-class LongLived:
-    """Keeps numerous long-lived objects out of full passes of the collector.
-
-    A full collection over 4,096 open partitions blocks the event loop for 250 ms. The collector never examines frozen
-    objects, so cycles among them would never be freed; so when a share of the frozen objects was dropped, all are
-    unfrozen. The class does nothing in a process that did not call `tune_garbage_collection`, such as a program that
-    embeds a node.
+    A collection of the oldest generation examines all objects of the process that are not frozen: 80 ms in a gateway
+    after its start, 250 ms in a node with 4,096 open partitions. Here it runs after `NEW_OBJECTS` objects at most, and
+    its survivors are frozen, so each takes about 10 ms. References still free frozen objects, but the collector does
+    not find cycles among them; so all objects are unfrozen and examined from time to time.
     """
 
     def __init__(self) -> None:
-        self._created = self._frozen = self._dropped = 0
+        self._examined = 0
+        self._grown = 0
+        self._cpu_s = 0.0
 
-    def made(self) -> None:
-        """Count a created object."""
-        self._created += 1
-        if self._created >= FREEZE_EVERY and gc.get_threshold()[0] == GC_THRESHOLD:
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._examine_all()
+        gc.set_threshold(YOUNG_OBJECTS, YOUNG_PASSES, MIDDLE_PASSES)
+        gc.callbacks.append(self._on_pass)
+        self._check_again(loop)
+
+    def add_dropped(self, objects: int) -> None:
+        """Count objects that were dropped and may be in cycles."""
+        self._grown += objects
+
+    def _on_pass(self, phase: str, info: dict[str, int]) -> None:
+        if phase == "stop" and info["generation"] == 2:
             gc.freeze()
-            self._frozen += self._created
-            self._created = 0
+            self._grown += NEW_OBJECTS
 
-    def dropped(self, count: int) -> None:
-        """Count dropped objects."""
-        self._dropped += count
-        if self._dropped >= FREEZE_EVERY and self._dropped * UNFREEZE_SHARE >= self._frozen:
-            gc.unfreeze()
-            self._frozen = self._dropped = 0
+    def _check_again(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._cpu_s = time.process_time()
+        loop.call_later(CHECK_EVERY_S, self._check, loop)
+
+    def _check(self, loop: asyncio.AbstractEventLoop) -> None:
+        is_idle = time.process_time() - self._cpu_s < IDLE_SHARE * CHECK_EVERY_S
+        if (is_idle and self._grown >= GROWN_WHEN_IDLE) or self._has_grown():
+            self._examine_all()
+        self._check_again(loop)
+
+    def _has_grown(self) -> bool:
+        limit = max(GROWN_WHEN_BUSY, self._examined)
+        if self._grown >= limit:  # an upper bound, which is replaced by a count
+            self._grown = gc.get_freeze_count() - self._examined
+        return self._grown >= limit
+
+    def _examine_all(self) -> None:
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
+        gc.collect()  # Python compares the size of the oldest generation with that of its last collection
+        self._examined, self._grown = gc.get_freeze_count(), 0
+
+
+_collector: Final = _Collector()
+"""The collector is one for the whole process."""
+
+
+def tune_garbage_collection(loop: asyncio.AbstractEventLoop) -> None:
+    """Freeze existing objects, keep later collections short, and examine all objects when `loop` is idle.
+
+    Objects of the start (modules, models, schemas) live as long as the process.
+    """
+    _collector.start(loop)
+
+
+def count_dropped(objects: int) -> None:
+    """Have about `objects` objects, which were dropped and may be in cycles, examined when the process is idle.
+
+    Nothing happens in a process that did not call `tune_garbage_collection`, such as a program that embeds a node.
+    """
+    _collector.add_dropped(objects)

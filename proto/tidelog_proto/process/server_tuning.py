@@ -8,6 +8,7 @@ loop never lets a wait last that long, so a write of 1 ms takes 100 to 250 ms un
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from typing import Final
 
@@ -18,6 +19,6 @@ SWITCH_INTERVAL_S: Final = 50e-6
 
 
 def tune_server() -> None:
-    """Set both for this process; called at the end of the start of a node or a gateway."""
-    tune_garbage_collection()
+    """Set both for this process; called from its event loop at the end of the start of a node or a gateway."""
+    tune_garbage_collection(asyncio.get_running_loop())
     sys.setswitchinterval(SWITCH_INTERVAL_S)

@@ -1,43 +1,93 @@
-"""Long-lived objects stay out of full passes of the garbage collector until enough of them were dropped."""
+"""Collections of a server stay short, and cycles among frozen objects are freed when it is idle or has grown."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+import json
+import subprocess
+import sys
+from typing import Any, Final
 
 import pytest
 
-from tidelog_proto.process.garbage_collection import FREEZE_EVERY, GC_THRESHOLD, LongLived, no_collections
+from tidelog_proto.process.garbage_collection import no_collections
+
+SERVER: Final = """
+import asyncio, gc, json, sys, time, weakref
+from tidelog_proto.process import garbage_collection
+from tidelog_proto.process.garbage_collection import count_dropped, tune_garbage_collection
+
+garbage_collection.CHECK_EVERY_S = 0.2
+
+class Node:
+    pass
+
+def cycle():
+    one, other = Node(), Node()
+    one.other, other.other = other, one
+    return one
+
+def examined():
+    examined.most = 0
+    def note(phase, info):
+        if phase == "start" and info["generation"] == 2:
+            examined.most = max(examined.most, len(gc.get_objects(generation=2)))
+    gc.callbacks.append(note)
+
+async def freed(seen, timeout_s):
+    until_s = time.monotonic() + timeout_s
+    while seen() is not None and time.monotonic() < until_s:
+        if sys.argv[1] == "busy":
+            sum(range(10_000))
+        await asyncio.sleep(0 if sys.argv[1] == "busy" else 0.05)
+    return seen() is None
+
+async def main():
+    kept = [[] for _ in range(100_000)]
+    tune_garbage_collection(asyncio.get_running_loop())
+    examined()
+    first = cycle()
+    kept += [[] for _ in range(1_000_000 if sys.argv[1] == "busy" else 200_000)]
+    frozen, seen, most = gc.get_freeze_count(), weakref.ref(first), examined.most
+    del first
+    result = {"most": most, "frozen": frozen, "alive": seen() is not None, "freed": await freed(seen, 20)}
+    second = cycle()
+    kept += [[] for _ in range(50_000)]
+    seen = weakref.ref(second)
+    del second
+    if sys.argv[1] == "idle":
+        result["kept"] = not await freed(seen, 1)
+        count_dropped(1_000_000)
+        result["freed after drop"] = await freed(seen, 20)
+    print(json.dumps(result))
+
+asyncio.run(main())
+"""
 
 
-@pytest.fixture
-def calm() -> Iterator[None]:
-    thresholds = gc.get_threshold()
-    gc.set_threshold(GC_THRESHOLD)
-    gc.unfreeze()  # tests/conftest.py freezes the collected tests
-    yield
-    gc.freeze()
-    gc.set_threshold(*thresholds)
+def server(load: str) -> dict[str, Any]:
+    done = subprocess.run([sys.executable, "-c", SERVER, load], capture_output=True, text=True, timeout=120, check=True)
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
 
 
-@pytest.mark.usefixtures("calm")
-def test_new_objects_are_frozen_and_unfrozen_after_a_quarter_was_dropped() -> None:
-    long_lived = LongLived()
-    for _ in range(4 * FREEZE_EVERY):
-        long_lived.made()
-    assert gc.get_freeze_count() > 0
-    long_lived.dropped(FREEZE_EVERY - 1)
-    assert gc.get_freeze_count() > 0
-    long_lived.dropped(1)
-    assert gc.get_freeze_count() == 0
+@pytest.mark.parametrize("load", ["idle", "busy"])
+def test_cycle_of_frozen_objects_is_freed(load: str) -> None:
+    result = server(load)
+    assert result["alive"], "the cycle was frozen"
+    assert result["freed"]
 
 
-def test_nothing_is_frozen_in_a_process_that_is_not_a_nodes() -> None:
-    before = gc.get_freeze_count()
-    long_lived = LongLived()
-    for _ in range(FREEZE_EVERY):
-        long_lived.made()
-    assert gc.get_freeze_count() <= before, "frozen objects may be freed meanwhile, and none is added"
+def test_one_collection_examines_new_objects_only() -> None:
+    result = server("idle")
+    assert result["frozen"] > 200_000
+    assert 0 < result["most"] < 80_000
+
+
+def test_idle_server_examines_all_objects_only_after_many_new_or_dropped_ones() -> None:
+    result = server("idle")
+    assert result["kept"], "50,000 new objects are no reason to examine all"
+    assert result["freed after drop"]
 
 
 def test_collections_are_paused_and_resumed_also_after_an_error() -> None:

@@ -15,10 +15,9 @@ import asyncio, sys, threading, time
 import uvloop
 from tidelog_proto.process.server_tuning import tune_server
 
-if sys.argv[1] == "yes":
-    tune_server()
-
 async def main():
+    if sys.argv[1] == "yes":
+        tune_server()
     loop, done, ended = asyncio.get_running_loop(), asyncio.Event(), False
     worst_s = 0.0
 
