@@ -18,11 +18,11 @@ MIDDLE_PASSES: Final = 0
 """Collections of the middle generation between two of the oldest one."""
 NEW_OBJECTS: Final = 4 * YOUNG_OBJECTS
 """Upper bound of the objects that one collection of the oldest generation examines and freezes."""
-CHECK_EVERY_S: Final = 2.0
+CHECK_EVERY_S: Final = 10.0
 IDLE_SHARE: Final = 0.05
 """A process that takes less than this share of a processor counts as idle."""
-GROWN_WHEN_IDLE: Final = 3 * NEW_OBJECTS
-"""New objects after which an idle process examines all objects."""
+GROWN_WHEN_IDLE: Final = 120_000
+"""New or dropped objects after which an idle process examines all objects."""
 GROWN_WHEN_BUSY: Final = 500_000
 """New objects after which a busy process examines all objects, if it has not examined more of them before."""
 
@@ -53,7 +53,8 @@ class _Collector:
 
     def __init__(self) -> None:
         self._examined = 0
-        self._grown = 0
+        self._grown = 0  # an upper bound
+        self._dropped = 0
         self._cpu_s = 0.0
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -63,8 +64,7 @@ class _Collector:
         self._check_again(loop)
 
     def add_dropped(self, objects: int) -> None:
-        """Count objects that were dropped and may be in cycles."""
-        self._grown += objects
+        self._dropped += objects
 
     def _on_pass(self, phase: str, info: dict[str, int]) -> None:
         if phase == "stop" and info["generation"] == 2:
@@ -77,13 +77,16 @@ class _Collector:
 
     def _check(self, loop: asyncio.AbstractEventLoop) -> None:
         is_idle = time.process_time() - self._cpu_s < IDLE_SHARE * CHECK_EVERY_S
-        if (is_idle and self._grown >= GROWN_WHEN_IDLE) or self._has_grown():
+        if is_idle:
+            is_due = self._dropped >= GROWN_WHEN_IDLE or self._has_grown(GROWN_WHEN_IDLE)
+        else:
+            is_due = self._has_grown(max(GROWN_WHEN_BUSY, self._examined))
+        if is_due:
             self._examine_all()
         self._check_again(loop)
 
-    def _has_grown(self) -> bool:
-        limit = max(GROWN_WHEN_BUSY, self._examined)
-        if self._grown >= limit:  # an upper bound, which is replaced by a count
+    def _has_grown(self, limit: int) -> bool:
+        if self._grown >= limit:  # counting a million objects takes 10 ms
             self._grown = gc.get_freeze_count() - self._examined
         return self._grown >= limit
 
@@ -92,7 +95,7 @@ class _Collector:
         gc.collect()
         gc.freeze()
         gc.collect()  # Python compares the size of the oldest generation with that of its last collection
-        self._examined, self._grown = gc.get_freeze_count(), 0
+        self._examined, self._grown, self._dropped = gc.get_freeze_count(), 0, 0
 
 
 _collector: Final = _Collector()
