@@ -20,6 +20,7 @@ from tidelog_broker.core.request_costs import (
     SLICE_US,
     SLICE_US_MAX,
 )
+from tidelog_broker.server.handlers.publish import SLICE_PARTITIONS
 from tidelog_broker.wire.quota_account import WORK_US_MAX
 from tidelog_gateway.bodies.json_body import AT_ONCE_BYTES, VALUES_MAX
 from tidelog_gateway.route_costs import HTTP_COSTS, MESSAGE_COSTS, RouteCost
@@ -92,8 +93,9 @@ def _kinds() -> list[str]:
         f"each further partition of `publish` as {PARTITION_BATCHES} batches, and each partition that the client of",
         f"`metadata` knows as {KNOWN} topics.",
         "*In pages*: an answer is one page, made in one turn.",
-        f"*Queued*: batches are verified and queued {BATCHES_PER_PIECE} at a time, in the caller's turns of reading; a",
-        "partition writes up to 256 in one group. *At once*: in one piece.",
+        f"*Queued*: batches are verified and queued {BATCHES_PER_PIECE} at a time, {SLICE_PARTITIONS} if each is for a",
+        "partition of its own, in the caller's turns of reading; a partition writes up to 256 in one group.",
+        "*At once*: in one piece.",
         "",
         f"### Longer than {SLICE_US_MAX // 1000} ms",
         "",

@@ -15,6 +15,7 @@ from tidelog_broker.core.request_costs import BATCH_US, BATCHES_PER_PIECE, PARTI
 from tidelog_broker.node.node import Node
 from tidelog_broker.partition.pipeline import PendingPublish, Pipeline
 from tidelog_broker.partition.reader import PartitionReader
+from tidelog_broker.server.handlers.publish import SLICE_PARTITIONS
 from tidelog_broker.wire import quota_account
 from tidelog_broker.wire.connection import Connection, Request
 from tidelog_broker.wire.read_turns import TURN_BYTES, WORK_BYTES_PER_US
@@ -222,24 +223,25 @@ async def test_publish_of_many_batches_is_queued_in_pieces_in_order(peer: Peer, 
     assert max(submitted) <= TURN_BATCHES_MAX
 
 
-async def test_each_further_partition_of_a_publish_is_charged(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
-    partitions = BATCHES_PER_PIECE // 2
+async def test_slices_of_a_publish_to_many_partitions_are_smaller_and_charged(
+    peer: Peer, submitted: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partitions = 4 * SLICE_PARTITIONS
     topic_id = (await peer.create(partitions=partitions)).topic_id
     charged: list[int] = []
     took = Connection.took
 
     def noting(self: Connection, size_bytes: int) -> None:
         charged.append(size_bytes)
-        took(self, size_bytes)
+        took(self, TURN_BYTES)  # one slice a turn
 
     monkeypatch.setattr(Connection, "took", noting)
     small = batch(b"x")
     entries = [pb.PublishEntry(topic_id=topic_id, partition=number, length=len(small)) for number in range(partitions)]
     await peer.ask(small * partitions, publish=pb.Publish(entries=entries))
-    weight = partitions + PARTITION_BATCHES * (partitions - 1)
-    assert WORK_BYTES_PER_US * BATCH_US * (weight - BATCHES_PER_PIECE) in charged, (
-        "the rest was charged before it began"
-    )
+    assert max(submitted) <= 2 * SLICE_PARTITIONS, "the second turn starts before the first iteration ends"
+    weight = SLICE_PARTITIONS + PARTITION_BATCHES * (SLICE_PARTITIONS - 1)
+    assert charged.count(WORK_BYTES_PER_US * BATCH_US * weight) == 3, "the first slice was charged before it began"
 
 
 async def test_closed_connection_drops_the_rest_of_a_publish(

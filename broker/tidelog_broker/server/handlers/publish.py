@@ -41,8 +41,8 @@ from tidelog_proto.wire.frames import split_attachment
 VERIFY_INLINE_BYTES: Final = 4 * 1024 * 1024
 """Uncompressed batches up to this size are verified on the event loop, which takes about 60 µs plus 50 µs per MB."""
 
-UNCOUNTED_BATCHES: Final = BATCHES_PER_PIECE // (1 + PARTITION_BATCHES)
-"""A request with as many batches or fewer was charged in full before it began, even if each has its own partition."""
+SLICE_PARTITIONS: Final = BATCHES_PER_PIECE // (1 + PARTITION_BATCHES)
+"""Number of batches in a slice if each has its own partition."""
 
 DROPPED_BYTES_MAX: Final = 256 * KIB
 """Maximum bytes of an answer that list dropped records, since an envelope is bounded. A batch needs 8 KiB at most."""
@@ -92,24 +92,33 @@ class PublishInProgress:
     def next_slice(self) -> bool:
         """Verify and queue some batches; return whether they were the last."""
         first, count = self._done, len(self._batches)
-        stop = min(first + BATCHES_PER_PIECE, count)
-        entries = self._request.envelope.publish.entries if self._request is not None else ()
-        weight = batches_and_partitions(entries[first:stop]) if count > UNCOUNTED_BATCHES else 0
         if first:
             if self._broker.lifecycle.stopping:
                 self._refuse(ProtocolError(pb.SHUTTING_DOWN, "the node is stopping; retry at another node"))
                 return True
             if self._request is None:  # the request has timed out
                 return True
-        elif weight:
-            weight = max(weight - BATCHES_PER_PIECE, 0)  # The rest was charged before the request began.
-        if weight and self._request is not None:
+        stop, weight = self._slice_end(first)
+        if first and self._request is not None:  # The first slice was charged before the request began.
             self._request.connection.took(WORK_BYTES_PER_US * BATCH_US * weight)
         self._queue(range(first, stop))
         self._done = stop
         if not first and self._request is not None:  # Most small batches have their result already.
             self._timer = self._broker.loop.call_later(self._timeout_ms / 1000, self._time_out)
         return stop == count
+
+    def _slice_end(self, first: int) -> tuple[int, int]:
+        """Return where the slice that starts at `first` ends, and the number of batches that it counts as."""
+        count = len(self._batches)
+        if count <= SLICE_PARTITIONS or self._request is None:
+            return count, count
+        entries = self._request.envelope.publish.entries
+        stop = min(first + BATCHES_PER_PIECE, count)
+        weight = batches_and_partitions(entries[first:stop])
+        if weight > BATCHES_PER_PIECE:
+            stop = first + SLICE_PARTITIONS
+            weight = batches_and_partitions(entries[first:stop])
+        return stop, weight
 
     def drop(self) -> None:
         """Discard the remaining batches: the connection is closed."""
