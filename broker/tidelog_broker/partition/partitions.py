@@ -30,7 +30,7 @@ from tidelog_broker.storage.partition.partition_dirs import partition_dir_name, 
 from tidelog_broker.storage.partition.partition_log import PartitionLog
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
-from tidelog_proto.process.garbage_collection import count_dropped
+from tidelog_proto.process.garbage_collection import count_long_lived
 
 OPEN_AHEAD: Final = 80
 """Maximum number of partitions that a node opens as soon as it learns of them; later ones are opened on demand."""
@@ -39,7 +39,7 @@ _WORKER: Final = 0
 
 FOLLOWED_AT_ONCE: Final = 1_024
 """Maximum number of partitions of a topic that are handled in one turn of the event loop: about 4 ms."""
-PARTITION_OBJECTS: Final = 200
+PARTITION_OBJECTS: Final = 260
 """About how many objects an open partition consists of."""
 AWAKENED_AT_ONCE: Final = 128
 """Maximum number of partitions of one request that are being opened concurrently: each has a task."""
@@ -255,6 +255,7 @@ class Partitions:
         partition = Partition(self.tools, current or record, index, driver, work_key)
         self.by_topic.setdefault(topic_id, {})[index] = partition
         self._open_count += 1
+        count_long_lived(PARTITION_OBJECTS)
         self.closed.discard(key)
         return partition
 
@@ -304,7 +305,7 @@ class Partitions:
         partitions, is_stored = self.of_topic(topic_id), bool(self.closed.count(topic_id))
         self.by_topic.pop(topic_id, None)
         self._open_count -= len(partitions)
-        count_dropped(len(partitions) * PARTITION_OBJECTS)
+        count_long_lived(-len(partitions) * PARTITION_OBJECTS)
         self.closed.forget_topic(topic_id)
         for key in [key for key in self._failed if key[0] == topic_id]:
             del self._failed[key]

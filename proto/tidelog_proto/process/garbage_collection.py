@@ -23,7 +23,7 @@ IDLE_SHARE: Final = 0.05
 """A process that takes less than this share of a processor counts as idle."""
 GROWN_WHEN_IDLE: Final = 120_000
 """New or dropped objects after which an idle process examines all objects."""
-GROWN_WHEN_BUSY: Final = 500_000
+GROWN_WHEN_BUSY: Final = 1_000_000
 """New objects after which a busy process examines all objects, if it has not examined more of them before."""
 
 
@@ -52,7 +52,7 @@ class _Collector:
     """
 
     def __init__(self) -> None:
-        self._examined = 0
+        self._examined = 0  # by the last complete collection, and those that need none
         self._grown = 0  # an upper bound
         self._dropped = 0
         self._cpu_s = 0.0
@@ -63,8 +63,11 @@ class _Collector:
         gc.callbacks.append(self._on_pass)
         self._check_again(loop)
 
-    def add_dropped(self, objects: int) -> None:
-        self._dropped += objects
+    def add_long_lived(self, objects: int) -> None:
+        if objects > 0:
+            self._examined += objects
+        else:
+            self._dropped -= objects
 
     def _on_pass(self, phase: str, info: dict[str, int]) -> None:
         if phase == "stop" and info["generation"] == 2:
@@ -110,9 +113,10 @@ def tune_garbage_collection(loop: asyncio.AbstractEventLoop) -> None:
     _collector.start(loop)
 
 
-def count_dropped(objects: int) -> None:
-    """Have about `objects` objects, which were dropped and may be in cycles, examined when the process is idle.
+def count_long_lived(objects: int) -> None:
+    """Count about `objects` objects that were created and are not garbage for long, or, if negative, that were dropped.
 
-    Nothing happens in a process that did not call `tune_garbage_collection`, such as a program that embeds a node.
+    The former do not count as new; the latter may be in cycles, which are freed when the process is idle. Nothing
+    happens in a process that did not call `tune_garbage_collection`, such as a program that embeds a node.
     """
-    _collector.add_dropped(objects)
+    _collector.add_long_lived(objects)

@@ -15,7 +15,7 @@ from tidelog_proto.process.garbage_collection import no_collections
 SERVER: Final = """
 import asyncio, gc, json, sys, time, weakref
 from tidelog_proto.process import garbage_collection
-from tidelog_proto.process.garbage_collection import count_dropped, tune_garbage_collection
+from tidelog_proto.process.garbage_collection import count_long_lived, tune_garbage_collection
 
 garbage_collection.CHECK_EVERY_S = 0.2
 
@@ -47,7 +47,7 @@ async def main():
     tune_garbage_collection(asyncio.get_running_loop())
     examined()
     first = cycle()
-    kept += [[] for _ in range(1_000_000 if sys.argv[1] == "busy" else 200_000)]
+    kept += [[] for _ in range(2_000_000 if sys.argv[1] == "busy" else 200_000)]
     frozen, seen, most = gc.get_freeze_count(), weakref.ref(first), examined.most
     del first
     result = {"most": most, "frozen": frozen, "alive": seen() is not None, "freed": await freed(seen, 20)}
@@ -56,8 +56,10 @@ async def main():
     seen = weakref.ref(second)
     del second
     if sys.argv[1] == "idle":
+        count_long_lived(200_000)
+        kept += [[] for _ in range(200_000)]
         result["kept"] = not await freed(seen, 1)
-        count_dropped(1_000_000)
+        count_long_lived(-1_000_000)
         result["freed after drop"] = await freed(seen, 20)
     print(json.dumps(result))
 
@@ -86,7 +88,7 @@ def test_one_collection_examines_new_objects_only() -> None:
 
 def test_idle_server_examines_all_objects_only_after_many_new_or_dropped_ones() -> None:
     result = server("idle")
-    assert result["kept"], "50,000 new objects are no reason to examine all"
+    assert result["kept"], "50,000 new objects are no reason to examine all, nor are long-lived ones"
     assert result["freed after drop"]
 
 
