@@ -57,7 +57,7 @@ HTTP_COSTS: Final[dict[str, RouteCost]] = {
     "GET /v1/topics/{topic}": RouteCost("4,096 partitions", 50, _PARTITIONS, paced=True),
     "PATCH /v1/topics/{topic}": RouteCost("8 MiB", 20, _JSON, paced=True),
     "DELETE /v1/topics/{topic}": _QUERY,
-    "GET /v1/topics/{topic}/offsets": RouteCost("4,096 partitions", 100, _PARTITIONS, paced=True),
+    "GET /v1/topics/{topic}/offsets": RouteCost("4,096 partitions", 150, _PARTITIONS, paced=True),
     "GET /v1/topics/{topic}/partitions/{partition}/offsets": _QUERY,
     "GET /v1/topics/{topic}/keys/{key:any_text}": RouteCost("a key of 4,096 characters", 10, "partitions of a topic"),
     "GET /v1/groups": RouteCost("a page of 1,000 groups", 20, "the limit of a page"),
@@ -100,7 +100,7 @@ _MESSAGE: Final = f"ws_message_bytes_max, {VALUES_MAX} JSON values"
 MESSAGE_COSTS: Final[dict[str, RouteCost]] = {
     "auth": RouteCost("18 KiB", 1, _MESSAGE),
     "sub": RouteCost("4,096 positions", 80, f"ws_subscriptions_max, {_MESSAGE}"),
-    "credit": RouteCost("1,000 grants", 20, _MESSAGE),
+    "credit": RouteCost("1,000 grants, a message for each", 120, _MESSAGE),
     "commit": RouteCost("4,096 positions", 45, _MESSAGE),
     "committed": RouteCost("4,096 partitions", 12, _MESSAGE),
     "pub": RouteCost("10,000 records in 1 MiB", 45, f"records_per_request_max, {_MESSAGE}", paced=True),

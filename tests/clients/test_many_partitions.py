@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from tests.clients.fake_node import FakeConnection, FakeNode
+from tests.clients.sharing import until
 
 from tidelog import Client
 from tidelog.errors import InvalidRequestError, NotOwnerError
+from tidelog.model import TopicPartition
 from tidelog.requests import list_offsets, paging
+from tidelog.subscriptions import subscription_keeper
+from tidelog.subscriptions.resubscribe_backoff import ResubscribeBackoff
+from tidelog.subscriptions.subscription import Subscription
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.errors import ProtocolError
 from tidelog_proto.limits import ENTRIES_PER_REQUEST_MAX
@@ -150,8 +156,9 @@ async def test_found_offsets_are_not_requested_again_and_failures_are_raised(
 
 
 async def test_a_consumer_of_many_partitions_subscribes_by_several_requests_and_reads_all(
-    node: FakeNode, client: Client, asked: Asked
+    node: FakeNode, client: Client, asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(subscription_keeper, "PARTITIONS_PER_SUBSCRIPTION", 2)
     node.add_topic("t", partitions=5)
     async with client.producer("t") as producer:
         for partition in range(5):
@@ -161,3 +168,38 @@ async def test_a_consumer_of_many_partitions_subscribes_by_several_requests_and_
     assert sorted((record.partition, record.value) for record in read) == [(each, b"%d" % each) for each in range(5)]
     assert node.requests.count("subscribe") >= 3  # unused credit is reclaimed by resubscribing
     assert all(len(part) <= 2 for part in asked.offsets)
+
+
+async def test_consumer_of_many_partitions_lets_other_work_run_while_it_subscribes(
+    node: FakeNode, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partitions = 3 * subscription_keeper.PARTITIONS_PER_SUBSCRIPTION
+    node.add_topic("t", partitions=partitions)
+    tried, subscribed = ResubscribeBackoff.tried, Subscription.__init__
+    turns: list[int] = []
+    in_turn = 0
+    sizes: list[int] = []
+
+    def ended() -> None:
+        nonlocal in_turn
+        turns.append(in_turn)
+        in_turn = 0
+
+    def noting(self: ResubscribeBackoff, where: TopicPartition, now: float) -> None:
+        nonlocal in_turn
+        if not in_turn:
+            asyncio.get_running_loop().call_soon(ended)
+        in_turn += 1
+        tried(self, where, now)
+
+    def noting_size(self: Subscription, *args: Any, **more: Any) -> None:
+        sizes.append(len(args[1]))
+        subscribed(self, *args, **more)
+
+    monkeypatch.setattr(ResubscribeBackoff, "tried", noting)
+    monkeypatch.setattr(Subscription, "__init__", noting_size)
+    async with client.consumer("t", start="earliest"):
+        await until(lambda: sum(sizes) >= partitions)
+    assert sum(turns) >= partitions
+    assert max(turns) <= 2 * paging.SLICE_ENTRIES
+    assert sizes == [subscription_keeper.PARTITIONS_PER_SUBSCRIPTION] * 3

@@ -17,7 +17,7 @@ times a second:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -118,9 +118,13 @@ class OwnerChanges:
 
     def changed(self, topic: str) -> None:
         """Abandon the expectations of a topic whose partition has another owner now."""
+        self.check(list(self._expected.get(topic, ())))
+
+    def check(self, expectations: Iterable[Expectation]) -> None:
+        """Abandon those of the expectations whose partition has another owner now."""
         now = asyncio.get_running_loop().time()
-        for expectation in list(self._expected.get(topic, ())):
-            if expectation not in self._expected.get(topic, ()):
+        for expectation in expectations:
+            if expectation not in self._expected.get(expectation.topic, ()):
                 continue  # an `abandon` callback has removed it
             if not self._moved(expectation):
                 expectation.moved_at = None

@@ -53,9 +53,9 @@ async def in_slices(entries: list[EntryT]) -> AsyncIterator[list[EntryT]]:
         yield entries[start : start + SLICE_ENTRIES]
 
 
-def request_count(entries: int) -> int:
-    """Return the number of requests for a number of entries."""
-    return -(-entries // ENTRIES_PER_REQUEST_MAX)
+def request_count(entries: int, most: int) -> int:
+    """Return the number of requests for a number of entries, with at most `most` in each."""
+    return -(-entries // most)
 
 
 class MergedTopics:

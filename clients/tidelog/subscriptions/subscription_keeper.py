@@ -39,7 +39,7 @@ from tidelog.errors import (
 )
 from tidelog.model import Offset, TopicPartition
 from tidelog.requests import list_offsets
-from tidelog.requests.paging import in_requests, request_count
+from tidelog.requests.paging import in_requests, in_slices, request_count
 from tidelog.requests.record_filters import RecordFilter
 from tidelog.subscriptions import liveness_probe
 from tidelog.subscriptions.consumer_options import OnOutOfRange
@@ -50,6 +50,8 @@ from tidelog.subscriptions.subscription import Prefetched, Subscription
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.record_batch import RecordBatch
 
+PARTITIONS_PER_SUBSCRIPTION: Final = 1_024
+"""Maximum number of partitions of a subscription: to prepare and to check one takes some milliseconds."""
 SUBSCRIPTIONS_PER_NODE: Final = 4
 """Above this number of subscriptions at one node, its partitions are resubscribed together."""
 
@@ -328,7 +330,7 @@ class SubscriptionKeeper:
             self._liveness_probe.probe(self._subscriptions)
             self._switch_replicas()
             self._reclaim_credit()
-            self._begin_attempts(now)
+            await self._begin_attempts(now)
             try:
                 async with asyncio.timeout_at(self._wake_at(now)):
                     await self._wake_event.wait()
@@ -401,31 +403,43 @@ class SubscriptionKeeper:
 
     # ----------------------------------------------------------------------------------------- subscribing
 
-    def _begin_attempts(self, now: float) -> None:
+    async def _begin_attempts(self, now: float) -> None:
         """Subscribe the partitions that are due, with one task per owner."""
         groups: dict[Address | None, list[TopicPartition]] = {}
         owners: dict[Address | None, int] = {}
-        for where, current in self._subscription_of.items():
-            if where in self._paused:
-                continue
-            address = self._router.nearest_replica.address(*where) or self._router.metadata.owner_address(*where)
-            owners[address] = owners.get(address, 0) + 1
-            if current is None and self._may_attempt(where) and self._backoff.due_at(where, now) <= now:
-                groups.setdefault(address, []).append(where)
+        async for part in in_slices(list(self._subscription_of)):
+            for where in part:
+                if where in self._paused:
+                    continue
+                address = self._router.nearest_replica.address(*where) or self._router.metadata.owner_address(*where)
+                owners[address] = owners.get(address, 0) + 1
+                if self._is_due(where, now):
+                    groups.setdefault(address, []).append(where)
         many = len(self._subscriptions) + len(groups) + len(set(self._attempts.values()))
-        self._prefetch.subscription_count = max(many, sum(request_count(count) for count in owners.values()))
-        for address, partitions in groups.items():
+        self._prefetch.subscription_count = max(
+            many, sum(request_count(count, PARTITIONS_PER_SUBSCRIPTION) for count in owners.values())
+        )
+        for address, found in groups.items():
+            partitions = [where for where in found if self._is_due(where, now)]  # Some may have changed in between.
+            if not partitions:
+                continue
             self._merge_small_subscriptions(address, partitions)
             task = asyncio.get_running_loop().create_task(self._attempt(partitions), name="subscribe")
-            for where in partitions:
-                self._attempts[where] = task
-                self._backoff.tried(where, now)
+            self._attempts.update(dict.fromkeys(partitions, task))
             task.add_done_callback(partial(self._attempted, partitions))
+            async for part in in_slices(partitions):
+                for where in part:
+                    self._backoff.tried(where, now)
+
+    def _is_due(self, where: TopicPartition, now: float) -> bool:
+        return self._is_free(where) and self._may_attempt(where) and self._backoff.due_at(where, now) <= now
 
     def _merge_small_subscriptions(self, address: Address | None, partitions: list[TopicPartition]) -> None:
         """Resubscribe many small subscriptions of a node together with `partitions`."""
         there = [each for each, (connection, _) in self._subscriptions.items() if connection.address == address]
-        if len(there) >= SUBSCRIPTIONS_PER_NODE + request_count(sum(len(each.positions) for each in there)):
+        if len(there) >= SUBSCRIPTIONS_PER_NODE + request_count(
+            sum(len(each.positions) for each in there), PARTITIONS_PER_SUBSCRIPTION
+        ):
             for subscription in there:
                 partitions += [where for where in subscription.positions if where not in self._attempts]
                 self._restart(subscription)
@@ -450,14 +464,15 @@ class SubscriptionKeeper:
                 address = replica.connection.address
                 if replica.is_near:
                     mine = [each for each in (first, *rest) if self._router.nearest_replica.address(*each) == near]
-                    rest = [each for each in rest if each not in mine]
+                    taken = set(mine)
+                    rest = [each for each in rest if each not in taken]
                 elif replica.is_owner:
                     mine = [each for each in (first, *rest) if metadata.owner_address(*each) == address]
                     rest = []  # Partitions that have moved are subscribed by another attempt.
                 else:
                     more = dict.fromkeys(each for each in rest if address in metadata.replica_addresses(*each))
                     mine, rest = [first, *more], [each for each in rest if each not in more]
-                for part in in_requests(mine):
+                for part in in_requests(mine, PARTITIONS_PER_SUBSCRIPTION):
                     await self._subscribe(replica, part)
             except TidelogError as error:
                 if near is not None and near == self._router.nearest_replica.address(*first):
@@ -553,8 +568,8 @@ class SubscriptionKeeper:
                 )
         window.ready(partial(self._send_credit, connection, subscription_id))
         self.wake()  # the initial credit may have been zero
-        for name in names:
-            self._router.owner_changes.changed(name)  # A partition may have moved in the meantime.
+        # A partition may have moved in the meantime.
+        self._router.owner_changes.check([self._expected[where] for where in partitions if where in self._expected])
 
     def _owner_changed(
         self, subscription: Subscription, where: TopicPartition, error: TidelogError, *, is_near: bool
