@@ -11,7 +11,7 @@ One request is read at a time: bytes of later requests are not parsed until it i
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
@@ -41,6 +41,11 @@ from tidelog_gateway.http1.request_scope import scope_of
 from tidelog_gateway.problems import Problem
 from tidelog_proto.process.log_rate_limit import RateLimitedLog
 from tidelog_proto.tls.stream import SNIFFED_BYTES, begins_tls
+
+FIRST_REQUEST_S: Final = 1.0
+"""How long a stop waits for the first request of a connection, and for the rest of a head."""
+NEXT_REQUEST_S: Final = 0.05
+"""How long a stop waits for the next request of a connection: what has arrived is read."""
 
 
 def http_protocol_class(
@@ -126,6 +131,7 @@ class HttpConnection(asyncio.Protocol):
         """When the connection began to wait for its next request; None while a request is handled."""
         self._slot: ConnectionSlot | None = None
         self._upgraded = False
+        self._is_stopping = False
         self._first: bytes | None = b""
         """The first received bytes, until they are known not to begin TLS; then None."""
 
@@ -198,12 +204,27 @@ class HttpConnection(asyncio.Protocol):
         self._outlet.look()
 
     def shutdown(self) -> None:
-        """Close the connection because the process stops; after its answer if a request is being answered."""
+        """Close the connection because the process stops: after the answer, if there is a request or one is on its way.
+
+        A client that gets no answer cannot know whether its request was executed, so a connection whose request may
+        have been sent, but was not read yet, is not closed at once.
+        """
+        self._is_stopping = True
         self._begin_without_body()
-        if self._exchange is None or self._exchange.response_complete:
-            self.transport.close()
-        else:
+        if self._exchange is not None and not self._exchange.response_complete:
             self._exchange.keep_alive = False
+            return
+        wait_s = NEXT_REQUEST_S
+        if self._exchange is None or self._pending:
+            wait_s = min(FIRST_REQUEST_S, 0.5 * float(self._config.timeout_graceful_shutdown or 0))
+        # uvloop calls timers and callbacks before it reads sockets: the second callback runs after the next read.
+        call_soon = self._loop.call_soon
+        self._loop.call_later(wait_s, call_soon, call_soon, self._end_idle)
+
+    def _end_idle(self) -> None:
+        self._begin_without_body()
+        if not self._upgraded and not self._answering():
+            self.transport.close()
 
     # ----------------------------------------------------------------------------------------- for the exchange
 
@@ -311,7 +332,7 @@ class HttpConnection(asyncio.Protocol):
         self._exchange = exchange = Exchange(
             scope,
             self,
-            keep_alive=head.keep_alive,
+            keep_alive=head.keep_alive and not self._is_stopping,
             expects_continue=head.expects_continue,
             more_body=body is None,
             early_arrival=None if early is None else early.arrival,

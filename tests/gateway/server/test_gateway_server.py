@@ -10,7 +10,7 @@ import pytest
 from tests.gateway.conftest import Serve
 from tests.gateway.fake_log import FakeLog
 
-from tidelog_gateway.server import gateway_server
+from tidelog_gateway.server import gateway_server, http_protocol
 from tidelog_gateway.server.gateway_server import GatewayServer
 from tidelog_gateway.server.listeners import listen
 from tidelog_gateway.settings import GatewaySettings
@@ -62,6 +62,55 @@ async def test_an_idle_connection_is_closed_after_the_configured_time(serve: Ser
         await reader.readuntil(b'"alive"}')
         assert await asyncio.wait_for(reader.read(), 60) == b""
         writer.close()
+
+
+_LIVE = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+async def test_requests_that_clients_have_sent_when_a_stop_begins_are_answered(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_protocol, "FIRST_REQUEST_S", 20.0)
+    shutdown = GatewayServer.shutdown
+    async with serve(stop_timeout_s=60) as served:
+        clients = [socket.create_connection(("127.0.0.1", served.port), timeout=20) for _ in range(4)]
+        new, late, begun, kept = clients
+        begun.sendall(_LIVE[:9])
+        kept.sendall(_LIVE)  # the server accepts in order: the answer shows that it has accepted all
+        assert (await asyncio.to_thread(kept.recv, 4096)).endswith(b'"alive"}')
+
+        async def send_and_shut_down(server: GatewayServer, sockets: list[socket.socket] | None = None) -> None:
+            for client, data in ((new, _LIVE), (begun, _LIVE[9:]), (kept, _LIVE)):
+                client.sendall(data)  # the server reads nothing before it ends idle connections
+            asyncio.get_running_loop().call_later(0.3, late.sendall, _LIVE)
+            await shutdown(server, sockets)
+
+        monkeypatch.setattr(GatewayServer, "shutdown", send_and_shut_down)
+        stopping = asyncio.create_task(served.stop())
+        for client in clients:
+            with client, client.makefile("rb") as answer:
+                head, _, body = (await asyncio.to_thread(answer.read)).partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200 ")
+            assert b"connection: close" in head
+            assert body.endswith(b'"alive"}')
+        await stopping
+
+
+async def test_connections_without_a_request_delay_a_stop_by_a_bounded_time(
+    serve: Serve, server_log: list[str]
+) -> None:
+    async with serve(stop_timeout_s=20) as served:
+        silent, silent_writer = await asyncio.open_connection("127.0.0.1", served.port)
+        kept, kept_writer = await asyncio.open_connection("127.0.0.1", served.port)
+        kept_writer.write(_LIVE)
+        await kept.readuntil(b'"alive"}')
+        began_s = time.monotonic()
+        await served.stop()
+        took_s = time.monotonic() - began_s
+        assert (await kept.read(), await silent.read()) == (b"", b"")
+        silent_writer.close()
+        kept_writer.close()
+    assert (server_log, took_s < 10) == ([], True)
 
 
 def test_listening_on_a_port_in_use_is_an_error() -> None:
