@@ -37,19 +37,22 @@ class Running:
         return [pid for _, pid in sorted(numbered_children(self.process.pid))]
 
     def get(self, path: str) -> str:
-        """Return the answer over a new connection.
+        """Return the answer over a new connection; repeat a request that the gateway cannot answer in time.
 
         Raises:
             OSError, HTTPException: there is no answer.
         """
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
-        try:
-            connection.request("GET", path)
-            answer = connection.getresponse()
-            assert answer.status == 200, answer.read()
-            return answer.read().decode()
-        finally:
-            connection.close()
+        until = time.monotonic() + WAIT_S
+        while True:
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT_S)
+            with contextlib.closing(connection):
+                connection.request("GET", path)
+                answer = connection.getresponse()
+                text = answer.read().decode()
+            if answer.status != 503 or time.monotonic() > until:
+                assert answer.status == 200, text
+                return text
+            time.sleep(0.1)
 
     def metric(self, name: str) -> float:
         """Return the sum of a metric's samples."""
@@ -130,10 +133,15 @@ def wait_until(holds: Callable[[], object], *, within_s: float = WAIT_S) -> None
 
 def has_ended(pid: int) -> bool:
     """Whether a process has ended, reaped or not."""
+    return state_of(pid) in {"Z", ""}
+
+
+def state_of(pid: int) -> str:
+    """Return the letter of a process's state, see proc(5); "" if there is no such process."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
-        return True
+        return ""
 
 
 @contextlib.contextmanager

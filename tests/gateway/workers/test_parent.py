@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import http.client
 import json
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.gateway.workers.running import WaitingReads, gateway, has_ended, wait_until
+from tests.gateway.workers.running import WaitingReads, gateway, has_ended, state_of, wait_until
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 from websockets.typing import Subprotocol
@@ -133,9 +134,9 @@ def test_a_hanging_worker_does_not_delay_connections(node_address: str) -> None:
         try:
             began = time.monotonic()
             for _ in range(12):
-                assert httpx.get(f"{running.http}/livez", timeout=10).status_code == 200
-            assert time.monotonic() - began < 8, "another worker accepts for it after 2 s"
-            assert running.metric("tidelog_gateway_workers") == 1
+                assert httpx.get(f"{running.http}/livez", timeout=30).status_code == 200
+            assert time.monotonic() - began < 15, "another worker accepts for it after 2 s; it is killed after 20 s"
+            running.wait_for_workers(1)
         finally:
             os.kill(hung, signal.SIGCONT)
         running.wait_for_workers(2)
@@ -145,17 +146,33 @@ def test_a_hanging_worker_does_not_delay_connections(node_address: str) -> None:
 
 def test_a_worker_that_gets_sigterm_drains_and_is_replaced(node_address: str) -> None:
     with gateway("--bootstrap", node_address) as running:
-        httpx.post(f"{running.http}/v1/topics", json={"name": "drained"}).raise_for_status()
+        httpx.post(f"{running.http}/v1/topics", json={"name": "drained"}, timeout=30).raise_for_status()
         stopping = running.workers()[0]
         os.kill(stopping, signal.SIGTERM)
         while not has_ended(stopping):
-            assert httpx.post(f"{running.http}/v1/topics/drained/records", json=BODY, timeout=10).status_code == 200
+            answer, sent_s = publish_once(running.port, "drained")
+            # A worker that stops waits 1 s for the first request of a connection, and for the rest of a body.
+            assert answer == 200 or sent_s > 0.5, (answer, sent_s)
         running.wait_for_workers(2)
+
+
+def publish_once(port: int, topic: str) -> tuple[int | str, float]:
+    """Publish over a new connection; return the status or the error, and the seconds until the request was sent."""
+    path, body, headers = f"/v1/topics/{topic}/records", json.dumps(BODY), {"content-type": "application/json"}
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    began_s, sent_s = time.monotonic(), 0.0
+    with contextlib.closing(connection):
+        try:
+            connection.request("POST", path, body, headers)
+            sent_s = time.monotonic() - began_s
+            return connection.getresponse().status, sent_s
+        except (OSError, http.client.HTTPException) as error:
+            return repr(error), sent_s or time.monotonic() - began_s
 
 
 def test_requests_that_end_while_workers_drain_are_counted(node_address: str) -> None:
     with gateway("--bootstrap", node_address) as running:
-        httpx.post(f"{running.http}/v1/topics", json={"name": "counted"}).raise_for_status()
+        httpx.post(f"{running.http}/v1/topics", json={"name": "counted"}, timeout=30).raise_for_status()
         waiting = WaitingReads(running.port, "counted", 8)
         stopping = running.workers()
         for pid in stopping:
@@ -195,7 +212,7 @@ def test_a_second_signal_stops_all_at_once(node_address: str) -> None:
         time.sleep(0.5)
         assert running.process.poll() is None
         assert running.stop(signal.SIGTERM) == 1, "a worker was killed"
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 30, "a stop may take 60 s"
         assert all(map(has_ended, workers))
 
 
@@ -203,9 +220,11 @@ def test_workers_end_when_their_parent_is_killed() -> None:
     with gateway(*NOBODY) as running:
         workers = running.workers()
         os.kill(workers[1], signal.SIGSTOP)
+        # When its parent ends, the kernel continues a worker that is suspended by then, and no later one.
+        wait_until(lambda: state_of(workers[1]) == "T")
         running.process.kill()
-        wait_until(lambda: all(map(has_ended, workers)), within_s=25)
-        wait_until(lambda: is_refused(running.port), within_s=5)
+        wait_until(lambda: all(map(has_ended, workers)), within_s=60)
+        wait_until(lambda: is_refused(running.port))
 
 
 def test_websockets_survive_the_end_of_other_workers(node_address: str) -> None:
@@ -216,7 +235,7 @@ async def _hold_websockets(node_address: str) -> None:
     with gateway("--bootstrap", node_address) as running:
         address = running.http.replace("http", "ws") + "/v1/ws"
         sockets = await asyncio.gather(
-            *(connect(address, subprotocols=[Subprotocol("tidelog.v1.json")]) for _ in range(60))
+            *(connect(address, subprotocols=[Subprotocol("tidelog.v1.json")], open_timeout=60) for _ in range(60))
         )
         count = await asyncio.to_thread(running.metric, "tidelog_gateway_websockets")
         os.kill(running.workers()[0], signal.SIGKILL)
@@ -224,7 +243,7 @@ async def _hold_websockets(node_address: str) -> None:
         alive = 0
         for socket_ in sockets:
             try:
-                await asyncio.wait_for(await socket_.ping(), 5)
+                await asyncio.wait_for(await socket_.ping(), 30)
             except ConnectionClosed:
                 continue
             alive += 1
