@@ -136,16 +136,17 @@ async def test_pass_over_more_epochs_than_fit_one_decision_compacts_all_of_them(
 
 
 async def test_partition_that_is_being_moved_is_not_compacted_by_itself(
-    cluster: ClusterStand, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    partition = cluster.partition(await cluster.owner())
-    monkeypatch.setattr(type(partition.compaction), "check", lambda _: asyncio.sleep(0))
-    await configure(cluster, dirty_percent=0)
-    for _ in range(2):
-        await publish(cluster, (b"a", b"v" * 50_000))
-    assert partition.compaction.is_due()
-    monkeypatch.setattr(type(partition.state), "is_moving", property(lambda _: True))
-    assert not partition.compaction.is_due()
+    monkeypatch.setattr(compaction_module.Compaction, "check", lambda _: asyncio.sleep(0))
+    async with compacting(tmp_path) as cluster:
+        await configure(cluster, dirty_percent=0)
+        for _ in range(2):
+            await publish(cluster, (b"a", b"v" * 50_000))
+        partitions = [cluster.partition(name) for name in NODES]
+        await settled(lambda: any(one.compaction.is_due() for one in partitions), "no owner is to compact")
+        monkeypatch.setattr(type(partitions[0].state), "is_moving", property(lambda _: True))
+        assert not any(one.compaction.is_due() for one in partitions)
 
 
 async def test_epoch_is_compacted_when_its_last_record_is_as_old_as_the_lag(

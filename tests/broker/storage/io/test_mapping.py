@@ -109,25 +109,34 @@ def test_file_truncated_during_a_send_ends_only_the_connection(tmp_path: Path) -
 
 @needs_populate
 def test_populate_releases_the_gil(tmp_path: Path) -> None:
-    """The loop of the other thread goes on while a large part is taken in."""
+    """Another thread runs during a call: it sees that the call has begun and not ended."""
     path = tmp_path / "file"
     path.write_bytes(bytes(64 << 20))
     fd = os.open(path, os.O_RDONLY)
     mapping = RealMapping(fd)
     os.close(fd)
+    is_inside = was_seen = False
+
+    def populate() -> None:
+        nonlocal is_inside
+        until = time.monotonic() + 20
+        while not was_seen and time.monotonic() < until:  # a busy machine may not run the other thread in time
+            is_inside = True
+            mapping.populate(0, 64 << 20)
+            is_inside = False
+
     before = sys.getswitchinterval()
     sys.setswitchinterval(60)  # no forced switches: other threads run only when the GIL is released
     try:
-        worker = threading.Thread(target=mapping.populate, args=(0, 64 << 20))
+        worker = threading.Thread(target=populate)
         worker.start()
-        seen = 0
-        while worker.is_alive():
-            seen += 1
+        while worker.is_alive() and not was_seen:
+            was_seen = is_inside
             time.sleep(0)
         worker.join()
     finally:
         sys.setswitchinterval(before)
-    assert seen > 1
+    assert was_seen
     assert mapping.close()
 
 
