@@ -91,14 +91,14 @@ async def test_a_user_with_a_password_sees_what_an_administrator_permits(its: Se
         await dialog.get_by_role("button", name="Add", exact=True).click()
         rule = other.get_by_role("table", name="Rules").get_by_role("row").filter(has_text="topic:visits")
         await expect(rule).to_be_visible()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not await may_read(page, url):  # noqa: ASYNC110 - nodes apply a rule within a second
                 await asyncio.sleep(0.5)
         await rule.get_by_role("button", name="Remove").click()
         await dialog.get_by_role("button", name="Remove").click()
         await expect(rule).to_have_count(0)
         assert not [each for each in await its.admin.security.rules() if each.principal == "ann"]
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while await may_read(page, url):  # noqa: ASYNC110 - as above
                 await asyncio.sleep(0.5)
 
@@ -109,12 +109,14 @@ async def test_a_user_with_a_password_sees_what_an_administrator_permits(its: Se
 
 async def may_read(page: Page, url: str) -> bool:
     """Open the topic's records; return whether the record is shown, or else the reason."""
-    await page.goto(f"{url}/ui/#/topics")
+    await page.goto("about:blank")  # else the former view would still be shown
     await page.goto(f"{url}/ui/#/topic/visits?tab=records")
     shown = page.get_by_role("cell", name="first")
     refused = page.get_by_role("heading", name="Not allowed").or_(page.get_by_role("heading", name="This cannot be"))
-    await expect(shown.or_(refused)).to_be_visible()
-    return await shown.count() == 1
+    # The node refuses the records when a rule changes after it has described the topic.
+    unread = page.get_by_role("status").filter(has_text="has no permission")
+    await expect(shown.or_(refused).or_(unread).first).to_be_visible()
+    return await shown.is_visible()
 
 
 async def test_an_administrator_sets_changes_and_removes_a_quota(its: Secure) -> None:
@@ -160,8 +162,11 @@ async def test_a_read_only_page_offers_an_administrator_no_change(its: Secure) -
         await expect(page.get_by_text("read-only")).to_be_visible()
         await expect(page.get_by_role("cell", name="topic:visits")).to_be_visible()
         await expect(page.get_by_role("table", name="Quotas").get_by_role("cell", name="9")).to_be_visible()
-        for section in ("access", "nodes", "topics", "topic/visits?tab=settings", "topic/visits", "groups"):
+        sections = {"access": "Access", "nodes": "Nodes", "topics": "Topics", "groups": "Groups"}
+        for section, heading in (sections | {"topic/visits?tab=settings": "visits", "topic/visits": "visits"}).items():
+            await page.goto("about:blank")  # only the hash of the address changes: the former view would still be shown
             await page.goto(f"{its.stack.http_url}/ui/#/{section}")
             await expect(page.locator("main")).to_have_attribute("aria-busy", "false")
-            buttons = [await each.inner_text() for each in await page.locator("main").get_by_role("button").all()]
+            await expect(page.get_by_role("heading", level=1)).to_have_text(heading)
+            buttons = await page.locator("main").get_by_role("button").all_inner_texts()
             assert not [each for each in buttons if CHANGES.match(each)], section

@@ -138,6 +138,7 @@ async def test_charts_keep_the_proportions_of_their_text_on_a_phone(serve: Serve
         is_proportional = f"() => Math.abs(({scale})(document.querySelector('svg.plot')) - 1) < 0.02"
         await page.wait_for_function(is_proportional)
         await page.get_by_role("tab", name="Settings").click()
+        await expect(page.get_by_role("tab", name="Settings", selected=True)).to_be_visible()
         bar = page.get_by_role("tablist")
         assert await bar.evaluate("bar => bar.scrollWidth <= bar.clientWidth"), "a tab is out of sight"
 

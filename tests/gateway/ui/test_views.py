@@ -31,6 +31,7 @@ async def test_the_list_of_groups_shows_lags_of_a_bounded_number_of_groups(tmp_p
             await its.admin.commit(f"group-{number:02}", "t", {0: number % 2})
         lags: list[str] = []
         page.on("request", lambda request: lags.append(request.url) if request.url.endswith("/lag") else None)
+        await page.clock.set_fixed_time(0)  # a lag is requested again when it is 30 s old
         await opened(page, its, "groups")
         await expect(page.get_by_role("columnheader", name="Lag (offsets)")).to_be_visible()
         for name, lag in (("group-00", "3"), ("group-19", "2"), ("group-20", "\N{EN DASH}")):
