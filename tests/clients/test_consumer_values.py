@@ -89,9 +89,8 @@ async def test_poll_observes_its_timeout_and_yields_while_skipping(node: FakeNod
             if iterates:
                 assert await take(consumer, 1) == [1]
             else:
-                began = time.monotonic()
                 assert await consumer.poll(timeout_s=0.1) == []
-                assert time.monotonic() - began < 0.4
+                assert consumer.skipped < 800, "each record takes at least 0.5 ms: 0.4 s"
                 assert consumer.position() == {T0: consumer.skipped}
                 assert [record.value for record in await consumer.poll(timeout_s=20)] == [1]
             assert consumer.skipped == 1500

@@ -247,9 +247,8 @@ def test_poll_observes_its_timeout_while_skipping(client: Client) -> None:
 
     client.producer("t").send_many([*[b"no number"] * 1500, b"1"])
     with client.consumer("t", value_deserializer=slowly, on_undecodable="skip") as consumer:
-        began = time.monotonic()
         assert consumer.poll(timeout_s=0.1) == []
-        assert time.monotonic() - began < 1.5
+        assert consumer.skipped < 750, "each record takes at least 2 ms: 1.5 s"
         assert consumer.position() == {TopicPartition("t", 0): consumer.skipped}
         assert [record.value for record in consumer.poll(timeout_s=20)] == [1]
         assert consumer.skipped == 1500
