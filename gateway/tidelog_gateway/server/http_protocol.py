@@ -45,7 +45,7 @@ from tidelog_proto.tls.stream import SNIFFED_BYTES, begins_tls
 FIRST_REQUEST_S: Final = 1.0
 """How long a stop waits for the first request of a connection, and for the rest of a head."""
 NEXT_REQUEST_S: Final = 0.05
-"""How long a stop waits for the next request of a connection: what has arrived is read."""
+"""How long a stop waits for the next request of a connection that has had one: long enough to read what has arrived."""
 
 
 def http_protocol_class(
