@@ -32,6 +32,7 @@ SPENT_BY = {
     "delete": "deletions",
     "crash": "crashes",
     "tick": "ticks",
+    "lose": "losses",
     "cut": "cuts",
 }
 """Which bound an event uses up."""

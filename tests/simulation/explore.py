@@ -16,7 +16,7 @@ from tests.simulation.small_world import Bounds, SmallWorld
 from tests.simulation.truth import ViolationError
 
 WALK_STEPS = 250
-FURTHER_BOUNDS = ("roll_overs", "deletions", "crashes", "cuts", "ticks")
+FURTHER_BOUNDS = ("roll_overs", "deletions", "crashes", "cuts", "ticks", "losses")
 _WEIGHTS = {
     "deliver": 10,
     "repeat": 2,
@@ -28,6 +28,7 @@ _WEIGHTS = {
     "crash": 1,
     "start": 2,
     "tick": 1,
+    "lose": 1,
 }
 _PACES = [0.03, 0.3, 1.0, 1.0, 3.0]
 
@@ -36,7 +37,6 @@ def walk(seed: int, *, steps: int = WALK_STEPS) -> Found:
     """Follow random choices, with bounds of their own."""
     random = Random(f"walk {seed}")
     deletions = Random(f"deletions {seed}").choice([0, 0, 2, 4])
-    found = Found()
     world = SmallWorld(
         Bounds(
             publishes=random.randint(2, 6),
@@ -48,6 +48,12 @@ def walk(seed: int, *, steps: int = WALK_STEPS) -> Found:
             ticks=random.choice([0, 5, 20]),
         )
     )
+    return wander(world, random, steps=steps)
+
+
+def wander(world: SmallWorld, random: Random, *, steps: int = WALK_STEPS) -> Found:
+    """Follow random choices in a world that may have been led somewhere before."""
+    found = Found()
     # Each walk has random weights: events of low weight (a link, a node's writes) become late and out of order.
     likes: dict[str, float] = {}
     try:
@@ -96,6 +102,8 @@ def main() -> int:
     bounds = Bounds(**{name: getattr(arguments, name) for name in ("publishes", "takeovers", *FURTHER_BOUNDS)})
     if bounds.cuts and not arguments.in_order:
         parser.error("only connections break: --cuts goes with --in-order")
+    if bounds.losses > 1:
+        parser.error("one node may lose records, once: --losses 1")
     print("exploring ...", flush=True)
     found = explore(bounds, states_max=arguments.states, in_order=arguments.in_order)
     _show(found)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.machine import AGED_ERROR_US, Machine
 from tests.simulation.rot import lose_directory, rot, rot_sealed
-from tests.simulation.scenario import FURTHER_MIXTURES, MIXTURES, SCRIPTS, UNSAFE
+from tests.simulation.scenario import FURTHER_MIXTURES, MIXTURES, RESTARTED_OWNER, SCRIPTS, UNSAFE
 from tests.simulation.scripts import Scripts
 from tests.simulation.surroundings import Wishes
 
@@ -74,12 +74,12 @@ class Faults:
     def _mixture(self, kinds: list[str]) -> list[str]:
         """Draw the kinds of faults of this run: with everything at once, rare combinations never come."""
         mixture = self._world.scenario.mixture
-        if mixture in SCRIPTS:
+        if mixture in {*SCRIPTS, RESTARTED_OWNER}:
             return [mixture]
         few = MIXTURES.get(mixture) or FURTHER_MIXTURES.get(mixture)
         if few is not None:
             return list(few)
-        kinds = [kind for kind in kinds if kind != UNSAFE]
+        kinds = [kind for kind in kinds if kind not in {UNSAFE, RESTARTED_OWNER}]
         chosen = [kind for kind in kinds if self._random.random() < 0.5]
         if self._world.scenario.changes and "wishes" not in chosen:
             chosen.append("wishes")

@@ -32,6 +32,7 @@ from tests.simulation.scenario import (
     DELETED_AND_LOST,
     INDEXED,
     KEYED_REQUESTS,
+    RESTARTED_OWNER,
     RETENTION,
     SCRUBBED,
     SHARED_IDS,
@@ -145,6 +146,7 @@ SHELL = [
     Mutant("an owner confirmed by itself", shell.confirmed_at_once, mixture="late cut"),
     Mutant("refused behind what a node knows", shell.refused_behind_what_it_knows),
     Mutant("retention past the commit", retention.deletes_what_is_not_committed, mixture=RETENTION),
+    Mutant("doubt ended by a restarted owner", log.doubt_ended_by_a_restarted_owner, mixture=RESTARTED_OWNER),
 ]
 """Mutants of the node around its replicas, and of later worlds."""
 

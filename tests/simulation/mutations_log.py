@@ -17,6 +17,7 @@ from tidelog_broker.core.replication.ports import Batch, Position
 from tidelog_broker.core.replication.producers import ProducerTable
 from tidelog_broker.core.replication.replica import Replica
 from tidelog_broker.core.replication.replica_state import LogTail, ReplicaState
+from tidelog_broker.core.replication.source import Source
 from tidelog_broker.storage.engine.store import padded
 from tidelog_broker.storage.partition.copied_batches import LogPosition
 from tidelog_broker.storage.partition.partial_copy import PartialCopy
@@ -317,3 +318,12 @@ def doubt_ended_by_the_first_answer() -> Replacements:
         original(self, 0, now_ms)
 
     return [(CatchUp, "_finish", tail_fetched)]
+
+
+def doubt_ended_by_a_restarted_owner() -> Replacements:
+    """A copy that lost records counts again once it has what a restarted owner has, which may lack the same ones."""
+
+    def open_end(self: Source) -> int:
+        return self._state.tail.queued.offset
+
+    return [(Source, "_open_end", open_end)]

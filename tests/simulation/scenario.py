@@ -46,6 +46,12 @@ SCRIPTS: Final = (
 )
 """Sequences of faults, see `scripts`; each is a mixture of its own, without other faults."""
 
+RESTARTED_OWNER: Final = "restarted owner"
+"""A script that comes in seeds of its own, not among other faults; half of them have a flush other than ALWAYS."""
+
+RESTARTS: Final = 0.04
+"""In how many of the worlds it is so."""
+
 UNSAFE_MS: Final = 6000
 """How much longer it lasts than other scripts."""
 
@@ -188,7 +194,9 @@ def scenario_of(seed: int, mixture: str | None = None) -> Scenario:
         mixture = random.choice([*[""] * 7, *MIXTURES, *SCRIPTS])
         if Random(f"compaction {seed}").random() < COMPACTS:
             mixture = COMPACTION
-    scripted = mixture in SCRIPTS
+        if Random(f"restarted owner {seed}").random() < RESTARTS:
+            mixture = RESTARTED_OWNER
+    scripted = mixture in {*SCRIPTS, RESTARTED_OWNER}
     alone = mixture in {LIGHTS_OUT, UNSAFE}
     machines = random.choice([3, 3, 3, 3, 4, 5])
     factor = random.choice([3, 3, 3, 3, 3, 3, 3 if scripted else 2, min(4, machines), machines])
@@ -205,6 +213,7 @@ def scenario_of(seed: int, mixture: str | None = None) -> Scenario:
     aged = Random(f"aged {seed}")
     ages = mixture == AGES or (not mixture and aged.random() < AGED)
     ack_quorum = random.choice([majority, majority, majority, majority, factor, max(2, majority - 1)])
+    loses_unsynced = mixture in {"reboots", LIGHTS_OUT, *REBOOTS} or (mixture == RESTARTED_OWNER and seed % 2 == 0)
     return Scenario(
         seed=seed,
         mixture=mixture,
@@ -213,7 +222,7 @@ def scenario_of(seed: int, mixture: str | None = None) -> Scenario:
         partitions=random.choice(MANY if mixture == "reboot cut short" else FEW) if not alone else 1,
         replication_factor=factor,
         ack_quorum=ack_quorum,
-        flush=unsynced if random.random() < 0.25 or mixture in {"reboots", LIGHTS_OUT, *REBOOTS} else pb.ALWAYS,
+        flush=unsynced if random.random() < 0.25 or loses_unsynced else pb.ALWAYS,
         producers=random.choice([1, 2, 2]) if mixture != SHARED_IDS else 2 + seed % 2,
         consumers=1,
         loss=random.choice([0.0, 0.0, 0.01, 0.05, 0.15]),

@@ -18,6 +18,8 @@ processes may do anyhow, so a script breaks nothing that is right. One script ru
     rebooted holder  ... or loses power under a flush other than ALWAYS, and the others are away
     reboot cut short     the same, and it is killed before all of its logs are open again
     rebooted follower    the same, and before they are away the owner answers it once: the rest is on its way
+    restarted owner      the same, or it loses the directory of its copy; the owner, asked for the rest, starts again
+                         without what it had not written, and answers
     lights out       all machines lose power as soon as an epoch's end is decided, under a flush other than ALWAYS
     unsafe recover   see `recoveries`
 """
@@ -32,9 +34,10 @@ from typing import TYPE_CHECKING
 from tests.simulation.machine import Machine
 from tests.simulation.recoveries import Recoveries
 from tests.simulation.rot import lose_directory, rot
-from tests.simulation.scenario import LIGHTS_OUT, UNSAFE
+from tests.simulation.scenario import LIGHTS_OUT, RESTARTED_OWNER, UNSAFE
 from tests.simulation.stage import Cast, Script
 
+from tidelog_broker.core.replication.replica_state import syncs_appends
 from tidelog_proto import broker_pb2 as pb
 
 if TYPE_CHECKING:
@@ -69,6 +72,7 @@ class Scripts(Recoveries):
             "rebooted holder": partial(self._lost_holder, self._reboot),
             "rebooted follower": self._rebooted_follower,
             "reboot cut short": self._of_a_later_log(partial(self._lost_holder, self._reboot_cut_short)),
+            RESTARTED_OWNER: self._restarted_owner,
             LIGHTS_OUT: self._lights_out,
             UNSAFE: self._unsafe_recover,
         }
@@ -343,6 +347,41 @@ class Scripts(Recoveries):
             loser.start()
         self._join([loser], rest)
         yield self._random.uniform(600, 1200)
+
+    def _restarted_owner(self, cast: Cast) -> Script:
+        """A follower loses records that the owner has not written yet, and asks the owner, which starts again first."""
+        loser = self._faults.loser()
+        if loser is None or loser not in cast.others:
+            return
+        network, owner = self._world.network, cast.owner
+        rest = [one for one in cast.others if one is not loser]
+        holders, rest = rest[: cast.ack_quorum - 1], rest[cast.ack_quorum - 1 :]
+        copy = self._copy(owner, cast)
+        is_synced = copy is not None and syncs_appends(copy.replica.state.active)
+        self._part([owner], rest)
+        write_at_once = self._stall(owner)
+        yield self._random.uniform(100, 300)
+        network.hold(loser.node_id, owner.node_id, pb.Backfill)
+        yield from self._empty(loser) if is_synced else self._cut_power(loser)
+
+        def asks() -> bool:
+            replica = self._replica(loser, cast)
+            return replica is not None and replica.catch_up.deadline_ms is not None
+
+        yield from self._until(asks)
+        self._part(holders, self._world.machines)
+        owner.stop("killed before it has written what a follower has lost")
+        write_at_once()
+        yield 5
+        owner.start()
+        yield from self._until(lambda: self._replica(owner, cast) is not None)
+        network.release(loser.node_id, owner.node_id)
+        yield self._random.uniform(600, 1200)
+
+    def _cut_power(self, machine: Machine) -> Script:
+        machine.power_off("power off with what the owner has not written")
+        yield 10
+        machine.start()
 
     @staticmethod
     def _of_a_later_log(script: Callable[[Cast], Script]) -> Callable[[Cast], Script]:

@@ -21,6 +21,7 @@ from tidelog_broker.core.replication import effects as fx
 from tidelog_broker.core.replication.chain import EpochChain
 from tidelog_broker.core.replication.ports import Batch, Plan
 from tidelog_broker.core.replication.replica import Replica
+from tidelog_broker.core.replication.replica_state import Doubt, syncs_appends
 from tidelog_broker.core.topics import PartitionKey
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.header import unpack_header
@@ -46,6 +47,8 @@ class Bounds:
     """Connections that break and lose their messages in flight; only if messages keep their order."""
     ticks: int = 0
     """Times that a node runs its expired timers: sends again, gives up."""
+    losses: int = 0
+    """Times that one node loses records of the open epoch: those not synced, or all of them if appends are synced."""
 
 
 class Choice(NamedTuple):
@@ -87,6 +90,10 @@ class Node:
     queue: deque[fx.Write | fx.RebuildProducers] = field(default_factory=deque)
     known: dict[str, int] = field(default_factory=dict)
     """Incarnations of other nodes."""
+    synced: int = 0
+    """The end of the first epoch's records that a power cut does not take, if its appends are not synced."""
+    doubt: Doubt = ""
+    """Why the copy of the open epoch may lack records, as the disk has it."""
 
 
 class Hints:
@@ -118,11 +125,16 @@ class Hints:
 class SmallWorld:
     """See the module."""
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: Bounds, *, flush: pb.Flush = pb.ALWAYS) -> None:
+        """Begin with an epoch of node `a`; `flush` is the flush of that epoch, later ones have ALWAYS."""
         self.bounds = bounds
         self.now_ms = 0
+        self.loser: str | None = None
+        """The node that has lost records: no other one may, since that would be a quorum."""
         self.nodes = {node_id: Node(node_id) for node_id in NODES}
-        self.genesis = pb.EpochDescriptor(owner="a", owner_incarnation=1, placement=NODES, ack_quorum=QUORUM)
+        self.genesis = pb.EpochDescriptor(
+            owner="a", owner_incarnation=1, placement=NODES, ack_quorum=QUORUM, flush=flush
+        )
         self.truth = Truth(self.genesis, lambda node_id: False)
         self.flying: list[Flying] = []
         self.trace: list[str] = []
@@ -168,6 +180,8 @@ class SmallWorld:
             found.append(Choice("delete", name, name, lambda: self._delete(node)))
         if bounds.crashes:
             found.append(Choice("crash", name, name, lambda: self._crash(node)))
+        if bounds.losses and self.loser in {None, name}:
+            found.append(Choice("lose", name, name, lambda: self._lose(node)))
         if bounds.ticks and replica.deadline_ms is not None:
             found.append(Choice("tick", name, name, lambda: self._tick(node)))
         return found
@@ -239,6 +253,24 @@ class SmallWorld:
         node.replica = None
         node.queue.clear()
 
+    def _lose(self, node: Node) -> None:
+        """Cut the power of a node whose appends are not synced, or take the open epoch's directory from it."""
+        self.bounds.losses -= 1
+        self.loser = node.node_id
+        assert node.replica is not None
+        active = node.replica.state.active
+        node.replica = None
+        node.queue.clear()
+        is_short = not syncs_appends(active)
+        kept = node.synced if is_short else 0
+        stored = node.log.epochs.get(active.epoch, [])
+        if is_short or stored:
+            node.doubt = "short" if is_short else "damaged"
+        if stored:
+            node.log.epochs[active.epoch] = [one for one in stored if one.end.offset <= kept]
+        ends = {epoch: node.log.epoch_end(epoch) for epoch in node.log.epochs}
+        self.truth.reopened(node.node_id, {epoch: end[0] for epoch, end in ends.items() if end is not None})
+
     def _start(self, node: Node) -> None:
         node.boots += 1
         chain = EpochChain(self.genesis)
@@ -253,6 +285,7 @@ class SmallWorld:
             log=node.log,
             cluster_hints=Hints(node),
             now_ms=self.now_ms,
+            doubt=node.doubt,
         )
         node.replica = replica
         self.truth.start_watermark(replica, replica.state.high_watermark)
@@ -274,6 +307,8 @@ class SmallWorld:
                     node.queue.append(effect)
                 elif isinstance(effect, fx.ReadLog):
                     replica.read(effect, *node.log.read(effect), self.now_ms)
+        if not replica.state.doubt:
+            node.doubt = ""
         if self.truth.watermark_moved(replica, replica.state.high_watermark):
             self.truth.claim_committed(
                 replica.state.active.epoch, replica.state.high_watermark, f"the watermark of {node.node_id}"
@@ -318,6 +353,8 @@ class SmallWorld:
         else:
             node.log.perform(effect)
             end = node.log.epoch_end(effect.epoch)
+            if isinstance(effect, fx.SyncLog) and end is not None and not syncs_appends(self.genesis):
+                node.synced = end[0]
             self.truth.performed(node.node_id, effect, end)
             self.truth.require(not isinstance(effect, fx.SetAside), "I1", f"{node.node_id}: {effect}")
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import Random
 
 import pytest
 from tests.simulation.exhaustive import explore
-from tests.simulation.explore import walk
+from tests.simulation.explore import walk, wander
 from tests.simulation.mutants import MUTANTS, switched_on
 from tests.simulation.small_world import Bounds, SmallWorld
 from tests.simulation.truth import ViolationError
+
+from tidelog_proto import broker_pb2 as pb
 
 WALKS = 300
 
@@ -101,3 +104,53 @@ def test_an_old_acknowledgement_is_not_taken_for_one_of_the_next_epoch() -> None
     assert replica.state.tail.durable.offset == 1
     with switched_on(MUTANTS["acknowledgement by bare offset"]), pytest.raises(ViolationError, match="I3"):
         follow(SmallWorld(Bounds(publishes=2, takeovers=1, crashes=1)), OLD_ACK)
+
+
+LOST = [
+    # b and c acknowledge a record that the owner has not written; b loses it, and asks the owner for what it lacks.
+    *("write a *", "write b *", "write c *", "deliver a>b AppendBatch *", "deliver a>c AppendBatch *"),
+    *("publish a", "deliver a>b AppendBatch", "write b", "deliver a>c AppendBatch", "write c"),
+    *("deliver b>a ReplicationAck *", "deliver c>a ReplicationAck *"),
+    *("lose b", "start b", "tick a", "deliver a>b AppendBatch", "deliver a>c AppendBatch *"),
+]
+LOST_BY_TWO = [*LOST, "crash a", "start a", "write a *", "deliver b>a Backfill", "deliver a>b BackfillReply"]
+ENDED_BY_TWO = [
+    *("take over a", "deliver a>b PreVote", "deliver b>a PreVoteReply", "write a *"),
+    *("deliver a>b Seal", "write b *", "deliver b>a SealReply", "write a *", "deliver a>b OpenEpoch", "write b *"),
+]
+FLUSHES = pytest.mark.parametrize("flush", [pb.NEVER, pb.ALWAYS], ids=["a power cut", "a lost directory"])
+
+
+def losing_world(flush: pb.Flush, **bounds: int) -> SmallWorld:
+    usual = {"publishes": 1, "takeovers": 1, "crashes": 1, "losses": 1, "ticks": 1}
+    return SmallWorld(Bounds(**usual | bounds), flush=flush)
+
+
+@FLUSHES
+def test_a_restarted_owner_does_not_end_the_doubt_of_a_copy(flush: pb.Flush) -> None:
+    world = losing_world(flush)
+    follow(world, LOST_BY_TWO)
+    replica = world.nodes["b"].replica
+    assert replica is not None
+    assert world.truth.committed == {0: 1}
+    assert replica.state.doubt, "c alone has the record, and b has acknowledged it"
+    follow(world, ["take over a"])
+    world.settle()
+    for node in world.nodes.values():
+        assert node.replica is not None
+        assert (node.replica.state.active.epoch, node.replica.state.active.start_offset) == (1, 1)
+    with switched_on(MUTANTS["doubt ended by a restarted owner"]), pytest.raises(ViolationError, match="I6"):
+        follow(losing_world(flush), [*LOST_BY_TWO, *ENDED_BY_TWO])
+
+
+@FLUSHES
+def test_random_walks_from_a_loss_break_nothing(flush: pb.Flush) -> None:
+    def violation_of(seed: int) -> str:
+        world = losing_world(flush, publishes=3, takeovers=4, crashes=3, ticks=8)
+        follow(world, LOST)
+        found = wander(world, Random(f"loss {seed}"))
+        return "\n".join([*world.trace, found.violation]) if found.violation else ""
+
+    assert not any(map(violation_of, range(WALKS)))
+    with switched_on(MUTANTS["doubt ended by a restarted owner"]):
+        assert any(map(violation_of, range(WALKS)))

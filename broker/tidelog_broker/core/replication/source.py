@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from typing import Final
 
 from tidelog_broker.core.replication.effects import ReadLog, RebuildProducers
 from tidelog_broker.core.replication.ports import Position
 from tidelog_broker.core.replication.replica_state import ReplicaState
 from tidelog_proto import broker_pb2 as pb
+
+UNKNOWN_END: Final = 2**63
+"""End of the owner's log in an answer of a replica that is not the owner; a copy in doubt stays in doubt with it."""
 
 
 class Source:
@@ -78,9 +82,8 @@ class Source:
         """Send data read from the log."""
         state = self._state
         is_open = to.epoch == state.tail.epoch
-        # Include assigned offsets that are not written yet, because the receiver has to fetch those, too.
         sealed = not is_open and status in {pb.HELD, pb.DIVERGED}
-        source_end = state.decision(to.epoch).end_offset if sealed else state.tail.queued.offset
+        source_end = state.decision(to.epoch).end_offset if sealed else self._open_end()
         held = state.log.epoch_end(to.epoch) if sealed else None
         reply = pb.BackfillReply(
             status=status,
@@ -95,3 +98,11 @@ class Source:
             epoch_digest=held[1] if held is not None else None,
         )
         state.send(to.to, state.about(reply, to.epoch), batches)
+
+    def _open_end(self) -> int:
+        """Return the end of the open epoch as assigned by its owner, whether or not the records are written here.
+
+        A restarted owner does not know it: others may have acknowledged records that it had assigned and not written.
+        """
+        state = self._state
+        return state.tail.queued.offset if state.owner is not None else UNKNOWN_END

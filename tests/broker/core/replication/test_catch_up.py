@@ -11,6 +11,7 @@ from tests.broker.core.fetching_bench import FetchingBench
 
 from tidelog_broker.core.replication.acceptor import Opening
 from tidelog_broker.core.replication.ports import Batch, Position
+from tidelog_broker.core.replication.source import UNKNOWN_END
 from tidelog_proto import broker_pb2 as pb
 
 OPEN = run_of(descriptor(), 2, 3, 1)
@@ -130,6 +131,19 @@ def test_doubt_ends_when_the_owners_records_are_durable_here() -> None:
     assert trial.doubt == "short"
     trial.wrote()
     assert not trial.doubt
+
+
+def test_doubt_stays_when_the_answer_comes_of_a_restarted_owner() -> None:
+    trial = FetchingBench(doubt="short")
+    trial.catch_up.begin(0)
+    trial.reply(OPEN[:2], source_end=UNKNOWN_END)
+    trial.wrote()
+    trial.reply([], base=end_of(OPEN[:2]), source_end=UNKNOWN_END)
+    assert trial.catch_up.deadline_ms is None, "it has what that node has"
+    assert trial.doubt == "short"
+    trial.queue(OPEN[2:])
+    trial.wrote()
+    assert trial.doubt == "short"
 
 
 # --- for an OPEN_EPOCH ---------------------------------------------------------------------------------

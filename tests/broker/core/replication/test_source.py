@@ -8,7 +8,10 @@ from tests.broker.core.fetching_bench import FetchingBench, Past
 
 from tidelog_broker.core.replication.chain import EpochChain
 from tidelog_broker.core.replication.effects import ReadLog, RebuildProducers, Send
-from tidelog_broker.core.replication.ports import Position
+from tidelog_broker.core.replication.epoch_writer import Owner
+from tidelog_broker.core.replication.ports import Batch, Position
+from tidelog_broker.core.replication.producers import ProducerTable
+from tidelog_broker.core.replication.source import UNKNOWN_END
 from tidelog_proto import broker_pb2 as pb
 
 OPEN = run_of(descriptor(), 2, 3, 1)
@@ -18,6 +21,13 @@ ZERO = Position(0, 0)
 def serve(trial: FetchingBench, *, epoch: int = 0, at: Position = ZERO, end: int = 0, size: int = 1000) -> bool:
     ask = pb.Backfill(epoch=epoch, from_offset=at.offset, from_digest=at.digest, end_offset=end, max_bytes=size)
     return trial.source.on_ask("c", ask, 0)
+
+
+def owning(held: list[Batch]) -> FetchingBench:
+    """Return the replica as the owner of the open epoch."""
+    trial = FetchingBench(held=held)
+    trial.owner = Owner(trial.active, producers=ProducerTable())
+    return trial
 
 
 def test_durable_records_are_served_within_the_requested_range() -> None:
@@ -30,13 +40,23 @@ def test_durable_records_are_served_within_the_requested_range() -> None:
 
 
 def test_requester_with_all_records_gets_end_and_commit() -> None:
-    trial = FetchingBench(held=OPEN[:2])
+    trial = owning(OPEN[:2])
     trial.queue(OPEN[2:])
     trial.note_commit(4)
     serve(trial, at=end_of(OPEN[:2]))
     reply = trial.answer(pb.BackfillReply)
     assert (reply.status, reply.base_offset, reply.length, reply.commit_offset) == (pb.HELD, 5, 0, 4)
     assert reply.source_end_offset == 6, "offsets that are given out and not written yet are missing, too"
+
+
+def test_replica_that_does_not_own_the_open_epoch_gives_no_end_of_it() -> None:
+    """A restarted owner may lack records that it had assigned, and that others have acknowledged."""
+    trial = FetchingBench(held=OPEN[:2])
+    serve(trial, at=end_of(OPEN[:2]))
+    reply = trial.answer(pb.BackfillReply)
+    assert (reply.status, reply.source_end_offset) == (pb.HELD, UNKNOWN_END)
+    trial.source.reply(ReadLog("c", 0, 2, 5, 1000), [OPEN[1].data], end_of(OPEN[:1]), end_of(OPEN[:2]), pb.HELD)
+    assert trial.answer(pb.BackfillReply).source_end_offset == UNKNOWN_END
 
 
 def test_resumed_push_is_not_served_as_well() -> None:
@@ -119,7 +139,7 @@ def test_producer_state_is_served_at_batch_boundaries_only() -> None:
 
 
 def test_reply_contains_both_ends() -> None:
-    trial = FetchingBench(held=OPEN)
+    trial = owning(OPEN)
     base, end = end_of(OPEN[:1]), end_of(OPEN[:2])
     trial.source.reply(ReadLog("c", 0, 2, 6, 1000), [OPEN[1].data], base, end, pb.HELD)
     [send] = trial.take(Send)
