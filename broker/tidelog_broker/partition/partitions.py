@@ -39,8 +39,8 @@ _WORKER: Final = 0
 
 FOLLOWED_AT_ONCE: Final = 1_024
 """Maximum number of partitions of a topic that are handled in one turn of the event loop: about 4 ms."""
-PARTITION_OBJECTS: Final = 260
-"""About how many objects an open partition consists of."""
+PARTITION_BLOCKS: Final = 440
+"""About how many memory blocks an open partition has."""
 AWAKENED_AT_ONCE: Final = 128
 """Maximum number of partitions of one request that are being opened concurrently: each has a task."""
 
@@ -255,7 +255,7 @@ class Partitions:
         partition = Partition(self.tools, current or record, index, driver, work_key)
         self.by_topic.setdefault(topic_id, {})[index] = partition
         self._open_count += 1
-        count_long_lived(PARTITION_OBJECTS)
+        count_long_lived(PARTITION_BLOCKS)
         self.closed.discard(key)
         return partition
 
@@ -305,7 +305,7 @@ class Partitions:
         partitions, is_stored = self.of_topic(topic_id), bool(self.closed.count(topic_id))
         self.by_topic.pop(topic_id, None)
         self._open_count -= len(partitions)
-        count_long_lived(-len(partitions) * PARTITION_OBJECTS)
+        count_long_lived(-len(partitions) * PARTITION_BLOCKS)
         self.closed.forget_topic(topic_id)
         for key in [key for key in self._failed if key[0] == topic_id]:
             del self._failed[key]

@@ -18,6 +18,11 @@ from tidelog_proto.process import garbage_collection
 from tidelog_proto.process.garbage_collection import count_long_lived, tune_garbage_collection
 
 garbage_collection.CHECK_EVERY_S = 0.2
+load = sys.argv[1]
+if load == "objects":
+    garbage_collection.GROWN_WHEN_BUSY = 1_000_000
+if load == "memory":
+    garbage_collection.GROWN_BYTES = 32 * 1024 * 1024
 
 class Node:
     pass
@@ -37,9 +42,9 @@ def examined():
 async def freed(seen, timeout_s):
     until_s = time.monotonic() + timeout_s
     while seen() is not None and time.monotonic() < until_s:
-        if sys.argv[1] == "busy":
+        if load != "idle":
             sum(range(10_000))
-        await asyncio.sleep(0 if sys.argv[1] == "busy" else 0.05)
+        await asyncio.sleep(0.05 if load == "idle" else 0)
     return seen() is None
 
 async def main():
@@ -47,7 +52,9 @@ async def main():
     tune_garbage_collection(asyncio.get_running_loop())
     examined()
     first = cycle()
-    kept += [[] for _ in range(2_000_000 if sys.argv[1] == "busy" else 200_000)]
+    kept += [[] for _ in range(2_000_000 if load == "objects" else 400_000)]
+    if load == "memory":
+        kept.append(b"x" * 256 * 1024 * 1024)
     frozen, seen, most = gc.get_freeze_count(), weakref.ref(first), examined.most
     del first
     result = {"most": most, "frozen": frozen, "alive": seen() is not None, "freed": await freed(seen, 20)}
@@ -55,7 +62,7 @@ async def main():
     kept += [[] for _ in range(50_000)]
     seen = weakref.ref(second)
     del second
-    if sys.argv[1] == "idle":
+    if load == "idle":
         count_long_lived(200_000)
         kept += [[] for _ in range(200_000)]
         result["kept"] = not await freed(seen, 1)
@@ -73,7 +80,7 @@ def server(load: str) -> dict[str, Any]:
     return result
 
 
-@pytest.mark.parametrize("load", ["idle", "busy"])
+@pytest.mark.parametrize("load", ["idle", "objects", "memory"])
 def test_cycle_of_frozen_objects_is_freed(load: str) -> None:
     result = server(load)
     assert result["alive"], "the cycle was frozen"
