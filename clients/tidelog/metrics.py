@@ -1,4 +1,4 @@
-"""The interface of client metrics: the argument `metrics` of `Client`.
+"""What `Client` requires of its argument `metrics`.
 
 Any class with these methods works, without inheritance; `tidelog.prometheus.PrometheusMetrics` is one. The methods are
 called on the client's event loop (with `tidelog.sync`, in its thread), once per batch or frame and never per record;
@@ -12,7 +12,10 @@ from typing import Protocol
 
 
 class ClientMetrics(Protocol):
-    """Counts the work of producers, consumers and connections. Sizes are bytes of batches as sent, with headers."""
+    """What a `Client` requires of an object that counts its records, failures and connections.
+
+    Sizes are bytes of batches as sent, with headers.
+    """
 
     def sent(self, topic: str, records: int, size_bytes: int) -> None:
         """A batch was sent for the first time."""

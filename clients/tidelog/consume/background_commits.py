@@ -28,7 +28,7 @@ _log: Final = logging.getLogger("tidelog.consumer")
 
 
 class _Position(NamedTuple):
-    """A position and the id of its topic; None if the topic was not read at that time."""
+    """A position, and the id of its topic when the commit was scheduled; None if the topic was not read then."""
 
     offset: int
     topic_id: bytes | None
@@ -60,7 +60,7 @@ class BackgroundCommits:
         self._task: asyncio.Task[None] | None = None
 
     def add(self, positions: Mapping[TopicPartition, int], on_commit: OnCommit | None) -> None:
-        """Schedule a commit; it replaces pending positions of the same partitions.
+        """Schedule a commit, which replaces pending positions of the same partitions.
 
         Args:
             positions: partition -> next offset to read.
@@ -159,4 +159,6 @@ class BackgroundCommits:
 
 
 def _cancelled_error() -> TidelogError:
-    return ClosedError("the commit was cancelled before its answer; its positions may or may not be stored")
+    return ClosedError(
+        "the background commit was cancelled before a node answered; its positions may or may not be stored"
+    )

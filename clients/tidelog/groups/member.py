@@ -33,16 +33,18 @@ from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.names import OFFSETS_TOPIC
 
 WAIT_SHARE: Final = 4
-"""A long poll takes at most this fraction of the session or poll time-out.
+"""A heartbeat waits at the coordinator for at most the session time-out or poll time-out divided by this number.
 
 So when the coordinator fails, at least half of the session is left for its successor.
 """
 YIELD_INTERVAL_S: Final = 0.05
-"""How often an application that never waits yields to the member's heartbeats."""
+"""Interval at which an application that never waits yields to the member's heartbeats."""
 YIELD_STEPS: Final = 4
-"""Event loop iterations that process an answer and send the next heartbeat."""
+"""Number of event loop iterations that process an answer and send the next heartbeat."""
 LEAVE_TIMEOUT_S: Final = 2.0
+"""Time limit on close for commits in flight, and again for the message to the coordinator."""
 IDLE_CHECK_S: Final = 0.5
+"""Interval at which a member that left because the application was idle checks whether it asks for records again."""
 
 _log: Final = logging.getLogger("tidelog.consumer")
 
@@ -79,11 +81,12 @@ class GroupMember:
         self._is_waiting = is_waiting
         self.turn_at = 0.0
         self._born_us = time.time_ns() // 1000
-        """Constant across rejoins; otherwise two processes with one instance id would fence each other forever."""
+        """Time of creation, which does not change when the member rejoins: the coordinator fences the older one of two
+        processes with the same instance id; otherwise they would fence each other forever."""
         self._read = ", ".join(options.topics) if options.pattern is None else f"topics like {options.pattern.text!r}"
         self._membership: Membership | None = None
         self._is_known = False
-        """Whether a coordinator may know the member."""
+        """Whether a heartbeat was sent, so that a coordinator may know the member."""
         self._closed = False
         self._coordinator_partition: TopicPartition | None = None
         """The partition whose owner is the group's coordinator; None until the number of partitions is known."""
@@ -162,7 +165,7 @@ class GroupMember:
         self.turn_at = session_time() + left_s
 
     async def close(self, *, commits_in_hand: bool) -> None:
-        """Release all partitions and leave; a static member's partitions are reserved until its session expires."""
+        """Release all partitions and leave; a static member's partitions stay reserved until its session expires."""
         # `close` may run in a callback of the loop's own task, which `ended` does not cancel; this ends the loop.
         self._closed = True
         await cancel_all(self._running)

@@ -28,7 +28,7 @@ from tidelog_proto.batch.record_batch import RecordBatch
 
 
 class Assignment:
-    """The partitions of one consumer, with the position in each.
+    """Reads the partitions of one consumer, and queues their batches.
 
     Args:
         meter: counts received and taken batches; None without metrics.
@@ -36,8 +36,8 @@ class Assignment:
     Attributes:
         cursor: the positions of delivered records.
         topic_ids: name -> id of the topics that are or were read.
-        survives_deletion: called when a topic was deleted; returns whether reading continues without it.
-        loads: measures the load of each partition; None unless the group's assignor needs it. Set before reading
+        survives_deletion: called with the name of a deleted topic; returns whether reading continues without it.
+        loads: measures the load of each partition; None if the consumer is not a group member. Set before reading
             starts.
     """
 
@@ -59,8 +59,9 @@ class Assignment:
             skips_forbidden=options.pattern is not None,
         )
         self._paused: set[TopicPartition] = set()
-        """Partitions paused by the application. Nothing is delivered from them, nor from `_held_back`."""
+        """Partitions from which nothing is delivered because the application has paused them."""
         self._held_back: set[TopicPartition] = set()
+        """Partitions from which nothing is delivered until `release`; see `hold`."""
         self._watched: dict[str, Callable[[], None]] = {}
         self._at_once: Callable[[int, RecordBatch], bool] | None = None
         self._closed = False
@@ -200,7 +201,8 @@ class Assignment:
             if where not in self._keeper.partitions:
                 known = ", ".join(f"{topic}/{number}" for topic, number in sorted(self._keeper.partitions)[:20])
                 raise UnknownPartitionError(
-                    f"this consumer does not read {where.topic}/{where.partition}; it reads {known or 'nothing'}"
+                    f"this consumer does not read {where.topic}/{where.partition}; it reads "
+                    f"{len(self._keeper.partitions)} partitions (the first 20: {known or 'none'})"
                 )
 
     # ---------------------------------------------------------------------------------------------- reading
@@ -243,7 +245,7 @@ class Assignment:
         return self._counted(item)
 
     def put_back(self, batch: ConsumedBatch) -> None:
-        """Return a batch that was taken to the front of the queue."""
+        """Put a batch that was taken back to the front of the queue."""
         where, cost = TopicPartition(batch.topic, batch.partition), Credit(len(batch), batch.batch.header.length)
         self._prefetch.keep(cost)
         self._buffer.put_back(Prefetched(where, batch.batch, self._prefetch, cost))

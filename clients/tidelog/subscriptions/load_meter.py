@@ -50,13 +50,13 @@ class LoadMeter:
         self._reported = 0
 
     def begin(self, partitions: Iterable[TopicPartition]) -> None:
-        """Start to measure partitions."""
+        """Start measuring partitions."""
         now = self._now()
         for where in partitions:
             self._loads[where] = _PartitionLoad(now, now)
 
     def end(self, partitions: Iterable[TopicPartition]) -> None:
-        """Stop to measure partitions."""
+        """Stop measuring partitions."""
         for where in partitions:
             self._loads.pop(where, None)
 
