@@ -119,8 +119,12 @@ def test_a_range_that_ends_before_it_starts_is_refused() -> None:
     [
         ({"startingOffsets": '{"t":{"0":3,"1":0}}'}, "offsets 3 to 9 are deleted", OffsetRange("t", 0, 10, 100)),
         ({"startingOffsets": '{"t":{"0":9,"1":0}}'}, "offsets 9 to 9 are deleted", OffsetRange("t", 0, 10, 100)),
-        ({"startingOffsets": '{"t":{"0":101,"1":0}}'}, "offset 101 is after the", None),
-        ({"endingOffsets": '{"t":{"0":101,"1":50}}'}, "offset 101 is after the", OffsetRange("t", 0, 10, 100)),
+        ({"startingOffsets": '{"t":{"0":101,"1":0}}'}, "offset 101 is after the partition's end", None),
+        (
+            {"endingOffsets": '{"t":{"0":101,"1":50}}'},
+            "offset 101 is after the partition's end",
+            OffsetRange("t", 0, 10, 100),
+        ),
         (
             {"startingOffsets": '{"t":{"0":3,"1":0}}', "endingOffsets": '{"t":{"0":6,"1":50}}'},
             "offsets 3 to 5 are deleted",
