@@ -49,11 +49,11 @@ class ClientPlan:
     """The parameters of the benchmark.
 
     Attributes:
-        records: for each loop in a round.
+        records: number of records that each loop publishes or reads in a round.
         size_bytes: size of a value.
-        partitions: partitions of each topic.
+        partitions: number of partitions of each topic.
         rounds: number of rounds.
-        flush: of the topics.
+        flush: the `flush` setting of the topics.
         kafka: HOST:PORT of a broker to compare with, or None.
         data: directory for temporary files.
     """

@@ -1,4 +1,4 @@
-"""The same loops around confluent-kafka, against an existing Kafka broker.
+"""The loops of `client_loops` around confluent-kafka, against an existing Kafka broker.
 
 confluent-kafka is imported on demand: it is not a dependency of the project. Its calls block, so call these functions
 in a thread.
@@ -87,7 +87,7 @@ class KafkaLoops:
                 return name
             if time.monotonic() >= give_up:  # right after its start, a broker may not list its topics yet
                 raise CommandFailed(
-                    f"the broker at {self._bootstrap} did not create the topic: {refused or topic.error}"
+                    f"the broker at {self._bootstrap} did not create the topic {name}: {refused or topic.error}"
                 )
             time.sleep(LOOK_S)
 
