@@ -1,4 +1,4 @@
-"""Session deadlines of group members, and the caller of each member.
+"""Session deadlines of group members, and the access of each member's principal.
 
 Times are arguments, in seconds of any monotonic clock.
 """
@@ -50,11 +50,11 @@ class Sessions:
             self._order = sorted((deadline, each) for each, deadline in self._deadlines.items())
 
     def reads_for(self, who: MemberKey, reader: MemberAccess) -> None:
-        """Set the caller of a member."""
+        """Set the access of a member's principal."""
         self._readers[who] = reader
 
     def reader(self, who: MemberKey) -> MemberAccess | None:
-        """Return the caller of a member; None before its first heartbeat."""
+        """Return the access of a member's principal; None before the member's first heartbeat."""
         return self._readers.get(who)
 
     def forget(self, members: Iterable[MemberKey]) -> None:
