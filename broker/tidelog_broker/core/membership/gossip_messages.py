@@ -245,4 +245,6 @@ def _unpacked(record: bytes) -> Member:
 def _check_text(what: str, text: str, bytes_max: int) -> None:
     size_bytes = len(text.encode("utf-8", "surrogatepass"))
     if not 1 <= size_bytes <= bytes_max or not text.isprintable():
-        raise ValueError(f"{what} must be 1 to {bytes_max} bytes of printable text, got {size_bytes} bytes")
+        raise ValueError(
+            f"{what} must be 1 to {bytes_max} bytes of printable text, got {size_bytes} bytes: {text[:80]!r}"
+        )

@@ -59,7 +59,7 @@ class NodeRegistry:
         return self._by_id.get(node_id)
 
     def live(self) -> list[pb.NodeRecord]:
-        """Return the registered nodes by id, running or not."""
+        """Return the registered nodes, running or not, sorted by id."""
         return [record for _, record in sorted(self._by_id.items()) if not record.removed]
 
     def records(self) -> Iterator[pb.NodeRecord]:
@@ -192,10 +192,10 @@ def identity_fault(
 
 
 def _another_directory(node_id: str, *, is_new: bool) -> str:
-    what = "is new, but the cluster has registered" if is_new else "does not belong to the registered"
+    what = "is new" if is_new else "is another one"
     return (
-        f"the data directory {what} node {node_id!r} with data: start the node with its own directory, or with "
-        "--replace for a new id"
+        f"the data directory {what}, but the cluster has registered node {node_id!r} with its own: start the node with "
+        "that directory or, if it is lost, with --replace, which gives it a new id"
     )
 
 
@@ -226,7 +226,8 @@ def check_node(record: pb.NodeRecord) -> None:
         _text("a feature or version", name, FEATURE_CHARS_MAX)
     if len(record.directory_id) not in {0, DIRECTORY_ID_BYTES}:
         raise ProtocolError(
-            pb.INVALID_REQUEST, f"directory_id must have {DIRECTORY_ID_BYTES} bytes, got {len(record.directory_id)}"
+            pb.INVALID_REQUEST,
+            f"directory_id must be empty or have {DIRECTORY_ID_BYTES} bytes, got {len(record.directory_id)}",
         )
 
 
