@@ -29,7 +29,8 @@ WAITING_MAX: Final = 64
 """Limit of callers that wait for a load; others are refused with a retry."""
 FETCH_S_MAX: Final = 4.0
 LOAD_INTERVAL_MIN_S: Final = 3.0
-"""Minimum interval between the starts of two loads. With `FETCH_S_MAX` it is less than a client waits for HELLO."""
+"""Minimum interval between the starts of two loads. Together with `FETCH_S_MAX` it is shorter than the time for which a
+client waits for the answer to HELLO."""
 
 
 class _Waiting(NamedTuple):
@@ -157,7 +158,8 @@ class Jwks:
         except (OSError, ValueError) as error:
             self._failed()
             if str(error) != self._problem:
-                why = f"cannot load the keys of tokens from {self._source}: {error}; the previous keys stay in use"
+                until_then = "tokens cannot be verified" if self._keys is None else "the previous keys stay in use"
+                why = f"cannot load the keys of tokens from {self._source}: {error}; {until_then} until a load succeeds"
                 log.error("%s", why)  # noqa: TRY400 - the message suffices
             self._problem = str(error) or type(error).__name__
         else:
