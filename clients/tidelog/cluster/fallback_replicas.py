@@ -19,7 +19,10 @@ from tidelog.cluster.metadata import Metadata
 from tidelog.errors import NodeUnreachableError, NotOwnerError, TidelogError
 
 FALLBACK_AFTER_S: Final = 1.0
-"""How long an owner may fail to answer before another replica is read, and how long a fallback may take to connect."""
+"""Time without an answer after which another replica is read instead of the owner.
+
+It is also the time limit for connecting to that replica.
+"""
 
 
 class ReadReplica(NamedTuple):

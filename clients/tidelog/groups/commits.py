@@ -133,8 +133,8 @@ class GroupCommits:
         membership = self._membership()
         if membership is None or not membership.is_joined:
             raise MemberFencedError(
-                f"this consumer is currently not a member of group {self._group!r}; nothing was committed. The consumer "
-                "joins by itself; commit again then"
+                f"this consumer is currently not a member of group {self._group!r}; nothing was committed. The "
+                "consumer joins by itself; commit again then"
             )
         self._in_flight += 1
         self._none_in_flight.clear()
@@ -237,8 +237,8 @@ async def store_or_log(commits: GroupCommits, positions: Mapping[TopicPartition,
     try:
         failed = (await commits.store(moved)).failed
     except TidelogError as error:
-        why_none = describe_error(error)
-        _log.warning("group %r: the positions of %d partitions were not stored: %s", group, len(moved), why_none)
+        reason = describe_error(error)
+        _log.warning("group %r: the positions of %d partitions were not stored: %s", group, len(moved), reason)
         return
     refused = {where: error for where, error in failed.items() if not isinstance(error, UnknownTopicError)}
     if refused:

@@ -93,7 +93,7 @@ class Delivery:
             raise copy_of_error(self.error)
 
     def add_waiters(self, waiters: list[asyncio.Future[None]]) -> None:
-        """Complete the futures when the outcome is known; called before it is known."""
+        """Add futures that are completed when the outcome is known; called only before the outcome is known."""
         self.watched = True
         self._waiters += waiters
 
@@ -256,8 +256,8 @@ class OutgoingBatch:
         base_sequence: sequence number of the first record.
         deadline: event loop time at which the batch expires, in seconds.
         maybe_stored: whether some attempt ended with an unknown outcome; reset only with new sequence numbers.
-        last_error: the error of the newest attempt.
-        expected: the newest attempt; None after its answer, and after it was abandoned.
+        last_error: the error of the last failed attempt.
+        expected: the attempt in flight; None after its answer, and after it was abandoned.
         count: number of records.
         length: size of the encoded batch in bytes.
     """

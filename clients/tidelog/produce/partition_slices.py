@@ -31,9 +31,9 @@ class PartitionSlicer:
     """Splits the columns of one producer.
 
     Args:
-        options: of the partition queues; they limit the size of a batch.
+        options: options of the partition queues, which limit the size of a batch.
         preparation: the producer's record preparation, with its partitioner.
-        queues: one of them gets the rows without a key.
+        queues: the partition queues; the least loaded one gets the rows without a key.
     """
 
     def __init__(self, options: QueueOptions, preparation: RecordPreparation, queues: PartitionQueues) -> None:

@@ -1,8 +1,8 @@
 """Names of producers, and the producer ids and epochs that are derived from them.
 
 The name determines the producer id, so all producers with a name are instances of one producer. Their epochs, in steps
-of `EPOCHS_PER_INSTANCE`, determine which is the newest. Each piece of a longer work has a range of instances above
-those of all earlier pieces.
+of `EPOCHS_PER_INSTANCE`, determine which is the newest. Each piece of a longer work has a range of epochs above those
+of all earlier pieces.
 """
 
 from __future__ import annotations
