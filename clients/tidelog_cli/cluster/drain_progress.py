@@ -73,7 +73,7 @@ def fetch_progress_of(cluster: ClusterStatus) -> Progress:
 async def watch(client: Client, tell: Callable[[ClusterStatus], Progress]) -> None:
     """Poll the cluster until the operation is complete; print changes to stderr, and the end to stdout.
 
-    Standard output gets nothing before: the command succeeds even if its confirmation cannot be written.
+    Nothing is written to stdout before the end, because a failed write to it ends the command with exit code 0.
     """
     last = ""
     while True:

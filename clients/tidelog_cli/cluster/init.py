@@ -181,8 +181,8 @@ def command(directory: Path, node_id: str, data: Path | None = None, *, secured:
     """Return the command that starts a founder whose machine has the files in the same directory.
 
     Args:
-        node_id: the founder's.
-        data: its data directory; by default a subdirectory of `directory` with its node id.
+        node_id: the founder's node id.
+        data: the founder's data directory; by default a subdirectory of `directory` with its node id.
         secured: whether the cluster uses TLS and authentication.
     """
     return [
@@ -224,7 +224,9 @@ def founder(text: str) -> dict[str, Any]:
     node_id, equals, place = address.partition("=")
     if not equals or not _ID.fullmatch(node_id) or not _is_plain(node_id):
         raise _wrong(
-            text, "must begin with an id of up to 128 printable characters, but not ., .. or a leading -, and ="
+            text,
+            "must begin with an id and =; the id has 1 to 128 printable characters, but no spaces and none of , : / =, "
+            "does not begin with -, and is not . or ..",
         )
     host, port = _host_and_port(text, place)
     node: dict[str, Any] = {"node_id": node_id, "host": host, "port": port}
@@ -240,7 +242,7 @@ def founder(text: str) -> dict[str, Any]:
             case "role" if value in _ROLES:
                 node.setdefault("roles", []).append(value)
             case _:
-                raise _wrong(text, f"unknown option {option!r}")
+                raise _wrong(text, f"unknown option or invalid value: {option!r}")
     return node
 
 

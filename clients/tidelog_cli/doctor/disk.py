@@ -18,7 +18,7 @@ SYNC_BYTES: Final = 4096
 WRITE_BYTES: Final = 32 << 20
 WRITE_CHUNK_BYTES: Final = 1 << 20
 BUDGET_S: Final = 5.0
-"""Time limit of the measurement; on a very slow disk fewer syncs are measured."""
+"""Time limit for the syncs; on a very slow disk fewer than `SYNCS` are measured."""
 
 FREE_SHARE_MIN: Final = 0.1
 FREE_BYTES_MIN: Final = 5 << 30
@@ -40,7 +40,7 @@ UNSUITABLE: Final = (
         "mount a volume, and set data to a directory in it",
     ),
 )
-"""Beginnings of types of file systems, what is wrong with them, and the remedy."""
+"""Prefixes of types of file systems, the problem with these types, and the remedy."""
 
 
 def check_data(data: Path) -> Iterator[Finding]:

@@ -245,7 +245,7 @@ async def _check_beginnings(client: Client, topic: str, group: str, begin: int) 
 
 
 async def _check_range(client: Client, topic: str, positions: Mapping[int, int], begin: int) -> None:
-    """Check that an offset in `--from` is within the partitions."""
+    """Refuse an offset in `--from` that is before the first offset or after the end of a partition."""
     numbers = [partition for partition, position in positions.items() if position == begin]
     ends: dict[int, Offset] = {}
     with contextlib.suppress(TimeoutError):  # Without a quorum the end is unknown, which `Ends` reports.

@@ -375,7 +375,9 @@ def _as_timestamps(column: AnyArray, name: str) -> AnyArray:
 
 
 def _without_time(name: str, rows: int) -> CommandFailed:
-    return CommandFailed(f"column {name!r} has {rows:,} rows without a time")
+    return CommandFailed(
+        f"column {name!r} has no time in at least {rows:,} rows; add the times, or omit --timestamp-field"
+    )
 
 
 def _stamps(moments: list[Any], name: str) -> AnyArray:

@@ -80,8 +80,8 @@ class NullReports:
         if not one.column_type:
             return not_objects(topic, records, one.first, '"')
         return (
-            f"{topic}: column {name!r} is null in {records}, because it is {one.column_type} by the sampled records; "
-            f"{one.first}. The column value has it; a larger --sample may make the column text"
+            f"{topic}: column {name!r} is null in {records}, because it is {one.column_type} according to the sampled "
+            f"records; {one.first}. The column value has the whole record; a larger --sample may make the column text"
         )
 
 

@@ -225,7 +225,7 @@ def view_of(frame: DataFrame, topic: str, shape: Shape, metric: str | None = Non
     """Return a topic's columns from those of the data source, see `columns`.
 
     Args:
-        frame: of the data source.
+        frame: the columns of the data source.
         topic: the topic's name.
         shape: its columns.
         metric: name of the observed metric that counts values that are not JSON objects, and has the first one. It
@@ -286,7 +286,10 @@ def _with_fields(rows: DataFrame, shape: Shape, at: Mapping[str, str], metric: s
 
 
 def _is_beyond(value: Column, safe: Column) -> Column:
-    """Return whether JSON for Spark is invalid: beyond a limit, with a number as a name or a lone surrogate."""
+    """Return whether a value that Spark parses as JSON is not JSON by the rules of `tidelog_proto.text.json_text`.
+
+    Such a value has a number as a name or a lone surrogate, or exceeds the limits of nesting and of a number's length.
+    """
     from pyspark.sql import functions as sql  # noqa: PLC0415
 
     mark = NUMBERS.mark

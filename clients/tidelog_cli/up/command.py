@@ -131,8 +131,8 @@ def _warn_of_variables(security: LocalSecurity) -> None:
         return
     remedy = f"; pass --allow-origin instead of {ALLOWED_ORIGINS_VARIABLE}" if ALLOWED_ORIGINS_VARIABLE in names else ""
     sys.stderr.write(
-        f"warning: not passed on to a secure node or gateway, because another cluster may need them: {', '.join(names)}"
-        f"{remedy}\n"
+        "warning: a secure node or gateway does not get these environment variables, which may be those of another "
+        f"cluster: {', '.join(names)}{remedy}\n"
     )
 
 

@@ -189,8 +189,8 @@ def test_failed_write_leaves_no_files(
         ("log1=h,gossip_port=x", "'x' is not a port"),
         ("log1=h,zone=", "is empty or repeated"),
         ("log1=h,zone=a,zone=b", "is empty or repeated"),
-        ("log1=h,role=king", "unknown option"),
-        ("log1=h,colour=red", "unknown option"),
+        ("log1=h,role=king", "unknown option or invalid value: 'role=king'"),
+        ("log1=h,colour=red", "unknown option or invalid value: 'colour=red'"),
     ],
 )
 def test_invalid_node_is_refused_with_the_expected_shape(text: str, what: str) -> None:
