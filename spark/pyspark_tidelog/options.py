@@ -200,7 +200,8 @@ def parse_options(raw_options: Mapping[str, str], *, streaming: bool = False) ->
     """Parse the reader's options (names in any case).
 
     Args:
-        streaming: for a stream, which starts at the latest offsets by default and has no end.
+        streaming: whether the options are those of a stream, which starts at the latest offsets by default and has no
+            end.
 
     Raises:
         OptionError: an option is unknown, missing, contradictory or malformed.

@@ -90,7 +90,7 @@ def write_bundle(path: Path, *, replace: bool) -> Bundle:
     """Write the zip, and return its description.
 
     Args:
-        path: its path, which must end in `.zip` for Spark.
+        path: path of the zip, which must end in `.zip` for Spark.
         replace: overwrite an existing file.
 
     Raises:

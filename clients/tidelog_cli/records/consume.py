@@ -50,9 +50,9 @@ class Reading:
     """Progress of each partition, and its end.
 
     Attributes:
-        positions: by partition, the next offset to write.
-        ends: by partition, the end offset; empty to read continuously.
-        records_left: how many records may still be written; None for no limit.
+        positions: partition -> the next offset to write.
+        ends: partition -> its end offset; empty to read continuously.
+        records_left: number of records that may still be written; None for no limit.
         unbegun: partitions whose start is still unknown.
         unended: partitions whose end is not confirmed yet.
     """

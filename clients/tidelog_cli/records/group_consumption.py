@@ -36,11 +36,11 @@ async def follow_as_member(
     """Print the records of this member's partitions until the command is interrupted.
 
     Args:
-        start: where to start in partitions without a position of the group.
+        start: the start in partitions in which the group has no committed position.
         key: only records with this key.
         tag: only records with this tag.
-        max_records: how many records to print; None for no limit.
-        write: prints the first records of a batch; blocking.
+        max_records: maximum number of records to print; None for no limit.
+        write: prints the given number of records from the start of a batch; may block.
     """
 
     async def keep_beginnings(partitions: frozenset[TopicPartition]) -> None:

@@ -63,10 +63,10 @@ class Fields:
     Attributes:
         key: the JSON field or column for the key.
         timestamp: the JSON field or column for the timestamp: ISO 8601 or ms since 1970.
-        key_delimiter: for lines: separates the key at the start of the line from the value.
-        types: for CSV: column -> type; other columns are text.
-        skip_rows: for CSV: number of rows after the header to skip.
-        delimiter: for CSV: separates the fields; None: see `rows_of`.
+        key_delimiter: separates the key at the start of a line from the value; only for the format `lines`.
+        types: column -> type, where other columns are text; only for CSV.
+        skip_rows: number of rows to skip after the header; only for CSV.
+        delimiter: separates the fields (None: see `rows_of`); only for CSV.
     """
 
     key: str | None = None

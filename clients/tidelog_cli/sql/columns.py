@@ -100,7 +100,7 @@ class Shape:
         hidden: fields that do not become columns, because a column has their name or there are too many fields.
         decimals: precision and scale of DECIMAL fields.
         sampled: number of sampled values; 0 if none of them was parsed.
-        others: how many of them are not JSON objects.
+        others: number of sampled values that are not JSON objects.
     """
 
     values: ValueKind
@@ -314,7 +314,7 @@ class SafeNumbers:
     Attributes:
         mark: random prefix of the strings, so that no record contains it.
         appended: the number that is appended to the text.
-        end: its replacement.
+        end: the string that replaces the appended number.
     """
 
     appended: Final = " 0"

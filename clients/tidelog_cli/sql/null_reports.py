@@ -56,7 +56,7 @@ class NullReports:
             topic: the topic's name.
             name: the field; empty if the value is not a JSON object.
             column_type: type of the field's column; empty if the value is not a JSON object.
-            record: its position, with the field's text or the value.
+            record: position of the record, with the text of the field, or of the whole value.
         """
         place = record.partition, record.offset
         record = record._replace(text=record.text[:TEXT_CHARS_MAX])

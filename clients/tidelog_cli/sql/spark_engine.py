@@ -227,7 +227,7 @@ def view_of(frame: DataFrame, topic: str, shape: Shape, metric: str | None = Non
     Args:
         frame: the columns of the data source.
         topic: the topic's name.
-        shape: its columns.
+        shape: the topic's columns.
         metric: name of the observed metric that counts values that are not JSON objects, and has the first one. It
             makes Spark parse all values.
     """

@@ -24,7 +24,7 @@ class Topics:
     Args:
         bootstrap: the value of --bootstrap.
         kinds: kinds of values by topic; None for all others.
-        sample: how many records are sampled.
+        sample: approximate number of records that are sampled.
         quote: the engine's quote for names.
 
     Attributes:

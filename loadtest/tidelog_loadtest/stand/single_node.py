@@ -32,7 +32,7 @@ class Stand:
         bootstrap: the node's address.
         probe_port: the limit probe's port on loopback.
         product_pids: names and ids of the processes measured in a product run: the client, and the node if it is local.
-        probe_pids: the same for a run of the probe.
+        probe_pids: names and ids of the processes measured in a run of the probe.
         directory: directory for the files of both.
         client_options: options of the product's client.
         probe_tls: TLS settings of the probe's clients; None: no TLS.
