@@ -43,7 +43,7 @@ class Narrowed:
     tag: str | None = None
 
     def of(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-        """Return the intersection with ranges, without empty ones."""
+        """Return the parts of ranges that are within these bounds, without empty ones."""
         left = [
             replace(each, start=max(each.start, self.first), end=min(each.end, self.end))
             for each in ranges

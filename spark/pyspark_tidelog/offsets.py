@@ -247,7 +247,7 @@ def _parts(whole: OffsetRange, count: int) -> list[OffsetRange]:
 
 
 def _wanted(position: Position, partitions: Sequence[TopicPartition], name: str) -> dict[TopicPartition, int]:
-    """Return the offsets by partition in `position`; empty for `earliest`, `latest` and times."""
+    """Return the offsets by partition in `position`; empty for `earliest`, `latest` and timestamps."""
     if isinstance(position, AtOffsets):
         return _for_exactly(position.offsets, partitions, name)
     return {}
@@ -294,7 +294,7 @@ def _clip(requested: OffsetRange, bounds: Bounds) -> tuple[OffsetRange, list[str
 def _for_exactly(
     numbers: Mapping[str, Mapping[int, int]], partitions: Sequence[TopicPartition], name: str
 ) -> dict[TopicPartition, int]:
-    """Flatten numbers by topic and partition; these must be exactly the chosen partitions."""
+    """Return the numbers of option `name` by partition; the option must name exactly the chosen partitions."""
     flat = {TopicPartition(topic, p): number for topic, of in numbers.items() for p, number in of.items()}
     missing = sorted(set(partitions) - set(flat))
     extra = sorted(set(flat) - set(partitions))

@@ -57,7 +57,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reader of a stream.
+    """Determines the micro-batches of a stream on the driver, and reads their ranges in tasks.
 
     Args:
         clock: a monotonic clock, for `maxTriggerDelay`.

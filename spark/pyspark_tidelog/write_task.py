@@ -104,7 +104,7 @@ class TopicWriter:
 
         Args:
             first: the first rows, which show the columns that the query sets.
-            work: the work, possibly repeated.
+            work: identifies the task's work over all attempts.
         """
         producer = client.producer(first.topic, name=work, acks=options.acks, compression=options.compression)
         try:

@@ -159,7 +159,7 @@ def level_text(cluster: ClusterStatus) -> str:
 
 
 def date_text(at_us: int | None) -> str:
-    """Return a date in UTC for a table."""
+    """Return a time (µs since 1970) as its date in UTC; a dash for None."""
     return ABSENT if at_us is None else f"{dt.datetime.fromtimestamp(at_us / 1e6, dt.UTC):%Y-%m-%d}"
 
 

@@ -88,5 +88,5 @@ async def watch(client: Client, tell: Callable[[ClusterStatus], Progress]) -> No
 
 
 def counted(number: int, one: str, many: str = "") -> str:
-    """Return a number with its noun."""
+    """Return a number with its noun, in the plural if needed: `many`, or by default `one` with an `s`."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"

@@ -23,7 +23,7 @@ CONNECT_S: Final = 2.0
 SLOW_S: Final = 0.05
 LISTED_MAX: Final = 8
 AT_ONCE: Final = 16
-"""Concurrent connection attempts."""
+"""Maximum number of nodes that are checked at once."""
 
 
 async def check_network(nodes: Sequence[Node]) -> list[Finding]:
@@ -65,7 +65,7 @@ async def _reached(node: Node) -> Finding:
 
 
 def check_status(status: ClusterStatus) -> Iterator[Finding]:
-    """Check a cluster's status."""
+    """Check the nodes, the partitions, the feature level and the certificates in a cluster's status."""
     yield from _nodes(status.nodes)
     yield from _partitions(status)
     if unfinished := level_text(status):

@@ -27,7 +27,7 @@ MARKS: Final[dict[Verdict, str]] = {"ok": "ok", "warning": "WARNING", "failure":
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add `doctor` to the command."""
     app.command("doctor")(doctor)
 
 

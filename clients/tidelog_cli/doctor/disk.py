@@ -25,7 +25,7 @@ FREE_BYTES_MIN: Final = 5 << 30
 SYNC_SLOW_S: Final = 0.02
 SYNC_FAILING_S: Final = 0.25
 SYNC_UNLIKELY_S: Final = 0.000_01
-"""A median below this is too fast for a disk."""
+"""A disk cannot sync within a shorter median time (10 µs): it ignores the syncs."""
 
 UNSUITABLE: Final = (
     (("tmpfs", "ramfs"), "records are lost when the machine stops", "set data to a directory on a disk"),
@@ -125,7 +125,7 @@ def _speed(folder: Path) -> Iterator[Finding]:
 
 
 def sync_finding(times_s: list[float]) -> Finding:
-    """Evaluate the times of syncs, at least one."""
+    """Return the finding for the times of syncs, of which there is at least one."""
     median_s, slowest_s = statistics.median(times_s), max(times_s)
     fact = f"median {1000 * median_s:.2f} ms, slowest {1000 * slowest_s:.1f} ms of {len(times_s)} syncs of 4 KiB"
     if median_s < SYNC_UNLIKELY_S:

@@ -38,7 +38,7 @@ _TOPIC, _ID, _END = "tidelog.topic", "tidelog.topic_id", "tidelog.end_offset"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The topic that is exported."""
+    """The exported topic: its name and its id."""
 
     topic: str
     topic_id: bytes

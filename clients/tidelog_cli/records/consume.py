@@ -64,7 +64,7 @@ class Reading:
     unended: set[int] = field(default_factory=set)
 
     def unfinished(self) -> list[int]:
-        """Return the partitions with records to read."""
+        """Return the partitions that have records left to read, or whose start or end is not known yet."""
         if self.records_left == 0:
             return []
         left = {p for p, position in self.positions.items() if p not in self.ends or position < self.ends[p]}
@@ -268,7 +268,7 @@ async def _offsets(
 
 
 def _positions(consumer: Consumer) -> dict[int, int]:
-    """Return partition -> next offset of the topic."""
+    """Return the consumer's positions: partition -> next offset."""
     return {where.partition: offset for where, offset in consumer.position().items()}
 
 

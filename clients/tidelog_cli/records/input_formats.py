@@ -46,7 +46,7 @@ _SECONDS: Final = re.compile(r"(\d\d:\d\d:\d\d)(?:\.(\d+))?")
 
 
 class Format(StrEnum):
-    """Format of the input."""
+    """The formats of input that `produce` reads."""
 
     LINES = "lines"
     NDJSON = "ndjson"

@@ -45,7 +45,7 @@ class StatementError(CommandFailed):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Column names, and an iterator over the rows."""
+    """The result of a statement: its column names, and an iterator over its rows."""
 
     names: Sequence[str]
     rows: Iterator[tuple[Any, ...]]

@@ -42,7 +42,7 @@ class _Reported:
 
 
 class NullReports:
-    """Reports of one statement, in bounded memory."""
+    """Counts the values that are null in the columns of one statement, by cause, in bounded memory."""
 
     def __init__(self) -> None:
         self._reported: dict[tuple[str, str], _Reported] = {}

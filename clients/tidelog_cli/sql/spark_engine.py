@@ -98,7 +98,7 @@ class SparkEngine:
         self._observed: DataFrame | None = None
         """The last answer, if it parses values."""
         self._metrics: dict[str, str] = {}
-        """By topic: the name of the metric of its values."""
+        """Topic -> the name of the metric that counts its values that are not JSON objects."""
 
     def close(self) -> None:
         """Stop the session if this engine started it."""

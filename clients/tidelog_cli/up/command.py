@@ -218,7 +218,7 @@ async def _first_to_end(*children: Child) -> CommandFailed:
 
 
 def announce(stack: LocalStack, *, as_json: bool) -> None:
-    """Print all addresses."""
+    """Print the addresses of the nodes and the gateway, and the settings of commands in another terminal."""
     context = None if stack.security is None else stack.security.keep_context(stack.bootstrap)
     if as_json:
         document = {

@@ -51,7 +51,7 @@ class KafkaLoops:
         return str(self._library.__version__)
 
     def counterpart(self, loop: str) -> str | None:
-        """Return the name of the counterpart of a loop of ours, or None if it has none."""
+        """Return the name of the Kafka call that corresponds to a loop of `client_loops`; None if there is none."""
         if loop in READING:
             return "consume()"
         if loop == ONE_BY_ONE:
@@ -97,7 +97,7 @@ class KafkaLoops:
         admin.delete_topics([name], request_timeout=ANSWER_S)[name].exception(2 * ANSWER_S)
 
     def run(self, loop: str, topic: str, records: Records) -> Timed:
-        """Run the counterpart of a publish loop of ours.
+        """Run the counterpart of a publish loop of `client_loops`.
 
         Raises:
             WrongCountError: not all records were acknowledged.
