@@ -484,7 +484,7 @@ class Client:
                 name are fenced and fail with `ProducerFencedError`. A `Work` makes a repeated run idempotent.
             acks: "quorum": durable on the ack quorum; "1": on the owner, lost with it; "all": on every replica, or
                 `StoredOnQuorumError` if that is unknown because the partition has moved.
-            compression: of whole batches: "gzip", "snappy", "lz4", "zstd" or None.
+            compression: how whole batches are compressed: "gzip", "snappy", "lz4", "zstd" or None.
             buffer_bytes: maximum size of unacknowledged records; when it is reached, calls wait, and `put` raises
                 BufferFullError.
             batch_bytes: maximum size of a batch, uncompressed, while others are in flight.

@@ -50,7 +50,7 @@ class ApiKeyFile:
     """Reads an API key from a file for each connection, so that replacing the file replaces the key.
 
     Args:
-        path: of a file that contains only the key.
+        path: path of a file that contains only the key.
     """
 
     def __init__(self, path: str | os.PathLike[str] | SecretFile) -> None:
@@ -110,7 +110,7 @@ class TokenFile:
     """Reads a token from a file for each connection, for tokens that an orchestrator renews.
 
     Args:
-        path: of a file that contains only the token.
+        path: path of a file that contains only the token.
     """
 
     def __init__(self, path: str | os.PathLike[str] | SecretFile) -> None:

@@ -110,7 +110,7 @@ class ForkedError(UsageError):
 
 
 class WrongEventLoopError(UsageError):
-    """The client belongs to another event loop."""
+    """The client was used outside the event loop to which it belongs."""
 
 
 class NotBegunError(UsageError):
@@ -199,7 +199,7 @@ class CredentialsExpiredError(AccessError):
 
 
 class ForbiddenError(AccessError):
-    """The client's principal is not allowed to do this."""
+    """The client's principal may not perform the requested operation."""
 
 
 class TicketRefusedError(AccessError):
@@ -269,7 +269,7 @@ class RecordError(TidelogError):
     Attributes:
         topic: the topic's name.
         partition: 0-based.
-        offset: of the record; a seek to `offset + 1` continues after it.
+        offset: offset of the record; a seek to `offset + 1` continues after the record.
     """
 
     default_retriable = False
@@ -294,7 +294,7 @@ class UnknownSubscriptionError(TidelogError):
 
 
 class SequenceError(TidelogError):
-    """The producer's sequence number does not continue the node's."""
+    """Base class of errors of a producer's sequence numbers and epochs."""
 
     default_code = pb.SEQUENCE_GAP
 
@@ -337,7 +337,7 @@ class NodeBusyError(TidelogError):
 
 
 class NotOwnerError(NodeBusyError):
-    """Another node owns the partition; `epoch` is the newest that the answering node knows."""
+    """Another node owns the partition; `epoch` is the highest epoch that the answering node knows."""
 
     default_code = pb.NOT_OWNER
     epoch: int = 0

@@ -24,7 +24,7 @@ class ClientMetrics(Protocol):
         """A batch was sent again."""
 
     def acknowledged(self, topic: str, records: int, size_bytes: int, latency_s: float) -> None:
-        """A batch was acknowledged, `latency_s` after its oldest record was accepted."""
+        """A batch was acknowledged, `latency_s` after the first of its records was accepted."""
 
     def failed(self, topic: str, records: int, code: str) -> None:
         """Records failed: their receipts raise an error with this code (`TidelogError.code_name`).

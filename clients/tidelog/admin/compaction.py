@@ -1,4 +1,4 @@
-"""COMPACT: requests a compaction pass from each partition's owner, one partition after another."""
+"""The request COMPACT: compacts partitions at their owners, one partition after another."""
 
 from __future__ import annotations
 

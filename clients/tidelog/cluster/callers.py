@@ -62,7 +62,7 @@ class CallerTickets:
     def __init__(self, caller: Caller | None) -> None:
         self.caller = caller
         self.is_throttled = False
-        """Whether a node has reported a quota of the caller."""
+        """Whether a node has reported a quota of the principal."""
         self._throttles: WeakKeyDictionary[Connection, Throttle] = WeakKeyDictionary()
         """The principal's throttle by connection, in addition to that of the connection, which all principals share."""
 
@@ -112,14 +112,14 @@ class CallerTickets:
         return throttle
 
     def note_error(self, envelope: pb.Envelope, error: TidelogError) -> None:
-        """Report a refused ticket to the caller."""
+        """Report a refused ticket to `Caller.refused`, which renews the ticket."""
         if self.caller is not None and isinstance(error, TicketRefusedError):
             self.caller.refused(envelope.on_behalf)
 
 
 @dataclass(frozen=True, slots=True)
 class Identified:
-    """The principal that credentials belong to.
+    """The principal to which credentials belong, and the ticket for requests on its behalf.
 
     Attributes:
         expires_us: when the credentials expire, µs since 1970; None if they do not.
@@ -137,7 +137,7 @@ class NotIdentifiedError(Exception):
     """Raised if the credentials belong to no known principal.
 
     Attributes:
-        error: the error to report to the caller.
+        error: the error that the gateway returns to the client that sent the credentials.
     """
 
     def __init__(self, error: TidelogError) -> None:

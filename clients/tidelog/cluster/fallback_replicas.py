@@ -42,7 +42,7 @@ class ReadReplica(NamedTuple):
 
 
 class FallbackReplicas:
-    """Selects the replica to read for one client.
+    """Selects the replica from which one client reads a partition: the owner, or another one if the owner has failed.
 
     Args:
         probe: sends the owner of a partition a request that needs no quorum, so that a responsive owner answers

@@ -83,7 +83,7 @@ class Probed(Protocol):
 
 
 class Liveness:
-    """Monitors one connection.
+    """Detects that the node of one open connection is dead, and then fails the pending requests.
 
     Args:
         timeout_s: how long the node may be silent after a probe.

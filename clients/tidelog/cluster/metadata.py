@@ -37,7 +37,7 @@ class NodeRoute:
 
 
 class Metadata:
-    """Topics and nodes as last reported. `revision` grows with every change."""
+    """Caches topics and nodes as the nodes have reported them. `revision` grows with every change."""
 
     def __init__(self) -> None:
         self.revision = 0

@@ -35,7 +35,7 @@ class Call(Protocol):
 
 
 class MetadataRequests:
-    """Asks nodes about topics.
+    """Requests metadata of topics, and the confirmation of topic names, from nodes.
 
     Args:
         first_of: hedges an attempt over the connections of the nodes and returns the first success; the number rotates

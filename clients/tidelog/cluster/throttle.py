@@ -30,7 +30,7 @@ _log: Final = logging.getLogger("tidelog.client")
 
 
 class Throttle:
-    """The publish throttle of one connection.
+    """Delays publishes on one connection as long as the node requires.
 
     Args:
         node: the node as HOST:PORT, for messages.

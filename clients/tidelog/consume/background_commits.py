@@ -35,7 +35,7 @@ class _Position(NamedTuple):
 
 
 class BackgroundCommits:
-    """The background commits of one consumer.
+    """Commits positions of one consumer in the background, with one commit in flight at a time.
 
     Args:
         store: stores positions, given the topic ids by name.
@@ -101,7 +101,7 @@ class BackgroundCommits:
         asyncio.get_running_loop().call_soon(self._report, callbacks, dict[TopicPartition, Committed](), error)
 
     async def settled(self) -> None:
-        """Wait until everything scheduled before has an outcome that was reported."""
+        """Wait until all commits that were scheduled before have an outcome, and their callbacks were called."""
         for future in (self._storing, self._next):
             if future is not None:
                 await asyncio.wait([future])
@@ -148,7 +148,11 @@ class BackgroundCommits:
         self, callbacks: list[OnCommit], held: dict[TopicPartition, Committed], error: TidelogError | None
     ) -> None:
         if not callbacks and error is not None:
-            _log.warning("%s: commit failed: %s", self._group, describe_error(error))
+            _log.warning(
+                "%s: a background commit failed; the next commit of everything delivered includes its positions: %s",
+                self._group,
+                describe_error(error),
+            )
         for callback in callbacks:
             try:
                 callback(held, error)

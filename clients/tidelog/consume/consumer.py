@@ -128,7 +128,7 @@ class Consumer:
     @property
     @internal
     def cursor(self) -> Cursor:
-        """The position, for the blocking consumer, which delivers records in the caller's thread."""
+        """The consumer's cursor, for the blocking consumer, which delivers records in the application's thread."""
         return self._cursor
 
     @property

@@ -30,7 +30,7 @@ They replace headers of the same names, which the record has if it is itself a d
 
 
 class DeadLetters:
-    """The dead-letter topic of one consumer.
+    """Publishes undecodable and rejected records of one consumer to its dead-letter topic.
 
     Args:
         make_producer: creates the producer; called for the first record.

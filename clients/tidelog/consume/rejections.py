@@ -15,7 +15,7 @@ from tidelog.subscriptions.cursor import Cursor
 
 
 class Rejections:
-    """Rejects records of one consumer.
+    """Finds the sent bytes of records that the application rejects, and publishes them as dead letters.
 
     Args:
         topic_ids: name -> id of the topics that the consumer reads.

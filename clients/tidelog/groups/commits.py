@@ -66,7 +66,7 @@ class GroupCommits:
         self._closed = False
 
     def began(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Note the start positions of new partitions; no later position is stored yet."""
+        """Note the positions at which the member begins to read partitions; no larger positions are stored yet."""
         self._stored_positions.update(positions)
 
     def forget(self, partition: TopicPartition) -> None:

@@ -50,7 +50,7 @@ _log: Final = logging.getLogger("tidelog.consumer")
 
 
 class GroupMember:
-    """A consumer's membership of its group.
+    """Keeps one consumer a member of its group until `close`.
 
     Args:
         make_handover: creates the handover for this member's commits.
@@ -329,7 +329,11 @@ class GroupMember:
         try:
             await self._ask(membership.leaving(), wait_ms=0)
         except TidelogError as error:
-            _log.info("%s: could not report leaving to the coordinator: %s", self, describe_error(error))
+            _log.info(
+                "%s: could not report leaving to the coordinator; the member leaves when its session times out: %s",
+                self,
+                describe_error(error),
+            )
         before = self._assignment.cursor.progress
         while self._assignment.cursor.progress == before and not self._is_waiting():  # noqa: ASYNC110 - the cursor has no event
             await asyncio.sleep(IDLE_CHECK_S)

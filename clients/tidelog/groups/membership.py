@@ -39,7 +39,7 @@ class Membership:
         ended_member_id: member id of the previous membership of this process, which no longer reads anything; "" if
             this is the first membership.
         generation: the group's generation that the coordinator reported last; sent with commits.
-        assigned: the target assignment in the newest answer of the coordinator.
+        assigned: the target assignment that the coordinator has sent last.
         held: partitions that the member has begun to read and not released.
         names: topic id -> name of the assigned topics.
         wants_loads: whether the coordinator has asked for the load of each partition.
@@ -94,7 +94,8 @@ class Membership:
     def answered(self, reply: pb.GroupHeartbeatReply, *, sent_at: float, now: float) -> Change:
         """Apply the answer to a heartbeat that was sent at `sent_at`; return the change of the assignment.
 
-        Answers that are older than the newest applied one, or arrive after the session has expired, are ignored.
+        An answer is ignored if its revision is lower than that of an applied answer, or if it arrives after the session
+        has expired.
         """
         if now >= sent_at + self.session_s:
             return NO_CHANGE

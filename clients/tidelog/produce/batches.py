@@ -252,7 +252,7 @@ class OutgoingBatch:
     """One batch on the wire and the chunks that it carries.
 
     Attributes:
-        chunks: in the order of their records.
+        chunks: the chunks of the batch, in the order of their records.
         base_sequence: sequence number of the first record.
         deadline: event loop time at which the batch expires, in seconds.
         maybe_stored: whether some attempt ended with an unknown outcome; reset only with new sequence numbers.

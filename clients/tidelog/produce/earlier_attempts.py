@@ -5,7 +5,7 @@ at the end of the log, after the control record with which the first of these in
 backwards, in growing ranges, until that record, an older batch of the same producer or the start of the log is found.
 For several producers the log is read once.
 
-Rejected: asking the partition's owner, which remembers only the newest few batches of a producer.
+Rejected: asking the partition's owner, which remembers only the last few batches of a producer.
 """
 
 from __future__ import annotations

@@ -102,7 +102,10 @@ class QueueOptions:
 
 
 class PartitionQueue:
-    """Pending chunks and sent batches of one partition. Times are on the caller's clock, in seconds."""
+    """Forms the batches of one partition from chunks, and decides which batches are sent again.
+
+    Times are seconds of one clock, which the callers of the methods choose.
+    """
 
     def __init__(
         self,

@@ -28,7 +28,7 @@ class SizedSlice(NamedTuple):
 
 
 class PartitionSlicer:
-    """Splits the columns of one producer.
+    """Splits columns of one producer into slices that each fit into a batch of one partition.
 
     Args:
         options: options of the partition queues, which limit the size of a batch.

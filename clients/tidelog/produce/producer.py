@@ -350,14 +350,14 @@ class Producer:
         keys: Sequence[Any] | None = None,
         partition: int | None = None,
     ) -> PendingReceipts:
-        """Accept many records like `send_many`, and return as soon as all are accepted; await the result for receipts."""
+        """Accept many records like `send_many`, and return their pending receipts as soon as all are accepted."""
         values, keys = self._preparation.values(values), self._preparation.keys(keys)
         return await self._enqueue_columns([columns_of(values, keys=keys)], partition, keys)
 
     async def send_arrow(self, data: pa.RecordBatch | pa.Table, *, partition: int | None = None) -> Receipts:
         """Publish Arrow columns and wait until all records are acknowledged.
 
-        Large columns are not copied, so their memory must not change before the call returns.
+        Large columns are not copied, so their memory must not change before the records are acknowledged.
 
         Args:
             data: a column `value`, and any of `key`, `headers`, `tag`, `timestamp`, of types that cast to the
@@ -371,10 +371,7 @@ class Producer:
         return await (await self.enqueue_arrow(data, partition=partition))
 
     async def enqueue_arrow(self, data: pa.RecordBatch | pa.Table, *, partition: int | None = None) -> PendingReceipts:
-        """Accept columns like `send_arrow`, and return as soon as all records are accepted.
-
-        Large columns are not copied, so their memory must not change before all records are acknowledged.
-        """
+        """Accept columns like `send_arrow`, and return their pending receipts as soon as all are accepted."""
         batches = data.to_batches() if isinstance(data, pa.Table) else [data]
         return await self._enqueue_columns(list(map(canonical, batches)), partition)
 

@@ -68,7 +68,7 @@ class ThreadHandoff:
         self._lock = threading.Lock()
         self._sealed = sealed_batch()
         self._open = self._sealed
-        """The newest waiting batch if plain records may be appended to it, else a sealed batch."""
+        """The last of the waiting batches if plain records may be appended to it, else a sealed batch."""
         self._waiting: list[tuple[OpenBatch, int]] = []
         """Batches for the loop, each with the topic's partition count."""
         self._thread_state = _ThreadState()

@@ -20,7 +20,7 @@ from tidelog_proto import broker_pb2 as pb
 
 
 class TopicBinding:
-    """The binding of one producer to a topic id.
+    """Binds one producer to the id that its topic has at the first record.
 
     Args:
         instance: the instance of a named producer, which determines the topic id itself; None for others.

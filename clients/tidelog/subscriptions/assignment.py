@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from typing import Final
 
 from tidelog.cluster.metadata import deleted_topic_error
 from tidelog.cluster.routing import Router
@@ -25,6 +26,10 @@ from tidelog.subscriptions.subscription import Prefetched
 from tidelog.subscriptions.subscription_keeper import SubscriptionKeeper
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.record_batch import RecordBatch
+
+
+PARTITIONS_NAMED_MAX: Final = 20
+"""Maximum number of partitions that an error names."""
 
 
 class Assignment:
@@ -199,10 +204,11 @@ class Assignment:
         """
         for where in partitions:
             if where not in self._keeper.partitions:
-                known = ", ".join(f"{topic}/{number}" for topic, number in sorted(self._keeper.partitions)[:20])
+                read = sorted(self._keeper.partitions)
+                names = ", ".join(f"{topic}/{number}" for topic, number in read[:PARTITIONS_NAMED_MAX])
+                more = f" and {len(read) - PARTITIONS_NAMED_MAX} more" if len(read) > PARTITIONS_NAMED_MAX else ""
                 raise UnknownPartitionError(
-                    f"this consumer does not read {where.topic}/{where.partition}; it reads "
-                    f"{len(self._keeper.partitions)} partitions (the first 20: {known or 'none'})"
+                    f"this consumer does not read {where.topic}/{where.partition}; it reads {names or 'nothing'}{more}"
                 )
 
     # ---------------------------------------------------------------------------------------------- reading

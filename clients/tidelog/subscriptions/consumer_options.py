@@ -336,7 +336,8 @@ async def resolve_added(router: Router, topic: str, options: TopicOptions, parti
     known = await _positions(router, topic, since, partitions)
     if known.search is not None:
         raise NodeUnreachableError(
-            f"no replica of {topic} partitions {known.search.missing} can be reached; start a node that stores them"
+            f"no replica of partitions {known.search.missing} of topic {topic!r} can be reached; start a node that "
+            "stores them"
         )
     return known.positions
 

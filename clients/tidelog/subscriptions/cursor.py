@@ -251,7 +251,7 @@ class Cursor:
         ) from error
 
     def again(self) -> None:
-        """Deliver the record on which `records` raised first again."""
+        """Rewind to the record on which `records` raised, so that it is delivered next."""
         with self._lock:
             if self._rows is not None:
                 self._rewind_failed(self._rows)

@@ -69,7 +69,7 @@ class LoadMeter:
         """Count a batch that was taken for delivery.
 
         Args:
-            size_bytes: of the batch as received, which may be compressed.
+            size_bytes: size of the batch as received, which may be compressed.
         """
         load = self._loads.get(where)
         if load is None or end_offset <= load.end_offset:

@@ -103,7 +103,7 @@ class ReceiveBuffer:
         return self.is_suspended is _never or not self.is_suspended()
 
     def take_now(self) -> Prefetched | None:
-        """Return the next batch if a batch is first in the queue; otherwise None."""
+        """Return the next batch; None if the queue is empty, begins with an error, or is suspended."""
         item = self._queue[0] if self._queue else None
         if not isinstance(item, Prefetched) or self.is_suspended():
             return None

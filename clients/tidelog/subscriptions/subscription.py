@@ -25,7 +25,7 @@ _SPAN_MAX: Final = 2**32
 
 
 class Lender(Protocol):
-    """Takes back credit: a flow-control window, or the consumer's prefetch limit."""
+    """What a `Prefetched` batch requires of the object to which its credit is returned."""
 
     def give_back(self, cost: Credit) -> None:
         """Return the credit of a batch that was taken."""
@@ -62,7 +62,7 @@ class Listener(Protocol):
 
 
 class Subscription:
-    """The positions of one subscription.
+    """Processes the events of one SUBSCRIBE, and tracks the next offset of each of its partitions.
 
     Args:
         topics: topic id, 16 bytes -> name.

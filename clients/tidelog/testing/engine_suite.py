@@ -149,7 +149,7 @@ class EngineSuite:
         assert read_all(store) == written
 
     def test_read_ends_at_its_limits(self, store: EpochStore) -> None:
-        """No batch ends above the limit offset, the first has the requested offset, and only one may exceed the bytes."""
+        """No batch ends above the limit; the first one has the requested offset, and may alone exceed `max_bytes`."""
         written = append(store, [batch([b"a"] * 3) for _ in range(4)])
         read = store.reader.read
         assert read(4, FETCH_BYTES_MAX, limit_offset=9).next_offset == 9
