@@ -124,12 +124,15 @@ def _joining(directory: Path, founder: dict[str, Any], *, secured: bool) -> list
 
 
 def waiting(founders: int) -> str:
-    """Return which founders wait for each other at the first start of the cluster."""
+    """Return how many founders must have started before the cluster is ready for the first time, as text."""
     if founders == 1:
         return "the only founder does not wait"
-    if founders <= 4:
+    # A founder is admitted when so many others know its data directory: docs/adr/0053, as the nodes compute it.
+    majority = founders // 2 + 1
+    others = min(founders - 1, max(founders - majority + 1, (founders + majority - 3) // 2 + 1))
+    if others == founders - 1:
         return "the cluster is ready when all of them have started"
-    return "the cluster is ready when a majority has started, and each logs which ones it waits for"
+    return f"the cluster is ready when {others + 1} of them have started, and each logs which ones it waits for"
 
 
 def lone_cluster(data: Path, founders: list[dict[str, Any]]) -> str:

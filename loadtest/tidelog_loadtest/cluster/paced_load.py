@@ -23,7 +23,7 @@ SENDS_UNDER_WAY: Final = 4
 
 
 class Load:
-    """Publishes while the context (`async with`) is active. On exit all pending sends complete first.
+    """Publishes while the context (`async with`) is active. An exit without an error waits for all pending sends.
 
     Args:
         client: connected to the cluster.

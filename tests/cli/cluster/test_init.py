@@ -226,3 +226,4 @@ def test_for_whom_founders_wait_is_what_the_nodes_do() -> None:
     for founders in range(1, 8):
         needs_all = binders_needed(founders) == founders - 1
         assert ("all of them" in waiting(founders) or founders == 1) == needs_all
+        assert needs_all or f"when {binders_needed(founders) + 1} of them" in waiting(founders)
