@@ -170,7 +170,7 @@ def missing_text(cluster: ClusterStatus) -> str:
     if not names:
         return ""
     listing = ", ".join(names[:SHOWN_MAX]) + (", …" if len(names) > SHOWN_MAX else "")
-    away = ", ".join(node.node_id for node in cluster.nodes if not node.alive) or "nodes that gossip considers alive"
+    away = ", ".join(node.node_id for node in cluster.nodes if not node.alive) or "unknown, gossip reports all as alive"
     effects = {
         "__meta": "topics and nodes cannot be changed",
         "__offsets": "the positions of some groups are unavailable",
