@@ -166,7 +166,8 @@ class GroupMember:
 
     async def close(self, *, commits_in_hand: bool) -> None:
         """Release all partitions and leave; a static member's partitions stay reserved until its session expires."""
-        # `close` may run in a callback of the loop's own task, which `ended` does not cancel; this ends the loop.
+        # `close` may run in a callback of the task of `_run_memberships`, which `cancel_all` does not cancel then; this
+        # flag ends its loop.
         self._closed = True
         await cancel_all(self._running)
         membership, self._running = self._membership, []

@@ -268,7 +268,7 @@ class PartitionHandover:
         unreported = frozenset(positions) - self._revoked
 
         def begin() -> bool:
-            # Asked again, because the callbacks before this one may have outlasted the session.
+            # Checked again, because the session may have expired during the callbacks before this one.
             if membership.is_over(session_time()):
                 return False
             self._revoked |= unreported

@@ -156,7 +156,7 @@ async def beyond_ends(
     if not doubted:
         return {}
     search = OffsetSearch(router, topic, "latest", doubted)
-    with contextlib.suppress(TidelogError, TimeoutError):  # without an answer, the commit decides
+    with contextlib.suppress(TidelogError, TimeoutError):  # Without an answer, positions are committed unchecked.
         async with asyncio.timeout(END_CHECK_TIMEOUT_S):
             await search.attempt()
     return {

@@ -297,7 +297,7 @@ async def resolve_start(router: Router, topic: str, options: TopicOptions) -> St
 
     async def attempt() -> StartPositions:
         if options.partitions is None:
-            # Partitions added later start at offset 0, so the existing ones must be known exactly.
+            # Partitions added later are read from their first record, so the existing ones must be known exactly.
             route = await router.topic_now(topic)
         else:
             await router.confirmed_topic(topic)  # The consumer reads the topic that has the name when it begins.
