@@ -13,7 +13,7 @@ class StaleDirectoryError(ProtocolError):
 
 
 class HandshakeIncarnations(Protocol):
-    """The incarnations of this node, and those of other nodes that it knows."""
+    """What a handshake requires of the registry of incarnations: this node's and those that it knows of others."""
 
     def offer(self, peer_id: str) -> pb.PeerIncarnations:
         """Return the incarnations of this node to send to a peer, with the newest known ones of that peer.
