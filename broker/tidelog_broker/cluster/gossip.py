@@ -1,4 +1,4 @@
-"""Cluster membership over UDP: the socket, timer and authentication around `core.membership.swim`.
+"""Cluster membership over UDP: the socket, timer and authentication around `core.membership.failure_detection`.
 
 Forged or replayed datagrams and those of other clusters are counted, logged at a limited rate, and not answered. Seeds
 may be names or addresses; names are resolved in the background and repeatedly, because the address of a restarted seed

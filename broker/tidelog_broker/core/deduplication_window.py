@@ -84,7 +84,7 @@ class DeduplicationWindow:
         return found
 
     def reserve(self, count: int) -> bool:
-        """Reserve memory for `count` more rows; return False, without any change, if it is not available."""
+        """Reserve memory for `count` more rows; return False, and reserve none, if it is not available."""
         self._drop()
         count = min(count, self._records_max)
         missing = count - sum(one.room for one in self._generations)

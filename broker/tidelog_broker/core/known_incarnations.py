@@ -90,7 +90,7 @@ class KnownIncarnations:
 
     def __init__(self, kept: Iterable[pb.KnownIncarnation] = ()) -> None:
         self._directories: dict[Directory, DirectoryIncarnations] = {}
-        """Ordered by their last change."""
+        """Ordered by their last change, the one that changed least recently first."""
         self._evicted: list[Directory] = []
         for entry in kept:
             self.learn(directory_of(entry), *starts_of(entry), withdrawn=entry.withdrawn)

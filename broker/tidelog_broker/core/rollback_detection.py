@@ -25,7 +25,7 @@ from tidelog_proto import broker_pb2 as pb
 OWN_INCARNATIONS_MAX: Final = 256
 """Maximum number of earlier incarnations that a directory keeps and reports; older ones are no longer compared."""
 ELSEWHERE_MAX: Final = 16
-"""Limit for withdrawn starts missing from the directory, and separately for other starts missing from it."""
+"""Maximum number of withdrawn starts in `OwnIncarnations.elsewhere`, and separately of other starts in it."""
 INCARNATIONS_PER_MESSAGE_MAX: Final = 1000
 """Maximum number of entries in one message between nodes."""
 

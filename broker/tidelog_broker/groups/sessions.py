@@ -16,7 +16,7 @@ GAP_S: Final = 1.0
 
 
 class MemberKey(NamedTuple):
-    """A member of a group."""
+    """Identifies a member among those of all groups of a coordinator."""
 
     group: str
     member_id: str
@@ -64,7 +64,7 @@ class Sessions:
             self._readers.pop(who, None)
 
     def expired(self, now: float) -> list[MemberKey]:
-        """Return, once, the members whose session has timed out."""
+        """Return the members whose sessions have timed out, and forget their sessions."""
         since = now if self._looked_at is None else self._looked_at
         self._looked_at = now
         if now - since >= GAP_S:

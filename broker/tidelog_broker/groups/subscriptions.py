@@ -52,7 +52,7 @@ class _Readable(NamedTuple):
 
 
 class Subscriptions:
-    """Resolves subscriptions."""
+    """Resolves the subscriptions of group members to topics."""
 
     def __init__(self, topics: TopicRegistry) -> None:
         self._topics = topics

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 JWT_IDENTITY_PREFIX: Final = "jwt/"
 """Prefix of a session's identity for tokens; the fingerprint of the token's key follows."""
 WAITING_MAX: Final = 64
-"""Limit of callers that wait for a load; others are refused with a retry."""
+"""Maximum number of callers that wait for a load; further ones get OVERLOADED, after which a client retries."""
 FETCH_S_MAX: Final = 4.0
 LOAD_INTERVAL_MIN_S: Final = 3.0
 """Minimum interval between the starts of two loads. Together with `FETCH_S_MAX` it is shorter than the time for which a
@@ -141,7 +141,8 @@ class Jwks:
     async def _reloaded(self, key_id: str | None) -> None:
         """Wait for a load that begins from now on, or one that finds the key."""
         if len(self._waiting) >= WAITING_MAX:
-            raise ProtocolError(pb.OVERLOADED, "too many tokens wait for their keys; retry", retry_after_ms=1000)
+            what = "too many tokens wait until the keys of their issuer are loaded; retry"
+            raise ProtocolError(pb.OVERLOADED, what, retry_after_ms=1000)
         loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiting(key_id, loaded))
         self._load_requested.set()

@@ -32,7 +32,7 @@ _OF_CURVE: Final = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES
 
 
 class SigningKey(NamedTuple):
-    """A key of the set.
+    """A public key that verifies tokens.
 
     Attributes:
         algorithms: the JWT names of the algorithms that it verifies.

@@ -202,8 +202,8 @@ class SecurityChanges:
         if not self._may_change(permissions, removed=removed):
             raise ProtocolError(
                 pb.INVALID_REQUEST,
-                "this would leave no API key and no user with permission to change permissions; create another one "
-                "first, or set admin_key_file on the nodes",
+                "the change would leave no API key and no user with permission to change permissions; create another "
+                "key or user with that permission first, or set admin_key_file on the nodes",
             )
 
     def _may_change(self, permissions: Permissions, *, removed: str) -> bool:

@@ -51,7 +51,7 @@ class PreferredOwner:
 
     @property
     def again_s(self) -> float:
-        """See `Adviser`. A returned partition is not moved for longer than the stable time that every epoch needs."""
+        """See `Adviser`. It is longer than the time without changes that precedes every move anyway."""
         return 2 * self._calm_s
 
     def plan(self, owned: Owned) -> Plan | None:

@@ -44,7 +44,7 @@ class AssignmentInput:
 
 
 def assign(assignor: pb.Assignor, inputs: AssignmentInput) -> Assignment:
-    """Return the assignment.
+    """Return the assignment of the partitions to the members.
 
     Args:
         assignor: the assignor to use; STICKY if it is unset or unknown.

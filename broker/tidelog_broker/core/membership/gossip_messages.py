@@ -20,7 +20,7 @@ from tidelog_proto import gossip_pb2 as pb
 from tidelog_proto.limits import CLUSTER_ID_BYTES, NODE_ID_BYTES_MAX
 
 DATAGRAM_BYTES_MAX: Final = 1200
-"""Avoids fragmentation on any path: IPv6's minimum MTU (1280) less the headers."""
+"""Avoids fragmentation on any path: the minimum MTU of IPv6 is 1280 bytes, headers included."""
 AUTH_BYTES: Final = 1 + 32
 """Version byte and authentication tag, which the caller prepends."""
 PAYLOAD_BYTES_MAX: Final = DATAGRAM_BYTES_MAX - AUTH_BYTES
