@@ -22,7 +22,7 @@ class LoginRateLimit:
     Args:
         most: failures in a burst; 0: unlimited.
         clock: monotonic, in seconds.
-        every_s: seconds until one failure is forgiven. With N workers it is N, so that together they forgive one a
+        every_s: seconds until one failure is forgiven. With N workers it is N, so that together they forgive one per
             second.
     """
 

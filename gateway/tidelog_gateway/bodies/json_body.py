@@ -188,7 +188,7 @@ async def _elements(  # noqa: PLR0917 - see `list_parts`
         if len(closing):
             if end.match(body, int(stretch.places[stop - 1]) + 1) is None:
                 raise invalid(
-                    [{"pointer": "", "detail": "the body has text after the list of records; end it with ]}"}]
+                    [{"pointer": "", "detail": "the body has other members or text after its list; leave them out"}]
                 )
             break
     else:

@@ -32,7 +32,8 @@ def raw_record(
         Problem: 422.
     """
     if tag is not None and len(tag.encode()) > TAG_BYTES_MAX:
-        raise invalid([{"parameter": "tag", "detail": f"a tag has at most {TAG_BYTES_MAX} bytes"}])
+        detail = f"a tag has at most {TAG_BYTES_MAX} bytes, got {len(tag.encode())}"
+        raise invalid([{"parameter": "tag", "detail": detail}])
     return Records(
         [body],
         keys=None if key is None else [parse_key(key, key_encoding)],

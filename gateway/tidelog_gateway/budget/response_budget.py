@@ -25,7 +25,7 @@ SMALL_SHARE: Final = 16
 
 
 class Receiver(Holder, Protocol):
-    """The interface of a connection with output to the budget."""
+    """What a `ResponseBudget` requires of a connection whose output waits to be read."""
 
     def idle_s(self) -> float:
         """Return for how long the client has read nothing; 0 when nothing waits for it."""

@@ -51,7 +51,7 @@ class MessageError(Exception):
 
 
 class Codec(Protocol):
-    """One subprotocol.
+    """What connections and deliveries require of a WebSocket subprotocol.
 
     Attributes:
         subprotocol: name in the handshake.

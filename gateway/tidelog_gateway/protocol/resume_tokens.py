@@ -137,7 +137,8 @@ def _checked(token: str) -> bytes:
         data = b""
     if data and data[0] != TOKEN_VERSION:
         raise _invalid(
-            f"its version is {data[0]}, and this gateway supports version {TOKEN_VERSION}; update this gateway"
+            f"its version is {data[0]}, and this gateway supports version {TOKEN_VERSION}; send the text exactly as a "
+            "gateway sent it, or update this gateway"
         )
     is_whole = len(data) > _HEAD.size + _CHECK.size
     if not is_whole or zlib.crc32(data[: -_CHECK.size]) != _CHECK.unpack(data[-_CHECK.size :])[0]:

@@ -281,7 +281,7 @@ def _tags(records: Sequence[JsonRecord], path: Sequence[str | int], faults: list
     tags = [record.get("tag") for record in records]
     for index, tag in enumerate(tags):
         if tag is not None and len(tag.encode()) > TAG_BYTES_MAX:
-            text = f"a tag has at most {TAG_BYTES_MAX} bytes"
+            text = f"a tag has at most {TAG_BYTES_MAX} bytes, got {len(tag.encode())}"
             faults.append({"pointer": pointer([*path, index, "tag"]), "detail": text})
     return tags
 

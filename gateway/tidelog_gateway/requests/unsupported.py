@@ -78,7 +78,7 @@ def require_accepted(request: Request, offered: tuple[str, ...]) -> None:
         raise Problem(
             406,
             "not_acceptable",
-            f"answers are {' or '.join(offered)}, which Accept: {accepted} excludes",
+            f"answers are {' or '.join(offered)}, which Accept: {accepted} excludes; accept one of them",
             extra={"offered": list(offered)},
             headers={"Vary": "Accept"} if len(offered) > 1 else {},
         )

@@ -125,7 +125,7 @@ def make_server(settings: GatewaySettings, app: FastAPI, listener: socket.socket
     """Return the server for an application; `await server.serve(sockets=[listener])` runs it.
 
     Raises:
-        SettingsError: its certificate cannot be used.
+        SettingsError: the gateway's certificate cannot be used.
     """
     tls = GatewayTls.of(settings, getattr(app.state, "turns", None))
     protocol = http_protocol_class(
@@ -162,11 +162,11 @@ def make_server(settings: GatewaySettings, app: FastAPI, listener: socket.socket
 
 
 def serve(settings: GatewaySettings, context: Context | None = None) -> None:
-    """Serve until a signal; `context` is the gateway's identity at nodes, by default that of the environment.
+    """Serve until a signal; `context` has the gateway's own credentials, by default those of the environment.
 
     Raises:
         OSError: the address cannot be bound.
-        SettingsError: its certificate cannot be used.
+        SettingsError: the gateway's certificate cannot be used.
     """
     listener = listen(settings)
     with contextlib.closing(listener):
