@@ -127,7 +127,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def closed(self) -> bool:
-        """Whether the connection is closed or closing; True before asyncio calls `connection_lost`."""
+        """Whether the connection is closed or closing; it may be closing before asyncio calls `connection_lost`."""
         return self._error is not None or (self._transport is not None and self._transport.is_closing())
 
     @property

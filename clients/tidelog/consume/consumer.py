@@ -256,7 +256,7 @@ class Consumer:
     @property
     @internal
     def reads_until(self) -> float:
-        """The `session_time` until which no other member may read its partitions; infinite if it is not a member.
+        """The `session_time` until which no other member may read this one's partitions; infinite if not a member.
 
         The value grows with each answered heartbeat. After that time, `turn` must be awaited before more records are
         delivered. Thread-safe.

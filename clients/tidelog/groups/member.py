@@ -110,7 +110,7 @@ class GroupMember:
 
     @property
     def reads_until(self) -> float:
-        """`session_time` until which no other member may read this member's partitions."""
+        """The `session_time` until which no other member may read this member's partitions."""
         return 0.0 if self._membership is None else self._membership.ends_at
 
     def begin(self) -> None:

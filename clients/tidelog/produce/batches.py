@@ -287,7 +287,7 @@ class OutgoingBatch:
         self.maybe_stored = False
 
     def succeed(self, base_offset: int, timestamp_us: int, drops: DroppedRecords | None = None) -> None:
-        """Set the offsets of every chunk; `drops` if the node dropped some records as duplicates."""
+        """Set the offsets of every chunk; `drops`: the records that the node dropped as duplicates, None for none."""
         if drops is not None:
             self._succeed_in_part(base_offset, timestamp_us, drops)
             return

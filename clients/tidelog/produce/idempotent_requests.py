@@ -72,7 +72,9 @@ class RequestKey(NamedTuple):
 
 
 def request_key(scope: Iterable[bytes], content: Iterable[bytes]) -> RequestKey:
-    """Return the identity of a request. It must never change: stored batches are recognised by it.
+    """Return the identity of a request.
+
+    A later release must return the same identity, because a node recognises a stored request by it.
 
     Args:
         scope: the idempotency key, and the names within which it is unique.

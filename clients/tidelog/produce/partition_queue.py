@@ -117,7 +117,12 @@ class PartitionQueue:
         meter: ProducerMeter | None = None,
         shared_id: ProducerId | None = None,
     ) -> None:
-        """`shared_id` is the id of all queues of the producer; without it the queue has an id of its own."""
+        """Create an empty queue.
+
+        Args:
+            on_settled: called with each chunk that has an outcome.
+            shared_id: the id of all queues of the producer; None: the queue has an id of its own.
+        """
         self.partition = partition
         self.unsettled_bytes = 0
         self.last_send_error: TidelogError | None = None
@@ -344,7 +349,7 @@ class PartitionQueue:
     def acknowledged(
         self, batch: OutgoingBatch, base_offset: int, timestamp_us: int, drops: DroppedRecords | None = None
     ) -> None:
-        """Settle a stored batch; `drops` if some of its records were dropped as duplicates."""
+        """Settle a stored batch; `drops`: the records that the node dropped as duplicates, None for none."""
         assert batch.state is BatchState.IN_FLIGHT
         batch.state = BatchState.STORED
         self.last_send_error, self.throttled_until = None, 0.0

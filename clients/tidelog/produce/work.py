@@ -61,7 +61,7 @@ class InstanceNumbers(NamedTuple):
 
 
 def numbers_of(name: str | Work) -> InstanceNumbers:
-    """Return the numbers of a name. They must never change: stored records are found by them."""
+    """Return the numbers of a name. A later release must return the same ones, because stored records have them."""
     first, last = 1, _INSTANCES_MAX
     if isinstance(name, Work):
         round_, piece = divmod(name.piece, _PIECES)
