@@ -20,7 +20,7 @@ from tidelog_proto.process.hot_path_metrics import Tally
 
 
 class Neighbours(ClusterHints, Protocol):
-    """What a replica's driver requires to know the other nodes' liveness, and to send to them."""
+    """What `ReplicaDriver` requires to know the other nodes' liveness, and to send to them."""
 
     @property
     def is_alone(self) -> bool:
@@ -57,7 +57,7 @@ class Tools:
 
 
 class Listener(Protocol):
-    """What a driver requires of the partition that it notifies, on the event loop. The methods must not raise."""
+    """What `ReplicaDriver` requires of the partition that it notifies on the event loop. Its methods must not raise."""
 
     def appended(self, appends: Sequence[Append], *, seconds: float) -> None:
         """Batches are durable on this node, as far as their epoch requires."""

@@ -72,7 +72,7 @@ class Part(Protocol):
 
 
 class Indexes(Protocol):
-    """What a partition's log requires of the object that maintains its indexes of keys and tags in the background.
+    """What `PartitionLog` requires of the object that maintains its indexes of keys and tags in the background.
 
     `columns` is set on the event loop; everything else is thread-safe.
     """
@@ -186,7 +186,7 @@ class Scrubbed(NamedTuple):
         end: where the next portion begins, in a form that only the part itself interprets.
         size_bytes: the size of the portion.
         is_done: whether no portion is left to read, because the part ends here or is damaged.
-        damage: what is damaged, for the operator; empty if nothing is.
+        damage: a description of the damage, for the operator; empty if there is none.
     """
 
     end: object

@@ -491,7 +491,7 @@ class EpochLog(EpochStore):
         if damage is not None and not self.is_repairing:
             raise LimboError(f"{self.directory} takes no appends: {damage.path} is damaged: {damage.reason}")
         if self._active is None:
-            raise StorageFailedError(f"{self.directory} takes no appends: its epoch ended at offset {self.end_offset}")
+            raise StorageFailedError(f"{self.directory} takes no appends: it is sealed at offset {self.end_offset}")
         return self._active
 
     def _must_roll(self, active: ActiveSegment, needed_bytes: int) -> bool:

@@ -26,7 +26,7 @@ MEMORY: Final = "memory"
 
 
 class Bytes(Protocol):
-    """What a `MemoryStore` requires of its engine: the accounting of memory for records."""
+    """What `MemoryStore` requires of its engine: the accounting of memory for records."""
 
     def reserve(self, topic_id: bytes, needed_bytes: int) -> int:
         """Reserve at least `needed_bytes` for a topic; return how many.
@@ -280,7 +280,7 @@ class MemoryStore(EpochStore):
         if damage is not None and not self.is_repairing:
             raise LimboError(f"{self.directory} takes no appends: {damage.reason}")
         if self._contents.is_sealed:
-            raise StorageFailedError(f"{self.directory} takes no appends: its epoch ended at offset {self.end_offset}")
+            raise StorageFailedError(f"{self.directory} takes no appends: it is sealed at offset {self.end_offset}")
 
     def _end_repair(self) -> None:
         try:

@@ -71,7 +71,7 @@ JOURNAL_REMEDY: Final = (
     "replace the node by one with an empty directory (--replace), or restore the whole directory from a backup if no "
     "other node has its data"
 )
-"""What an operator can do about a lost or damaged journal: no other node has this node's promises."""
+"""The remedy for a lost or damaged journal, whose promises no other node has."""
 
 _CLOSED: Final = "the journal is closed"
 _VERSION: Final = 1

@@ -134,7 +134,7 @@ def pack_mark(*, nonce: int, position: int, synced_offset: int) -> bytes:
 
 
 def parse_mark(data: Buffer, at: int, *, nonce: int, position: int) -> int | None:
-    """Return the synced offset of the mark at `at` in `data`; None if no mark of this file and position is there."""
+    """Return the synced offset of the mark at `at` in `data`; None if it is not a mark of this file and position."""
     if len(data) - at < MARK_BYTES:
         return None
     magic, version, found_nonce, found_position, synced_offset, crc = _MARK.unpack_from(data, at)
