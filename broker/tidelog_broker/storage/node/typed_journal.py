@@ -62,9 +62,7 @@ class TypedJournal(Generic[E]):
             try:
                 entry = kind.parse(payload)
             except DecodeError as error:
-                raise DamagedError(
-                    f"{journal.path}: an entry cannot be decoded: {error}; {JOURNAL_REMEDY}"
-                ) from error
+                raise DamagedError(f"{journal.path}: an entry cannot be decoded: {error}; {JOURNAL_REMEDY}") from error
             if fault := kind.fault(entry, self._newest(kind.key(entry))):
                 raise DamagedError(f"{journal.path}: {fault}")
             self._take(entry, payload)
