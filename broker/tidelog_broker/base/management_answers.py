@@ -95,7 +95,8 @@ class Answers:
 
     Args:
         guard: decides whether a request may see names of topics and callers.
-        names: the port's host names; requests for other names get no names. None with TLS, which checks the host name.
+        names: the host names of the port: requests for other hosts get no names of topics and callers. None with TLS,
+            which checks the host name.
     """
 
     def __init__(

@@ -131,8 +131,8 @@ class NodeTls:
     async def _end_revoked(self, workers: Offload) -> bool:
         """Close the connections whose certificates are revoked; return False if the check has to be repeated.
 
-        Handshakes in progress may have read the previous revocation list, so their connections are closed too, and the
-        peers reconnect.
+        Handshakes in progress may have used the previous CRL, so their connections are closed too, and the peers
+        reconnect.
         """
         assert self._followed is not None
         crl = self._followed.files.crl

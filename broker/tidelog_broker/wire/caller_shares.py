@@ -20,7 +20,7 @@ BUSY_RETRY_MS: Final = 50
 
 
 class Charged(Protocol):
-    """What `CallerShares` requires of a request."""
+    """The interface that `CallerShares` requires of a request."""
 
     account: Account | None
     """The caller's account while the request is charged; None otherwise."""

@@ -1,4 +1,4 @@
-"""What a connection requires of its server and of its subscriptions."""
+"""The interfaces that a connection requires of its server and of its subscriptions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Request = Any
 
 
 class ConnectionHost(Protocol):
-    """What a connection requires of the server that has accepted it."""
+    """The interface that a connection requires of the server that has accepted it."""
 
     settings: NodeSettings
     metrics: NodeMetrics
@@ -47,7 +47,7 @@ class ConnectionHost(Protocol):
 
 
 class SubscriptionPump(Protocol):
-    """What a connection requires of each of its subscriptions."""
+    """The interface that a connection requires of each of its subscriptions."""
 
     def pump(self) -> None:
         """Send what the client's credit and the node's send budget allow."""

@@ -8,8 +8,9 @@ a debt. A debt refuses nothing:
   as the answers require (`Envelope.throttle_ms`) sends nothing meanwhile, so the debt does not delay its other requests
   on that connection.
 - Subscriptions send nothing more, and fetches read nothing, until the bytes that were sent before are paid for.
-- If more request bytes are in progress than allowed, the connection that sent last is not read until there are fewer.
-  This limit holds for every caller (`caller_in_flight_bytes`), so it costs only two additions per request.
+- If the caller's unanswered requests have reached a limit, of bytes or of event-loop time (`WORK_US_MAX`), the
+  connection that sent last is not read until some are answered. These limits hold for every caller
+  (`caller_in_flight_bytes`), so they cost only a few additions per request.
 
 Connections of an account without rate quotas have no meter.
 """
@@ -40,7 +41,7 @@ CONNECTIONS_RETRY_MS: Final = 1_000
 
 
 class Client(Waiter, Protocol):
-    """What an `Account` requires of a client's connection."""
+    """The interface that an `Account` requires of a client's connection."""
 
     account: Account | None
     """The account that counts the connection's bytes in flight; None before HELLO and after the close."""

@@ -38,7 +38,7 @@ requests."""
 
 
 class TurnTaker(Protocol):
-    """What `ReadTurns` requires of a connection."""
+    """The interface that `ReadTurns` requires of a connection."""
 
     @property
     def is_open(self) -> bool:

@@ -40,7 +40,7 @@ _ONE_GO_S: Final = 0.002
 
 
 class Sink(Protocol):
-    """What a `SendBacklog` requires of a connection."""
+    """The interface that a `SendBacklog` requires of a connection."""
 
     def unsent(self) -> int:
         """Return the size of the transport's buffer in bytes; 0 when the connection is lost."""

@@ -22,7 +22,7 @@ NEVER: Final = math.inf
 
 
 class Waiter(Protocol):
-    """What a `ThrottleQueue` requires of a connection that waits in it."""
+    """The interface that a `ThrottleQueue` requires of a connection that waits in it."""
 
     def end_if_gone(self) -> None:
         """Close if the client has closed its side; reading would not detect that, because reading is paused."""

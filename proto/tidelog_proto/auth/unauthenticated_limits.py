@@ -12,7 +12,7 @@ from typing import Protocol
 
 
 class UnauthenticatedConnection(Protocol):
-    """What `UnauthenticatedConnections` requires of a connection."""
+    """The interface that `UnauthenticatedConnections` requires of a connection."""
 
     def give_way(self) -> None:
         """Close the connection because the limit is exceeded."""

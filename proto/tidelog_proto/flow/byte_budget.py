@@ -16,7 +16,7 @@ WHOLE_WITHIN_S: Final = 30.0
 
 
 class Holder(Protocol):
-    """What a `ByteBudget` requires of a connection whose bytes it counts."""
+    """The interface that a `ByteBudget` requires of a connection whose bytes it counts."""
 
     @property
     def held_bytes(self) -> int:
@@ -28,7 +28,7 @@ class Holder(Protocol):
 
 
 class Sender(Holder, Protocol):
-    """What `SlowSenders` requires of a connection on which a request is arriving."""
+    """The interface that `SlowSenders` requires of a connection on which a request is arriving."""
 
     def is_slow(self, now_s: float) -> bool:
         """Return whether the rest of the request arrives too slowly, or not at all."""

@@ -27,7 +27,7 @@ _SLOWER: Final = 3
 
 
 class Reader(Protocol):
-    """What `Turns` requires of a connection to which pages are sent."""
+    """The interface that `Turns` requires of a connection to which pages are sent."""
 
     @property
     def is_open(self) -> bool:
