@@ -177,7 +177,7 @@ def _why(text: bytes, error: Exception) -> str:
         pass
     except ValueError as limit:
         return f"this event or one of the next is not JSON: {limit}"
-    return f"this event or one of the next is not a JSON object: {error}"
+    return f"this event or one of the next is not JSON, or not an object: {error}"
 
 
 def _moved(first: int, place_of: Callable[[int], tuple[str, ...]], path: Path) -> str:

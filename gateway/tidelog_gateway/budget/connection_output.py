@@ -38,7 +38,7 @@ def no_room() -> Problem:
 
 
 class PushSource(Protocol):
-    """What a `ConnectionOutput` requires of an object that writes to `direct`, such as `feed.fan_out.FanOut`.
+    """What `ConnectionOutput` requires of an object that writes to `direct`, such as `feed.fan_out.FanOut`.
 
     Attributes:
         pushed_at: the loop's time of its last write.

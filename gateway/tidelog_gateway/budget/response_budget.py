@@ -25,7 +25,7 @@ SMALL_SHARE: Final = 16
 
 
 class Receiver(Holder, Protocol):
-    """What a `ResponseBudget` requires of a connection whose output waits to be read."""
+    """What `ResponseBudget` requires of a connection whose output waits to be read."""
 
     def idle_s(self) -> float:
         """Return for how long the client has read nothing; 0 when nothing waits for it."""

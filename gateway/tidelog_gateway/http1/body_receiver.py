@@ -18,7 +18,7 @@ _NO_PLACE: Final = memoryview(b"")
 
 
 class DivertedConnection(Protocol):
-    """What a `BodyReceiver` requires of the connection whose bodies it receives."""
+    """What `BodyReceiver` requires of the connection whose bodies it receives."""
 
     def data_received(self, data: bytes) -> None:
         """Take bytes that are not received into a body's buffer."""

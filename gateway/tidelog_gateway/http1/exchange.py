@@ -50,7 +50,7 @@ _default_lines: Final = _DefaultLines()
 
 
 class AnsweredConnection(Protocol):
-    """What an `Exchange` requires of its connection."""
+    """What `Exchange` requires of its connection."""
 
     transport: asyncio.Transport
     flow: FlowControl

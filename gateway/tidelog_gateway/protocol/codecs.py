@@ -51,7 +51,7 @@ class MessageError(Exception):
 
 
 class Codec(Protocol):
-    """What connections and deliveries require of a WebSocket subprotocol.
+    """What `Connection`, `Delivery` and `WsProtocol` require of a WebSocket subprotocol.
 
     Attributes:
         subprotocol: name in the handshake.

@@ -28,7 +28,7 @@ class SlowClientError(Exception):
 
 
 class MessageSender(Protocol):
-    """What a `Delivery` requires of the sender of its connection, which is a WebSocket or an event stream."""
+    """What `Delivery` requires of the sender of its connection, which is a WebSocket or an event stream."""
 
     outlet: ConnectionOutput
 
