@@ -63,7 +63,7 @@ INCARNATIONS_WORKER: Final = 2
 
 
 class LinkedNodes(Protocol):
-    """What the registry requires of the links to other nodes."""
+    """The interface that the registry requires of the links to other nodes."""
 
     @property
     def linked(self) -> frozenset[str]:

@@ -83,7 +83,7 @@ class DepartedMembers:
 
 
 class Holdings(Protocol):
-    """What a coordinator requires to apply the limits on groups, which hold for all partitions of `__offsets`."""
+    """The totals that a coordinator requires to apply the limits on groups, over all partitions of `__offsets`."""
 
     def group_count(self) -> int:
         """Return the number of groups."""

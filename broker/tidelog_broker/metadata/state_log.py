@@ -52,7 +52,7 @@ RECORDS_PER_BATCH: Final = 10_000
 
 
 class StateRecord(Protocol):
-    """What a state log requires of the value of a record: it can be serialized, as a protobuf message can."""
+    """The interface that a state log requires of a record's value: serialization, as of a protobuf message."""
 
     def SerializeToString(self) -> bytes:  # noqa: N802 - protobuf's name
         """Return the message's bytes."""

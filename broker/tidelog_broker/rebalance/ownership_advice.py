@@ -63,7 +63,7 @@ class Owned(NamedTuple):
 
 
 class Adviser(Protocol):
-    """What a `Mover` requires of a source of advised moves: moves that no operator or drained node has requested."""
+    """The interface that a `Mover` requires of a source of advised moves, as opposed to requested ones."""
 
     @property
     def again_s(self) -> float:

@@ -400,7 +400,7 @@ class ConsumerGroup:
             (
                 pb.GroupMember(member_id=member_id, wish=member.wish, replaced=member.replaced, stopped=member.stopped),
                 member.held.copy(),
-                member.target,  # is replaced and not changed
+                member.target,  # not copied: a new target is a new set
             )
             for member_id, member in self._members.items()
         ]

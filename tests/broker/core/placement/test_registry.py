@@ -224,8 +224,12 @@ def test_directory_id_takes_precedence_over_the_incarnation() -> None:
     assert "old copy" in identity_fault("a", make_incarnation(4, 9), OWN, is_new=False, known=known)
     assert "is new, but the cluster has registered" in identity_fault("a", later, OTHER, is_new=True, known=known)
     assert "is new, but the cluster has registered" in identity_fault("a", same, OTHER, is_new=True, known=known)
-    assert "is another one, but the cluster has registered" in identity_fault("a", later, OTHER, is_new=False, known=known)
-    assert "is another one, but the cluster has registered" in identity_fault("a", later, b"", is_new=False, known=known)
+    assert "is another one, but the cluster has registered" in identity_fault(
+        "a", later, OTHER, is_new=False, known=known
+    )
+    assert "is another one, but the cluster has registered" in identity_fault(
+        "a", later, b"", is_new=False, known=known
+    )
 
 
 def test_record_without_a_directory_id_gets_one_and_keeps_it() -> None:
