@@ -525,7 +525,7 @@ class Client:
             partitions: which to read, with several topics as {topic: numbers}. None: all, including new ones, unless
                 `start` is a mapping; "all": all in any case. New partitions start at the committed position or at their
                 first record.
-            on_out_of_range: what to do if the position is outside the log, for example because retention has deleted
+            on_out_of_range: action if the position is outside the log, for example because retention has deleted
                 it: "error": raise OffsetOutOfRangeError; "earliest" or "latest": continue there.
             prefetch_bytes: maximum bytes of received and undelivered batches of all partitions; exceeded by at most one
                 batch per node.
@@ -538,7 +538,7 @@ class Client:
             tag: only records with this tag.
             value_deserializer: "json", "utf-8" or a function of bytes that returns the record's value; None stays None.
             key_deserializer: deserializes keys in the same way.
-            on_undecodable: what to do with a record that does not decode: "error": raise RecordError; "skip": skip and
+            on_undecodable: action for a record that does not decode: "error": raise RecordError; "skip": skip and
                 count it.
             dead_letter: name of a topic to which undecodable records, and those of `Consumer.reject`, are published
                 instead. It must not be a topic that this consumer reads.

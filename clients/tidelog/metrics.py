@@ -12,7 +12,7 @@ from typing import Protocol
 
 
 class ClientMetrics(Protocol):
-    """What a `Client` requires of an object that counts its records, failures and connections.
+    """What `Client` requires of an object that counts its records, failures and connections.
 
     Sizes are bytes of batches as sent, with headers.
     """

@@ -13,7 +13,7 @@ from tidelog_proto.auth.secret_permissions import permission_fault
 
 
 class AuthenticationExchange(Protocol):
-    """What the opening of a connection requires of the authentication of that one connection."""
+    """What `connect` requires of the authentication of one connection."""
 
     @property
     def credentials(self) -> pb.Credentials:
@@ -37,7 +37,7 @@ class AuthenticationExchange(Protocol):
 
 
 class Authenticator(Protocol):
-    """What a client requires of its credentials: the authentication of each connection."""
+    """What `Client` requires of its credentials: the authentication of each connection."""
 
     async def shown(self) -> AuthenticationExchange:
         """Begin the exchange of one connection.

@@ -33,7 +33,7 @@ LOGINS_MAX: Final = 3
 
 
 class Caller(Protocol):
-    """What a client requires of the principal on whose behalf it sends requests."""
+    """What `Client` requires of the principal on whose behalf it sends requests."""
 
     @property
     def principal(self) -> str:

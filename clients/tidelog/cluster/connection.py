@@ -70,7 +70,7 @@ Answered = Callable[[Frame | TidelogError], None]
 
 
 class Subscriber(Protocol):
-    """What a `Connection` requires of the receiver of the frames that a node pushes for one subscription."""
+    """What `Connection` requires of the receiver of the frames that a node pushes for one subscription."""
 
     def pushed(self, event: PushedEvent) -> None:
         """Handle a MESSAGE_EVENT of the subscription."""

@@ -80,7 +80,7 @@ class RetryTimer(NamedTuple):
 
 
 class RecordSource(Protocol):
-    """What a `Sender` requires of the object that collects records before they are queued."""
+    """What `Sender` requires of the object that collects records before they are queued."""
 
     @property
     def batch(self) -> object | None:

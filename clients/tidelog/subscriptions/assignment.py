@@ -27,7 +27,6 @@ from tidelog.subscriptions.subscription_keeper import SubscriptionKeeper
 from tidelog_proto import broker_pb2 as pb
 from tidelog_proto.batch.record_batch import RecordBatch
 
-
 PARTITIONS_NAMED_MAX: Final = 20
 """Maximum number of partitions that an error names."""
 

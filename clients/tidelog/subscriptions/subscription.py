@@ -25,7 +25,7 @@ _SPAN_MAX: Final = 2**32
 
 
 class Lender(Protocol):
-    """What a `Prefetched` batch requires of the object to which its credit is returned."""
+    """What `Prefetched` requires of the object to which its credit is returned."""
 
     def give_back(self, cost: Credit) -> None:
         """Return the credit of a batch that was taken."""
@@ -45,7 +45,7 @@ class Prefetched(NamedTuple):
 
 
 class Listener(Protocol):
-    """What a `Subscription` requires of the object to which it delivers batches."""
+    """What `Subscription` requires of the object to which it delivers batches."""
 
     def prefetched(self, items: list[Prefetched]) -> None:
         """Queue batches that arrived."""

@@ -57,7 +57,7 @@ _log: Final = logging.getLogger("tidelog.consumer")
 
 
 class Reader(Protocol):
-    """What a `SubscriptionKeeper` requires of the consumer for which it reads."""
+    """What `SubscriptionKeeper` requires of the consumer for which it reads."""
 
     def prefetched(self, items: list[Prefetched]) -> None:
         """Queue batches that arrived."""

@@ -281,9 +281,9 @@ async def test_retry_reason_is_logged_once_and_retry_hint_is_observed(
         await node.received("subscribe", LOG_AFTER_FAILURES + 2)
     gaps_s = [later - earlier for earlier, later in pairwise(asked_s)]
     assert min(gaps_s) > 0.09
+    start = "t/0: cannot subscribe to this partition, still retrying"
     assert [record.message for record in caplog.records if "epoch 0 is being fetched" in record.message] == [
-        "t/0: cannot subscribe to this partition, still retrying: epoch 0 is being fetched "
-        f"(from 127.0.0.1:{node.port})"
+        f"{start}: epoch 0 is being fetched (from 127.0.0.1:{node.port})"
     ]
 
 
