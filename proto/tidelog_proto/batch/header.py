@@ -349,8 +349,8 @@ def _check(header: BatchHeader, known_flags: int) -> None:
     if header.flags & ~known_flags or (header.flags & _CODEC_MASK) >> _CODEC_SHIFT >= len(_CODECS):
         raise ProtocolError(
             pb.UNSUPPORTED_BATCH,
-            f"the batch's flags {header.flags:#x} contain a bit or a codec that is unknown to this build or not allowed "
-            "here; if a newer release made the batch, upgrade",
+            f"the batch's flags {header.flags:#x} contain a bit or a codec that is unknown to this build or not "
+            "allowed here; if a newer release made the batch, upgrade",
         )
     if header.schema_id:
         raise ProtocolError(pb.UNSUPPORTED_BATCH, f"schema id must be 0, the canonical columns, got {header.schema_id}")
