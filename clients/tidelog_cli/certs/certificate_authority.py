@@ -136,8 +136,8 @@ def _opened(authority: Issued) -> tuple[x509.Certificate, ec.EllipticCurvePrivat
         ) from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         why = (
-            "the private key is not an elliptic-curve key, so `tidelog certs init` did not create it: use the tools of "
-            "that CA"
+            "the private key is not an ECDSA key, so `tidelog certs init` did not create it: use the tools of that CA "
+            "instead"
         )
         raise ValueError(why)  # noqa: TRY004 - an error in a file
     for cert in x509.load_pem_x509_certificates(authority.cert):
