@@ -159,7 +159,7 @@ def create_app(settings: GatewaySettings, *, opener: OpenClient = open_client, p
     """Return the ASGI application; its lifespan opens and closes the client.
 
     Args:
-        settings: of this process; with several workers, the limits are this worker's share.
+        settings: settings of this process; with several workers, the limits are this worker's share.
         peers: the other workers; None if this process is the whole gateway.
     """
     budget, turns = RequestBudget(settings.in_flight_bytes_max), Turns()

@@ -158,8 +158,8 @@ def _with_context(settings: GatewaySettings, name: str | None) -> tuple[GatewayS
     context must not be sent to another cluster.
 
     Args:
-        settings: from files, variables and options.
-        name: of the context, by `tidelog --context` or TIDELOG_CONTEXT.
+        settings: settings from files, variables and options.
+        name: name of the context, from `tidelog --context` or TIDELOG_CONTEXT.
 
     Raises:
         InvalidRequestError: the context does not exist, or the file of contexts is invalid.

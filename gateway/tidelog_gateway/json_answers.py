@@ -70,7 +70,7 @@ async def list_response(
 
     Args:
         members: the members before the list.
-        listed: the name of the list, and its items.
+        listed: the name of the list, and the items of the list.
         view: returns an item as the API represents it.
 
     Raises:

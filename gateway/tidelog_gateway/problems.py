@@ -87,10 +87,10 @@ class Problem(Exception):  # noqa: N818  "problem" is RFC 9457's own word
 
     Attributes:
         status: the HTTP status, a key of `TITLES`.
-        code: for programs; lower case with underscores.
-        detail: for people; the fault and the remedy.
+        code: name of the error for programs, in lower case with underscores.
+        detail: the fault and the remedy, for people.
         retryable: whether the same request may succeed later.
-        retry_after_s: for `Retry-After`; set for every 429 and 503.
+        retry_after_s: value of the header `Retry-After`; set for every 429 and 503.
         extra: further members of the document.
         headers: further headers of the response.
     """

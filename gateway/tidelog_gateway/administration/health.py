@@ -78,7 +78,7 @@ async def _check_may_ask(gateway: Gateway) -> None:
 
 @router.get("/metrics", summary="Prometheus metrics", response_class=Response)
 async def metrics(request: Request, gateway: GatewayDep) -> Response:
-    """Return the gateway's metrics in Prometheus' text format; those of all workers together."""
+    """Return the gateway's metrics in Prometheus' text format; with several workers, the metrics of all together."""
     # A page takes 5 ms. Several in one turn of the event loop would delay other requests, so they take turns.
     address = "" if request.client is None else request.client.host
     await gateway.turns.next_slice(request, address)

@@ -41,8 +41,8 @@ class RequestAuthenticator:
         """Return the credentials of a request; None if the path is open or the route authenticates.
 
         Args:
-            scope: of the request, or of a WebSocket's handshake.
-            fields: its headers; one value of a header that is repeated.
+            scope: the ASGI scope of the request, or of a WebSocket's handshake.
+            fields: the headers of the request; of a repeated header only one value.
 
         Raises:
             Problem: the credentials are missing, or the request is refused with any credentials.

@@ -63,7 +63,7 @@ async def arrow_records(
 
     Raises:
         Problem: 413, the decoded stream is larger than `decoded_bytes_max`; 422, the body is not an Arrow IPC stream or
-            its columns are not those of records; as `hold` and `pace`.
+            its columns are not those of records; also those that `hold` and `pace` raise.
     """
     plain = plain_batch(body)
     if plain is not None:
@@ -174,7 +174,7 @@ class _KnownSchema(NamedTuple):
 
     Attributes:
         casts: whether a column has another type than the canonical one.
-        layout: of the record batches that follow; None if it casts.
+        layout: layout of the record batches that follow; None if the schema casts, has a body or is too long to cache.
     """
 
     schema: pa.Schema

@@ -29,9 +29,9 @@ class PlainBatch(NamedTuple):
     """The only record batch of a stream, not yet decoded.
 
     Attributes:
-        message: its position in the stream, from its prefix to the end of its body.
-        rows: number of rows that it announces.
-        size_bytes: size of its buffers.
+        message: position of the batch in the stream, from its length prefix to the end of its body.
+        rows: number of rows that the batch announces.
+        size_bytes: total size of the batch's buffers.
     """
 
     message: slice

@@ -57,7 +57,7 @@ async def structured_event(body: bytes, *, pace: Callable[[], Awaitable[None]]) 
     """Read one event in JSON.
 
     Raises:
-        Problem: 422; as `pace`.
+        Problem: 422; also those that `pace` raises.
     """
     if _BEGIN_OF_LIST.match(body):
         detail = "the body is one CloudEvent; send a list of them as application/cloudevents-batch+json"
@@ -72,7 +72,7 @@ async def event_batch(body: bytes, *, records_max: int, pace: Callable[[], Await
     """Read a JSON list of events.
 
     Raises:
-        Problem: 422; as `pace`.
+        Problem: 422; also those that `pace` raises.
     """
     begin = _BEGIN_OF_LIST.match(body)
     if begin is None:

@@ -44,7 +44,7 @@ async def csv_records(
     """Read a CSV body of at most `records_max` rows besides its header row.
 
     Raises:
-        Problem: 422, which names the row; as `pace`.
+        Problem: 422, which names the row; also those that `pace` raises.
     """
     ends = await row_ends(body, rows_max=records_max, pace=pace)
     if len(ends) < 2:

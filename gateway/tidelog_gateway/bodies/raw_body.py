@@ -25,8 +25,8 @@ def raw_record(
 
     Args:
         body: the record's value; an empty body is an empty value.
-        key: as text, or in base64.
-        headers: each NAME:VALUE, or NAME:base64:VALUE.
+        key: the record's key, as text or in base64.
+        headers: the record's headers, each NAME:VALUE or NAME:base64:VALUE.
 
     Raises:
         Problem: 422.

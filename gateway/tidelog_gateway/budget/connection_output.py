@@ -41,7 +41,7 @@ class PushSource(Protocol):
     """What `ConnectionOutput` requires of an object that writes to `direct`, such as `feed.fan_out.FanOut`.
 
     Attributes:
-        pushed_at: the loop's time of its last write.
+        pushed_at: the event loop's time of the object's last write.
     """
 
     @property
@@ -55,9 +55,10 @@ class ConnectionOutput:
         slow_timeout_s: how long the client may read nothing.
 
     Attributes:
-        held_bytes: counted for this connection, in any buffer; `prefetched_bytes` of them were read ahead.
+        held_bytes: bytes counted for this connection, in any buffer; `prefetched_bytes` of them were read ahead.
         direct: the transport while whole messages may be written to it without the server, else None.
-        pushed_bytes: bytes written to `direct`, as far as they were settled (`fan_out.py`).
+        pushed_bytes: bytes written to `direct`, as far as the sources have reported them (`FanOut` settles with each
+            connection only from time to time).
         sources: objects that write to `direct` and have not settled yet; usually one.
         settled_at: the loop's time of the last settled write to `direct`.
         on_slow: called once when the client has read nothing for `slow_timeout_s`. It may announce the end to the

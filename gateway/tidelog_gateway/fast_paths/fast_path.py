@@ -35,8 +35,8 @@ class AcceptedRequest(NamedTuple):
     """A request that a fast path has accepted.
 
     Attributes:
-        route: the template of its path.
-        run: answers the request; or returns None, without having done anything, to leave it to the framework.
+        route: the template of the request's path.
+        run: answers the request; or returns None, without having done anything, to leave the request to the framework.
     """
 
     route: str

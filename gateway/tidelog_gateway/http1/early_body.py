@@ -24,8 +24,8 @@ class RepeatedHead(NamedTuple):
 
     Attributes:
         head: the parsed head.
-        raw: its bytes.
-        scope: of a request with this head, without the request's state.
+        raw: the bytes of the head.
+        scope: the ASGI scope of a request with this head, without the request's state.
         notes: values that the application keeps for further requests with this head, such as the topic in its path.
     """
 

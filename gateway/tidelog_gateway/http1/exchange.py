@@ -84,9 +84,9 @@ class Exchange:
     """One request and its answer.
 
     Args:
-        scope: the request.
-        connection: its connection.
-        keep_alive: whether the connection stays open after it.
+        scope: the request's ASGI scope.
+        connection: the connection on which the request arrived.
+        keep_alive: whether the connection stays open after the answer.
         expects_continue: whether the client waits for a 100 (Continue) before it sends the body.
         more_body: whether the body is incomplete; the part that came with the head is in the scope's state.
         early_arrival: the reservation of a body that is complete already, see `early_body`; it is returned to the
@@ -356,9 +356,9 @@ class Exchange:
         """Write a complete answer to any method but HEAD.
 
         Args:
-            status: of the answer.
-            fields: whole lines, without Content-Length and Connection.
-            body: of the answer.
+            status: status of the answer.
+            fields: lines of the answer's header fields, without Content-Length and Connection.
+            body: body of the answer.
         """
         flow = self._connection.flow
         if flow.write_paused and not self.disconnected:

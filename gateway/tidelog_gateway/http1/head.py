@@ -48,11 +48,11 @@ class Head:
     """A request's head.
 
     Attributes:
-        method: as sent.
-        target: as sent.
+        method: the method as the client sent it.
+        target: the target as the client sent it: percent-encoded path and query.
         raw_version: `1.0` or `1.1`.
         headers: names in lower case, values without the white space around them.
-        length: of the body, or `CHUNKED`.
+        length: length of the body in bytes, or `CHUNKED`.
         keep_alive: whether the connection may stay open after the answer.
         expects_continue: whether the client waits for a 100 (Continue) before it sends the body.
         upgrade: the protocol to which the connection is to switch, in lower case; empty without an upgrade.

@@ -106,8 +106,8 @@ def positions_in(token: str, scope: Scope) -> dict[int, int]:
     """Return the positions of a token: partition -> next offset, without partitions to be read from their beginning.
 
     Args:
-        token: as a client sent it.
-        scope: of the subscription that is to continue.
+        token: a token as a client sent it.
+        scope: scope of the subscription that is to continue.
 
     Raises:
         Problem: 422 `invalid_resume_token` if the token is damaged, of an unknown version, or of another topic or

@@ -69,7 +69,7 @@ async def publish_keyed(
     """Publish the records of a request with an `Idempotency-Key`, unless they are stored already.
 
     Raises:
-        Problem: 422, the key belongs to another request; errors of `pace`.
+        Problem: 422, the key belongs to another request; also those that `pace` raises.
         TidelogError: all records failed with the same error.
     """
     caller = gateway.caller

@@ -56,7 +56,7 @@ class LineStream(Response):
     """The answer to a body of JSON lines.
 
     Args:
-        request: its body has not been read.
+        request: the request, whose body has not been read.
         topic: the topic, which exists, and to which the caller may write.
         receipts: whether stored lines are answered, or errors only.
         arrival: the stream's reservation in the request budget.

@@ -193,10 +193,10 @@ def records_of(
     """Convert validated records into lists.
 
     Args:
-        records: validated.
+        records: validated records.
         raw_records: finds the bytes of their values.
-        now_us: the timestamp of records without one when others of the request have one.
-        path: of the list in the message, for errors.
+        now_us: the timestamp of records that have none, if another record of the request has one.
+        path: path of the list in the message, for the pointers of errors.
 
     Raises:
         Problem: 422 when a value, key or header does not fit its encoding.

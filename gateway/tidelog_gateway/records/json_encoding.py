@@ -206,7 +206,7 @@ def json_array(columns: pa.RecordBatch, offsets: Sequence[int], timestamp_us: in
 
     Args:
         columns: canonical columns.
-        offsets: of each record.
+        offsets: the offset of each record.
         timestamp_us: timestamp of records without one.
     """
     if not _TEMPLATE_COLUMNS.issuperset(columns.schema.names):

@@ -120,7 +120,8 @@ def refuse_unknown(given: QueryParams, known: set[str], lists: Collection[str] =
     """Refuse unknown query parameters, and repeated ones.
 
     Args:
-        given: by the request.
+        given: parameters of the request.
+        known: names of the parameters of the route.
         lists: names of parameters that may be repeated.
 
     Raises:

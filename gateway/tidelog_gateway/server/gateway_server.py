@@ -51,6 +51,7 @@ class GatewayServer(uvicorn.Server):
         self.on_started: Callable[[], None] = lambda: None
         """Called at the end of the start, before `on_ready`."""
         self.on_ready: Callable[[], None] = partial(print_ready, http_port)
+        """Called when the server accepts connections."""
         self.on_stopping: Callable[[], None] = lambda: None
         """Called at the beginning of a stop."""
         self.on_stopped: Callable[[], Awaitable[None]] = _no_more

@@ -25,8 +25,8 @@ class GatewayTls:
     """The TLS of the gateway's connections.
 
     Args:
-        timeout_s: of a handshake.
-        turns: fair scheduler of the process.
+        timeout_s: maximum duration of a handshake.
+        turns: fair scheduler of the process's work.
 
     Raises:
         SettingsError: the files cannot be used.

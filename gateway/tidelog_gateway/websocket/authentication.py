@@ -34,7 +34,7 @@ async def authenticate_handshake(socket: WebSocket, own: Gateway, using: AsyncEx
 
     Args:
         socket: a WebSocket that was not accepted yet.
-        own: the gateway with its own identity; returned for all callers if authentication is off.
+        own: the gateway with its own credentials; returned for all callers if authentication is off.
         using: keeps the caller in use while the WebSocket is open.
 
     Raises:

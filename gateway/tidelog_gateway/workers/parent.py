@@ -89,7 +89,7 @@ class Parent:
     """The parent process.
 
     Args:
-        settings: of the whole gateway.
+        settings: settings of the whole gateway.
         context: has the gateway's own credentials; None: those of the environment.
         listeners: one for each worker.
         ready: called when all workers serve.
