@@ -186,9 +186,9 @@ export class Subscription implements AsyncIterable<TidelogRecord> {
   readonly isConnected: boolean;
   /** Wait until the subscription is open for the first time. */
   ready(): Promise<this>;
-  /** A record counts as processed when the next one is asked for. */
+  /** A record counts as processed when the next one is requested. */
   [Symbol.asyncIterator](): AsyncGenerator<TidelogRecord, void, void>;
-  /** A batch counts as processed when the next one is asked for. */
+  /** A batch counts as processed when the next one is requested. */
   batches(): AsyncGenerator<Batch, void, void>;
   /** Count a record or a batch as processed, with all records before it in its partition. */
   processed(upTo: TidelogRecord | Batch): void;
@@ -227,9 +227,9 @@ export class RecordStream implements AsyncIterable<TidelogRecord> {
   private constructor();
   readonly topic: string;
   readonly state: StreamState;
-  /** A record counts as processed when the next one is asked for. */
+  /** A record counts as processed when the next one is requested. */
   [Symbol.asyncIterator](): AsyncGenerator<TidelogRecord, void, void>;
-  /** A batch counts as processed when the next one is asked for. */
+  /** A batch counts as processed when the next one is requested. */
   batches(): AsyncGenerator<Batch, void, void>;
   /** Count a record or a batch as processed, with all records before it in its partition. */
   processed(upTo: TidelogRecord | Batch): void;

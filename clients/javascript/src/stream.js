@@ -60,7 +60,7 @@ export class RecordStream {
     };
   }
 
-  /** Iterate over batches. A batch counts as processed when the next one is asked for. */
+  /** Iterate over batches. A batch counts as processed when the next one is requested. */
   async *batches() {
     for await (const { batch, id } of this.#events()) {
       if (batch.records.length) yield batch;
@@ -68,7 +68,7 @@ export class RecordStream {
     }
   }
 
-  /** Iterate over records. A record counts as processed when the next one is asked for. */
+  /** Iterate over records. A record counts as processed when the next one is requested. */
   async *[Symbol.asyncIterator]() {
     for await (const { batch, id } of this.#events()) {
       for (const record of batch.records) {

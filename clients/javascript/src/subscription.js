@@ -83,7 +83,7 @@ export class Subscription {
     return this.#socket !== undefined;
   }
 
-  /** Iterate over batches. A batch counts as processed when the next one is asked for. */
+  /** Iterate over batches. A batch counts as processed when the next one is requested. */
   async *batches() {
     this.#beginIteration();
     try {
@@ -97,7 +97,7 @@ export class Subscription {
     }
   }
 
-  /** Iterate over records. A record counts as processed when the next one is asked for. */
+  /** Iterate over records. A record counts as processed when the next one is requested. */
   async *[Symbol.asyncIterator]() {
     this.#beginIteration();
     try {

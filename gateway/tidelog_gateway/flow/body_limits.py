@@ -179,7 +179,10 @@ def not_finished(*, unchanged: bool) -> Problem:
     if unchanged:
         detail = "this gateway is stopping, and nothing was changed; send the request again"
         return Problem(503, "shutting_down", detail, retryable=True, headers=headers)
-    detail = "this gateway is stopping before the request was finished; it may have been executed"
+    detail = (
+        "this gateway is stopping before the request was finished, and the request may have been executed; check its "
+        "effect before you send it again"
+    )
     return Problem(504, "outcome_unknown", detail, headers=headers)
 
 

@@ -168,7 +168,7 @@ class RequestState:
 
 
 class RequestPipeline:
-    """The ASGI application; see the module.
+    """The ASGI application: processes each request in the steps that the module's docstring lists.
 
     Args:
         fast_paths: asked in this order to answer a request instead of the framework.

@@ -28,7 +28,7 @@ from typing_extensions import TypedDict
 
 from tidelog.cluster.trace_contexts import current
 from tidelog.produce.open_batch import RecordLists
-from tidelog_gateway.problems import ERRORS_LISTED_MAX, body_faults, invalid, pointer, validation_errors
+from tidelog_gateway.problems import ERRORS_LISTED_MAX, body_faults, invalid, pointer, shown, validation_errors
 from tidelog_gateway.requests.first_faults import list_faults
 from tidelog_gateway.requests.repeated_members import VALUES_OF_RECORDS, refuse_repeats, refuse_repeats_in
 from tidelog_proto.batch.record_batch import columns_of
@@ -273,7 +273,8 @@ def _header(item: Sequence[str | None]) -> tuple[str, bytes | None]:
     if name is None:
         raise ValueError("the name of a header must not be null")
     if encoding not in {"utf8", "base64"}:
-        raise ValueError("the third item of a header must be its value's encoding, utf8 or base64")
+        detail = "the third item of a header must be the value's encoding, utf8 or base64"
+        raise ValueError(f"{detail}, got {shown(encoding)}")
     return name, None if value is None else _ENCODERS[encoding](value)
 
 

@@ -207,7 +207,7 @@ def json_array(columns: pa.RecordBatch, offsets: Sequence[int], timestamp_us: in
     Args:
         columns: canonical columns.
         offsets: the offset of each record.
-        timestamp_us: timestamp of records without one.
+        timestamp_us: timestamp of records without one of their own.
     """
     if not _TEMPLATE_COLUMNS.issuperset(columns.schema.names):
         return orjson.dumps(rows_of(columns, offsets, timestamp_us))

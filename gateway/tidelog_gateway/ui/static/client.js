@@ -1413,7 +1413,7 @@ class RecordStream {
     };
   }
 
-  /** Iterate over batches. A batch counts as processed when the next one is asked for. */
+  /** Iterate over batches. A batch counts as processed when the next one is requested. */
   async *batches() {
     for await (const { batch, id } of this.#events()) {
       if (batch.records.length) yield batch;
@@ -1421,7 +1421,7 @@ class RecordStream {
     }
   }
 
-  /** Iterate over records. A record counts as processed when the next one is asked for. */
+  /** Iterate over records. A record counts as processed when the next one is requested. */
   async *[Symbol.asyncIterator]() {
     for await (const { batch, id } of this.#events()) {
       for (const record of batch.records) {
@@ -1686,7 +1686,7 @@ class Subscription {
     return this.#socket !== undefined;
   }
 
-  /** Iterate over batches. A batch counts as processed when the next one is asked for. */
+  /** Iterate over batches. A batch counts as processed when the next one is requested. */
   async *batches() {
     this.#beginIteration();
     try {
@@ -1700,7 +1700,7 @@ class Subscription {
     }
   }
 
-  /** Iterate over records. A record counts as processed when the next one is asked for. */
+  /** Iterate over records. A record counts as processed when the next one is requested. */
   async *[Symbol.asyncIterator]() {
     this.#beginIteration();
     try {
