@@ -240,7 +240,8 @@ class Compaction:
         self.left = frozenset(left)
         if left:
             log.warning(
-                "%s: epochs %s are not compacted: their surviving records exceed the largest batch",
+                "%s: epochs %s are not compacted: a batch of their surviving records would exceed the size limit of "
+                "batches",
                 self._state.name,
                 left,
             )

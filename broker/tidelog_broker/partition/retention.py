@@ -377,7 +377,8 @@ class Retention:
         # The snapshot may fit now, because the deletion may have freed space.
         if snapshot is not None and not self._save_snapshot(snapshot, committed):
             log.warning(
-                "%s: no space for a producer snapshot; deduplication of retries may be lost for old producers",
+                "%s: no space for a producer snapshot; deduplication of retries may be lost for old producers; free "
+                "disk space",
                 state.name,
             )
 

@@ -276,7 +276,7 @@ def _write(fs: FileSystem, path: Path, pieces: list[Buffer]) -> bool:
             file.pwritev(pieces, 0)
         fs.rename(unnamed, path)
     except OSError as error:
-        log.warning("%s cannot be written, retrying later: %s", path, error)
+        log.warning("the index %s cannot be written, retrying later: %s", path, error)
         with contextlib.suppress(OSError):
             fs.unlink(unnamed)
         return False

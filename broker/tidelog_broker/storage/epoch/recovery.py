@@ -200,7 +200,7 @@ def _recover_sealed(fs: FileSystem, found: list[_FoundSegment], end_offset: int)
         return recovered
     scan = _scan(fs, last)
     if scan.end_offset != end_offset:
-        reason = f"the epoch ends at offset {end_offset}, this segment at {scan.end_offset}"
+        reason = f"the epoch ends at offset {end_offset}, but this segment, its last one, at {scan.end_offset}"
         if scan.stop.reason:
             reason = f"{reason}: {scan.stop.reason}"
         recovered.last = LastSegment(last.path, scan)

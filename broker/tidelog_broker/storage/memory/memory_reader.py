@@ -138,7 +138,8 @@ class MemoryReader(EpochReading):
             raise DamagedError.at(damage.path, damage.position, damage.reason)
         raise ProtocolError(
             pb.OFFSET_OUT_OF_RANGE,
-            f"offset {offset} is out of range; offsets {start_offset} to {end_offset} can be read",
+            f"partition {self._contents.start.partition}: offset {offset} is out of range; offsets {start_offset} to "
+            f"{end_offset} can be read in epoch {self._contents.start.epoch}",
             log_start_offset=start_offset,
             high_watermark=end_offset,
         )

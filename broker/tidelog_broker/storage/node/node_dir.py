@@ -197,7 +197,7 @@ class NodeDir:
         try:
             on_disk = _read_record(self._fs, self.path)
         except OSError as error:
-            raise NodeDirError(f"{self.path / _NODE_JSON} cannot be read: {error}") from error
+            raise NodeDirError(f"{self.path / _NODE_JSON} cannot be read: {error}; check the disk") from error
         if (on_disk.directory_id, on_disk.boot_counter) == (self._record.directory_id, self._record.boot_counter):
             self._rewrite(lambda record: replace(record, refused=why))
 
@@ -228,7 +228,9 @@ class NodeDir:
             try:
                 _write_record(self._fs, self.path, record)
             except OSError as error:
-                raise NodeDirError(f"{self.path / _NODE_JSON} cannot be written: {error}") from error
+                raise NodeDirError(
+                    f"{self.path / _NODE_JSON} cannot be written: {error}; check the disk and its free space"
+                ) from error
             self._record = record
 
     def close(self) -> None:
@@ -274,7 +276,9 @@ def open_node_dir(
             lock.close()
             raise
     except OSError as error:
-        raise NodeDirError(f"the data directory {path} cannot be used: {error}") from error
+        raise NodeDirError(
+            f"the data directory {path} cannot be used: {error}; check the disk, its free space and the permissions"
+        ) from error
 
 
 def relabel(path: Path, cluster_id: bytes, nodes: Collection[pb.NodeRecord]) -> str:
@@ -295,7 +299,10 @@ def relabel(path: Path, cluster_id: bytes, nodes: Collection[pb.NodeRecord]) -> 
     fs = RealFileSystem()
     try:
         if is_new_dir(path, fs=fs):
-            raise NodeDirError(f"{path} is not a Tidelog data directory: it has no {_NODE_JSON}")
+            raise NodeDirError(
+                f"{path} is not a Tidelog data directory: it has no {_NODE_JSON}; give the path that the node gets as "
+                "--data"
+            )
         with closing(_lock_dir(fs, path)):
             old = _read_record(fs, path)
             if old.cluster_id == cluster_id.hex():
@@ -310,7 +317,9 @@ def relabel(path: Path, cluster_id: bytes, nodes: Collection[pb.NodeRecord]) -> 
             )
             return old.node_id
     except OSError as error:
-        raise NodeDirError(f"the data directory {path} cannot be used: {error}") from error
+        raise NodeDirError(
+            f"the data directory {path} cannot be used: {error}; check the disk, its free space and the permissions"
+        ) from error
 
 
 def _move_nodes(fs: FileSystem, state: Path, nodes: Collection[pb.NodeRecord]) -> None:
@@ -338,7 +347,7 @@ def _make_dirs(fs: FileSystem, path: Path) -> None:
         _make_dirs(fs, path.parent)
         fs.make_dir(path)
     elif not fs.is_dir(path):
-        raise NodeDirError(f"{path} is not a directory")
+        raise NodeDirError(f"{path} is not a directory; give another path for the data directory")
 
 
 def _keep_names(fs: FileSystem, path: Path) -> None:

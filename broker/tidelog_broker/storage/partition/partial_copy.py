@@ -167,7 +167,7 @@ def _open_existing(disk: Volume, path: Path, target: CopyTarget, *, segment_byte
     else:
         if log.end_offset != target.end.offset or log.end_digest in {target.end.digest, *target.or_digests}:
             return log
-        reason = f"it ends with digest {log.end_digest:#010x}, but {target.end.digest:#010x} is decided"
+        reason = f"the copy ends with digest {log.end_digest:#010x}, but {target.end.digest:#010x} is decided"
     log.close(sync=False)
     put_aside(fs, path, reason)
     return None
