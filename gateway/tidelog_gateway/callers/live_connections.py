@@ -18,8 +18,8 @@ def no_room(gateway: Gateway, known: Gateway) -> str:
     """Return the reason why a caller may not open another WebSocket or stream; "" if it may.
 
     Args:
-        gateway: that of the application, which counts all WebSockets and streams.
-        known: that of the caller.
+        gateway: the application's, which counts all WebSockets and streams.
+        known: the caller's.
     """
     most = gateway.settings.ws_connections_max
     free = most - gateway.open_websockets
