@@ -64,8 +64,8 @@ async def fetch(
     """
     if offset < 0 or not 0 < max_bytes <= FETCH_BYTES_MAX or not 0 <= wait_ms <= FETCH_WAIT_MS_MAX:
         raise InvalidRequestError(
-            f"a fetch needs an offset >= 0 (got {offset}), max_bytes of 1 to {FETCH_BYTES_MAX} (got {max_bytes}) and "
-            f"wait_ms of 0 to {FETCH_WAIT_MS_MAX} (got {wait_ms})"
+            f"offset must be >= 0 (got {offset}), max_bytes must be 1 to {FETCH_BYTES_MAX} (got {max_bytes}), and "
+            f"wait_ms must be 0 to {FETCH_WAIT_MS_MAX} (got {wait_ms})"
         )
     entry = pb.FetchEntry(partition=partition, offset=offset, topic_id=topic_id)
     if (matching := record_filter(key, tag)) is not None:
