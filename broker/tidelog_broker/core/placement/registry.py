@@ -192,10 +192,14 @@ def identity_fault(
 
 
 def _another_directory(node_id: str, *, is_new: bool) -> str:
-    what = "is new" if is_new else "is another one"
+    what = (
+        f"new, but node {node_id!r} is registered with another one"
+        if is_new
+        else f"not the one with which node {node_id!r} is registered"
+    )
     return (
-        f"the data directory {what}, but the cluster has registered node {node_id!r} with its own: start the node with "
-        "that directory or, if it is lost, with --replace, which gives it a new id"
+        f"the data directory is {what}: start the node with the registered directory or, if that is lost, with "
+        "--replace, which gives the node a new id"
     )
 
 
