@@ -51,10 +51,7 @@ def check_answer(kind: str, frame: Frame, connection: Connection) -> Frame:
     answered = frame.envelope.WhichOneof("kind")
     if answered == ANSWERS[kind]:
         return frame
-    bad = BadReplyError(
-        f"{connection.name} answered a request of kind {kind} with an answer of kind {answered}; the connection was "
-        "closed"
-    )
+    bad = BadReplyError(f"{connection.name} answered {kind} with {answered}; the connection was closed")
     connection.close(bad)
     raise bad
 
