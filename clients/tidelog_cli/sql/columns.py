@@ -361,8 +361,8 @@ def _converted(topic: str, shape: Shape, name: str, text: str, dialect: Dialect)
         parsed = f"CASE WHEN {dialect.matches(text, ISO_FORMS[kind])} THEN {cast} END"
         return f"coalesce({parsed}, CASE {other})"
     message = (
-        f"{topic}: {name} is {made_of} according to the sampled records, but a number does not fit this type exactly; "
-        "use a larger --sample. Number: "
+        f"{topic}: {name} is {made_of} according to the sampled records, and this type does not represent every number "
+        "exactly; use a larger --sample. Number: "
     ).replace("'", "''").replace("\\", "")  # fmt: skip
     raised = f"CAST({dialect.raises}(concat('{message}', {text})) AS {made_of})"
     is_number = dialect.matches(text, NUMBER)
